@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SageMaker's distributed strategies for PyTorch Lightning.
+
+``import lightning_sagemaker`` makes the strategies ``"sagemaker"`` and ``"smddp"`` known to Lightning's Trainer and
+Fabric. The import itself is light: torch and Lightning are loaded only when one of the names below is used, or by the
+script itself, in which case the strategies are registered as soon as Lightning has loaded.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from lightning_sagemaker import _on_import
+
+__version__ = "0.1.0.dev0"
+
+if TYPE_CHECKING:
+    from lightning_sagemaker.callbacks.metrics import MetricLogger
+    from lightning_sagemaker.checkpoint.export import export_huggingface
+    from lightning_sagemaker.environment import SageMakerEnvironment
+    from lightning_sagemaker.job import Distribution, InstanceGroup, Launcher, SageMakerJob, SageMakerJobError
+    from lightning_sagemaker.selection import Selection, select_smddp_backend, select_strategy
+    from lightning_sagemaker.strategies.fabric import FabricSageMakerDDPStrategy, FabricSMDDPStrategy
+    from lightning_sagemaker.strategies.smddp import SageMakerDDPStrategy, SMDDPStrategy
+
+_HOMES = {
+    "Distribution": "job",
+    "FabricSMDDPStrategy": "strategies.fabric",
+    "FabricSageMakerDDPStrategy": "strategies.fabric",
+    "InstanceGroup": "job",
+    "Launcher": "job",
+    "MetricLogger": "callbacks.metrics",
+    "SMDDPStrategy": "strategies.smddp",
+    "SageMakerDDPStrategy": "strategies.smddp",
+    "SageMakerEnvironment": "environment",
+    "SageMakerJob": "job",
+    "SageMakerJobError": "job",
+    "Selection": "selection",
+    "export_huggingface": "checkpoint.export",
+    "select_smddp_backend": "selection",
+    "select_strategy": "selection",
+}
+"""Public name -> the module it is loaded from, when it is first used."""
+
+__all__ = [  # noqa: RUF022 - the order of _HOMES
+    "Distribution",
+    "FabricSMDDPStrategy",
+    "FabricSageMakerDDPStrategy",
+    "InstanceGroup",
+    "Launcher",
+    "MetricLogger",
+    "SMDDPStrategy",
+    "SageMakerDDPStrategy",
+    "SageMakerEnvironment",
+    "SageMakerJob",
+    "SageMakerJobError",
+    "Selection",
+    "export_huggingface",
+    "select_smddp_backend",
+    "select_strategy",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])
+
+
+_on_import.register_with_lightning()

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place that chooses between ``lightning`` and ``pytorch_lightning``.
+
+The two packages hold different copies of the same classes: a strategy derived from one is refused by the other's
+Trainer. Whichever the script imported first is the one this package builds on; :data:`PACKAGE_VARIABLE` overrides.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+PACKAGE_VARIABLE = "LIGHTNING_SAGEMAKER_PACKAGE"
+"""``lightning`` or ``pytorch_lightning``: which of them to build on when both are imported."""
+
+
+def chosen_package() -> str:
+    """``"lightning"`` or ``"pytorch_lightning"``.
+
+    Raises:
+        ValueError: If :data:`PACKAGE_VARIABLE` holds any other name.
+
+    """
+    name = os.environ.get(PACKAGE_VARIABLE)
+    if name is None:
+        only_old = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
+        return "pytorch_lightning" if only_old else "lightning"
+    if name not in ("lightning", "pytorch_lightning"):
+        raise ValueError(
+            f"{PACKAGE_VARIABLE}={name!r} names no Lightning package."
+            " HINT: set it to 'lightning' or 'pytorch_lightning', or unset it."
+        )
+    return name
+
+
+PACKAGE = chosen_package()
+
+if TYPE_CHECKING:
+    from lightning.fabric.plugins.environments import (
+        ClusterEnvironment,
+        LightningEnvironment,
+        MPIEnvironment,
+        TorchElasticEnvironment,
+    )
+    from lightning.fabric.plugins.environments.lightning import find_free_network_port
+    from lightning.fabric.strategies import STRATEGY_REGISTRY
+    from lightning.fabric.strategies import DDPStrategy as FabricDDPStrategy
+    from lightning.fabric.utilities.rank_zero import rank_zero_only
+    from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+    from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+else:
+    _pytorch, _fabric = (
+        ("lightning.pytorch", "lightning.fabric")
+        if PACKAGE == "lightning"
+        else ("pytorch_lightning", "lightning_fabric")
+    )
+
+    def _get(module, *names):
+        loaded = import_module(module)
+        return tuple(getattr(loaded, name) for name in names)
+
+    ClusterEnvironment, LightningEnvironment, MPIEnvironment, TorchElasticEnvironment = _get(
+        f"{_fabric}.plugins.environments",
+        "ClusterEnvironment",
+        "LightningEnvironment",
+        "MPIEnvironment",
+        "TorchElasticEnvironment",
+    )
+    (find_free_network_port,) = _get(f"{_fabric}.plugins.environments.lightning", "find_free_network_port")
+    STRATEGY_REGISTRY, FabricDDPStrategy = _get(f"{_fabric}.strategies", "STRATEGY_REGISTRY", "DDPStrategy")
+    (rank_zero_only,) = _get(f"{_fabric}.utilities.rank_zero", "rank_zero_only")
+    DDPStrategy, StrategyRegistry = _get(f"{_pytorch}.strategies", "DDPStrategy", "StrategyRegistry")
+    rank_zero_info, rank_zero_warn = _get(f"{_pytorch}.utilities.rank_zero", "rank_zero_info", "rank_zero_warn")
+
+__all__ = [
+    "PACKAGE",
+    "STRATEGY_REGISTRY",
+    "ClusterEnvironment",
+    "DDPStrategy",
+    "FabricDDPStrategy",
+    "LightningEnvironment",
+    "MPIEnvironment",
+    "StrategyRegistry",
+    "TorchElasticEnvironment",
+    "find_free_network_port",
+    "rank_zero_info",
+    "rank_zero_only",
+    "rank_zero_warn",
+]
