@@ -1,0 +1,48 @@
+# `make help` lists the targets.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# One thread per process: several processes share this machine's cores in the demo and in the tests.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint type bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/recipes: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) --upgrade "pip>=24"
+	$(PIP_INSTALL) torch
+	$(PIP_INSTALL) --editable ".[recipes]"
+	touch $@
+
+$(VENV)/dev: $(VENV)/recipes
+	$(PIP_INSTALL) --editable ".[dev]"
+	touch $@
+
+demo: $(VENV)/recipes ## install into .venv and pretrain a tiny ALBERT on two simulated hosts with SMDDP
+	$(BIN)/lightning-sagemaker demo
+
+test: $(VENV)/dev ## install into .venv and run the tests that CI runs
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/dev ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/dev ## ruff, check and format
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+type: $(VENV)/dev ## mypy --strict on src
+	$(BIN)/python -m mypy
+
+bench: $(VENV)/dev ## step time of "smddp" against "ddp", side by side
+	$(BIN)/python benchmarks/step_overhead.py
+
+clean: ## remove .venv, caches and runs
+	rm -rf $(VENV) runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster environment: Lightning's view of a :class:`~lightning_sagemaker.job.SageMakerJob`."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from typing_extensions import override
+
+from lightning_sagemaker._lightning import ClusterEnvironment, find_free_network_port, rank_zero_only
+from lightning_sagemaker.job import SPAWNED_BY_LIGHTNING, Launcher, SageMakerJob, SageMakerJobError
+
+log = logging.getLogger(__name__)
+
+
+class SageMakerEnvironment(ClusterEnvironment):
+    """Ranks, hosts and rendezvous of a SageMaker job, of any torchrun or mpirun launch, or of a plain machine.
+
+    With a launcher (torchrun, mpirun, smddprun) every process exists already. Without one, Lightning starts the processes
+    of this host, and those of the other hosts do likewise: the hosts of the job find each other by its first host.
+
+    Args:
+        job: The job; read from the process's environment when None.
+
+    Raises:
+        SageMakerJobError: If the environment contradicts itself.
+
+    """
+
+    def __init__(self, job: SageMakerJob | None = None) -> None:
+        super().__init__()
+        self.job = SageMakerJob.from_environment() if job is None else job
+        self._global_rank = self.job.global_rank or 0
+        self._world_size = self.job.world_size or 1
+        self._main_port: int | None = None
+
+    @property
+    def launched(self) -> bool:
+        """Whether a launcher made this process, as opposed to Lightning or the user."""
+        return self.job.launcher is not Launcher.NONE
+
+    @property
+    @override
+    def creates_processes_externally(self) -> bool:
+        return self.launched or "LOCAL_RANK" in os.environ
+
+    @property
+    @override
+    def main_address(self) -> str:
+        return self.job.main_address
+
+    @property
+    @override
+    def main_port(self) -> int:
+        if self._main_port is None:
+            self._main_port = self._choose_port()
+        return self._main_port
+
+    def _choose_port(self) -> int:
+        if self.launched or self.job.num_nodes > 1 or "MASTER_PORT" in os.environ:
+            return self.job.main_port
+        return int(find_free_network_port())  # one host, nobody else needs to know it beforehand
+
+    @staticmethod
+    @override
+    def detect() -> bool:
+        """Whether this process runs inside a SageMaker training job, real or simulated."""
+        try:
+            return SageMakerJob.from_environment().in_container
+        except SageMakerJobError:
+            return True  # only a job's variables can contradict each other
+
+    @override
+    def world_size(self) -> int:
+        return self._world_size
+
+    @override
+    def set_world_size(self, size: int) -> None:
+        if self.launched:
+            log.debug("SageMakerEnvironment.set_world_size was called, but the launcher has set the size. Ignored.")
+        else:
+            self._world_size = size
+
+    @override
+    def global_rank(self) -> int:
+        return self._global_rank
+
+    @override
+    def set_global_rank(self, rank: int) -> None:
+        if self.launched:
+            log.debug("SageMakerEnvironment.set_global_rank was called, but the launcher has set the rank. Ignored.")
+        else:
+            self._global_rank = rank
+        rank_zero_only.rank = self._global_rank
+
+    @override
+    def local_rank(self) -> int:
+        if self.job.local_rank is not None:
+            return self.job.local_rank
+        return int(os.environ.get("LOCAL_RANK", 0))  # set by Lightning for the processes it starts
+
+    @override
+    def node_rank(self) -> int:
+        return self.job.node_rank
+
+    @override
+    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
+        """Compare what the Trainer is about to use with what the job has.
+
+        Args:
+            num_devices: Processes on this host.
+            num_nodes: Hosts.
+
+        Raises:
+            SageMakerJobError: If they differ.
+
+        """
+        job = self.job
+        if num_nodes != job.num_nodes:
+            raise SageMakerJobError(
+                f"num_nodes={num_nodes} was set, but this job has {job.num_nodes} host(s): {', '.join(job.hosts)}."
+                f" HINT: leave num_nodes out, or set num_nodes={job.num_nodes}."
+            )
+        if self.launched and num_devices != job.local_world_size:
+            raise SageMakerJobError(
+                f"devices={num_devices} was set, but {job.launcher.value} started {job.local_world_size} process(es)"
+                f" on each host. HINT: leave devices out, or set devices={job.local_world_size}."
+            )
+        if not self.launched:
+            # Tells the processes that Lightning starts now that their LOCAL_RANK is no stray variable.
+            os.environ[SPAWNED_BY_LIGHTNING] = "1"
+
+    @override
+    def teardown(self) -> None:
+        if not self.launched:
+            os.environ.pop("WORLD_SIZE", None)  # set by Lightning's launcher; stale once the processes are done
+
+
+def announce_rank() -> None:
+    """Tell Lightning's rank-zero logging which rank this is, before any Trainer exists.
+
+    Under mpirun none of the variables that Lightning looks at is set, and every rank would log as rank zero.
+    """
+    try:
+        rank = SageMakerJob.from_environment().global_rank
+    except SageMakerJobError:
+        return  # the Trainer says what is wrong; an import must not fail for it
+    if rank is not None:
+        rank_zero_only.rank = rank

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Trainer's and Fabric's strategies share: hosts, devices and ranks come from the job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lightning_sagemaker._lightning import (
+    ClusterEnvironment,
+    LightningEnvironment,
+    MPIEnvironment,
+    TorchElasticEnvironment,
+    rank_zero_info,
+)
+from lightning_sagemaker.environment import SageMakerEnvironment
+from lightning_sagemaker.job import SageMakerJob, SageMakerJobError
+
+_REPLACED = (LightningEnvironment, MPIEnvironment, TorchElasticEnvironment)
+"""What Lightning picks by itself where this package runs. SLURM, LSF, Kubeflow and a user's own class are kept."""
+
+
+class JobAware:
+    """Mixin before a ``DDPStrategy``: reconciles what the Trainer sets with what the job has.
+
+    The Trainer fills a strategy in after building it, with defaults that are wrong in a job: one node, one process on a
+    CPU host, the environment that it detected. So these are taken over in the setters, never in ``__init__``, where they
+    would silently beat what the user passed to the Trainer.
+
+    Args:
+        job: The job; read from the process's environment when None.
+
+    Raises:
+        SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
+
+    """
+
+    def __init__(self, *args: Any, job: SageMakerJob | None = None, **kwargs: Any) -> None:
+        self.job = SageMakerJob.from_environment() if job is None else job
+        self._environment: ClusterEnvironment | None = None
+        self._requested_num_nodes = 1
+        self._constructing = True
+        super().__init__(*args, **kwargs)
+        self._constructing = False
+
+    @property
+    def cluster_environment(self) -> ClusterEnvironment | None:
+        """The environment in use: a :class:`SageMakerEnvironment` unless the user brought one."""
+        return self._environment
+
+    @cluster_environment.setter
+    def cluster_environment(self, environment: ClusterEnvironment | None) -> None:
+        if not self._constructing and _is_detected(environment):
+            environment = SageMakerEnvironment(self.job)
+        self._environment = environment
+
+    @property
+    def _follows_job(self) -> bool:
+        return isinstance(self._environment, SageMakerEnvironment)
+
+    # Lightning's ``num_nodes`` property and Fabric's connector both store into ``_num_nodes``.
+    @property
+    def _num_nodes(self) -> int:
+        return self.job.num_nodes if self._follows_job else self._requested_num_nodes
+
+    @_num_nodes.setter
+    def _num_nodes(self, num_nodes: int) -> None:
+        if self._follows_job and num_nodes not in (1, self.job.num_nodes):  # 1 is the default: not a choice
+            raise SageMakerJobError(
+                f"num_nodes={num_nodes} was set, but this job has {self.job.num_nodes} host(s):"
+                f" {', '.join(self.job.hosts)}. HINT: leave num_nodes out, or set num_nodes={self.job.num_nodes}."
+            )
+        self._requested_num_nodes = num_nodes
+
+    @property
+    def parallel_devices(self) -> list[torch.device] | None:
+        """One device for each process of this host."""
+        return self._parallel_devices
+
+    @parallel_devices.setter
+    def parallel_devices(self, devices: list[torch.device] | None) -> None:
+        launched = self.job.local_world_size if self._follows_job else None
+        self._parallel_devices = _fit_devices(devices, launched) if devices and launched else devices
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """Arguments of the ``DistributedSampler``: the environment's world size, whatever ``num_nodes`` says."""
+        assert self._environment is not None
+        return {"num_replicas": self._environment.world_size(), "rank": self._environment.global_rank()}
+
+
+def _is_detected(environment: ClusterEnvironment | None) -> bool:
+    """Whether Lightning picked this environment itself, as opposed to a user's own or hand-patched one."""
+    if environment is None or type(environment) not in _REPLACED:
+        return False
+    patched = [name for name in vars(environment) if callable(getattr(type(environment), name, None))]
+    return not patched
+
+
+def _fit_devices(devices: list[torch.device], launched: int) -> list[torch.device]:
+    """The devices of the ``launched`` processes of this host, from those that the Trainer chose.
+
+    ``devices="auto"`` is one process on a CPU host and all visible GPUs elsewhere; launchers may have started another
+    number, and may show each process its own GPU only.
+    """
+    found = len(devices)
+    if found == launched:
+        return devices
+    if found == 1:
+        if devices[0].type == "cpu":
+            rank_zero_info(f"Using devices={launched}: the launcher started {launched} processes on this host.")
+        return devices * launched
+    if devices[0].type == "cuda" and found == torch.cuda.device_count() and launched < found:
+        rank_zero_info(f"Using {launched} of the {found} GPUs: the launcher started {launched} processes on this host.")
+        return devices[:launched]
+    raise SageMakerJobError(
+        f"devices={found} was set, but the launcher started {launched} process(es) on this host."
+        f" HINT: leave devices out, or set devices={launched}."
+    )

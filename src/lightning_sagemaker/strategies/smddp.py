@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data parallel strategies for the Trainer: ``"smddp"`` and what ``"sagemaker"`` chooses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import override
+
+from lightning_sagemaker._lightning import DDPStrategy
+from lightning_sagemaker.strategies.backend import ReducesBySMDDP
+from lightning_sagemaker.strategies.choice import build_for_job
+from lightning_sagemaker.strategies.job_aware import JobAware
+
+
+class SageMakerDDPStrategy(JobAware, DDPStrategy):
+    """Lightning's DDP with hosts, devices and ranks from the job; a plain single device where there is one process.
+
+    Args:
+        job: The job; read from the process's environment when None.
+        **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``.
+
+    Raises:
+        SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
+
+    """
+
+    @property
+    def _is_alone(self) -> bool:
+        """One process needs neither a process group nor the DDP wrapper."""
+        return bool(self.world_size == 1)
+
+    @override
+    def setup_distributed(self) -> None:
+        if self._is_alone:
+            self.set_world_ranks()
+        else:
+            super().setup_distributed()
+
+    @override
+    def configure_ddp(self) -> None:
+        if not self._is_alone:
+            super().configure_ddp()
+
+
+class SMDDPStrategy(ReducesBySMDDP, JobAware, DDPStrategy):
+    """Distributed data parallel with SageMaker's all-reduce library (SMDDP).
+
+    Gradients are reduced by SMDDP: AWS's library where it is installed and can work, this package's open shim on a laptop
+    or a simulated cluster. Every other collective goes to nccl or gloo, so nothing that Lightning or torchmetrics does is
+    refused. In a job whose image has no SMDDP, nccl or gloo is used for everything; one line says why.
+
+    Args:
+        job: The job; read from the process's environment when None.
+        **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``; ``process_group_backend`` overrides the choice.
+
+    Raises:
+        SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
+
+    """
+
+
+def sagemaker_strategy(**kwargs: Any) -> DDPStrategy:
+    """What ``Trainer(strategy="sagemaker")`` stands for; see :func:`~lightning_sagemaker.strategies.choice.build_for_job`.
+
+    Args:
+        **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``.
+
+    """
+    return build_for_job(SMDDPStrategy, SageMakerDDPStrategy, **kwargs)
