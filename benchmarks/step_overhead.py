@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step time of ``strategy="smddp"`` against ``strategy="ddp"``: gloo, two processes, alternating runs, one table.
+
+    make bench                                      # or: python benchmarks/step_overhead.py --rounds 6
+
+Each round launches one run of either strategy, in an order that alternates, so that both see the same machine. A step
+trains a multilayer perceptron whose size is set for about 50 ms on the machine it was written on. The figure of a strategy is the
+median over all its steps; the ratio of the medians is what the project promises to keep at or below 1.02.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+STRATEGIES = ("ddp", "smddp")
+WARMUP_STEPS = 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=6, help="runs of each strategy")
+    parser.add_argument("--steps", type=int, default=60, help="measured steps per run")
+    parser.add_argument("--width", type=int, default=1024, help="width of the model's layers")
+    parser.add_argument("--batch", type=int, default=96, help="samples per process and step")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--worker", nargs=2, metavar=("STRATEGY", "OUT"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        measure(arguments.worker[0], Path(arguments.worker[1]), arguments)
+    else:
+        compare(arguments)
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    """Launch the rounds and print the table."""
+    times: dict[str, list[float]] = {name: [] for name in STRATEGIES}
+    round_medians: dict[str, list[float]] = {name: [] for name in STRATEGIES}
+    for number in range(arguments.rounds):
+        for strategy in STRATEGIES if number % 2 == 0 else reversed(STRATEGIES):
+            steps = launch(strategy, arguments)
+            times[strategy] += steps
+            round_medians[strategy].append(statistics.median(steps))
+            print(f"round {number + 1}/{arguments.rounds} {strategy:>6}: {1e3 * round_medians[strategy][-1]:.2f} ms")
+    medians = {name: statistics.median(times[name]) for name in STRATEGIES}
+    print(f"\n{'strategy':<10}{'median ms':>10}{'p10':>8}{'p90':>8}{'steps':>8}")
+    for name, steps in times.items():
+        deciles = statistics.quantiles(steps, n=10)
+        print(f"{name:<10}{1e3 * medians[name]:>10.2f}{1e3 * deciles[0]:>8.2f}{1e3 * deciles[-1]:>8.2f}{len(steps):>8}")
+    per_round = [b / a for a, b in zip(round_medians["ddp"], round_medians["smddp"], strict=True)]
+    ratio = medians["smddp"] / medians["ddp"]
+    print(f"smddp / ddp: {ratio:.4f} (per round: {', '.join(f'{r:.3f}' for r in per_round)})")
+    if arguments.json:
+        figures = {"median_s": medians, "ratio": ratio, "per_round": per_round, "arguments": vars(arguments)}
+        arguments.json.write_text(json.dumps(figures, default=str, indent=2))
+
+
+def launch(strategy: str, arguments: argparse.Namespace) -> list[float]:
+    """One run of two processes; the step times in seconds of rank zero."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "times.json"
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        sizes = [f"--steps={arguments.steps}", f"--width={arguments.width}", f"--batch={arguments.batch}"]
+        subprocess.run(
+            [*launcher, __file__, *sizes, "--worker", strategy, str(out)],
+            check=True,
+            timeout=600,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        return json.loads(out.read_text())
+
+
+def measure(strategy: str, out: Path, arguments: argparse.Namespace) -> None:
+    """Train in this process and record the wall time of each step."""
+    import torch
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from torch.utils.data import DataLoader, TensorDataset
+
+    import lightning_sagemaker  # noqa: F401 - registers "smddp"
+
+    width, steps = arguments.width, arguments.steps + WARMUP_STEPS
+
+    class Perceptron(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(4)))
+
+        def training_step(self, batch, batch_idx):
+            return self.net(batch[0]).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+        def train_dataloader(self):
+            data = TensorDataset(torch.randn(arguments.batch * 2, width).repeat(steps, 1))
+            return DataLoader(data, batch_size=arguments.batch)
+
+    class Clock(Callback):
+        def __init__(self) -> None:
+            self.times: list[float] = []
+
+        def on_train_batch_start(self, *_) -> None:
+            self.start = time.perf_counter()
+
+        def on_train_batch_end(self, *_) -> None:
+            self.times.append(time.perf_counter() - self.start)
+
+    clock = Clock()
+    trainer = Trainer(
+        strategy=strategy,
+        accelerator="cpu",
+        devices=2,
+        max_steps=steps,
+        callbacks=[clock],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Perceptron())
+    if trainer.is_global_zero:
+        out.write_text(json.dumps(clock.times[WARMUP_STEPS:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the command line that SageMaker makes of hyperparameters to the one that LightningCLI reads."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SUBCOMMANDS = ("fit", "validate", "test", "predict")
+
+_LIGHTNING_CLI_NAMES = frozenset({"config", "print_config", "help", "seed_everything", "ckpt_path", "weights_only"})
+"""LightningCLI's own option names without a dot."""
+
+_NOT_OURS = frozenset({"mp_parameters"})
+"""Read from the environment by the plugin; SageMaker repeats them on the command line."""
+
+_log = logging.getLogger(__name__)
+
+
+class ArgumentNameError(ValueError):
+    """An option that the recipe does not have."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """The option names that a recipe understands.
+
+    Args:
+        short: Short name -> LightningCLI key, such as ``{"max_steps": "trainer.max_steps"}``.
+        own: The recipe's options that have no dot and are passed on as they are.
+
+    """
+
+    short: Mapping[str, str]
+    own: frozenset[str] = field(default_factory=frozenset)
+
+    def resolve(self, name: str) -> str:
+        """The LightningCLI key for ``name``.
+
+        Raises:
+            ArgumentNameError: If there is none; names the nearest.
+
+        """
+        if "." in name or name in _LIGHTNING_CLI_NAMES or name in self.own:
+            return name
+        if name in self.short:
+            return self.short[name]
+        known = sorted({*self.short, *self.own, *_LIGHTNING_CLI_NAMES})
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+        raise ArgumentNameError(
+            f"--{name} was set, but this recipe has no such option."
+            f" HINT: the nearest name is --{nearest[0]}; LightningCLI's dotted names (--trainer.max_steps) work too."
+        )
+
+
+def normalise(arguments: Sequence[str], names: Names, folder: Path, default_config: str = "config.yaml") -> list[str]:
+    """LightningCLI's command line for what a user or SageMaker wrote.
+
+    A missing subcommand becomes ``fit``; short names become dotted keys; the words ``True`` and ``"true"`` become
+    ``true``; ``--mp_parameters`` is dropped; a configuration is looked up by bare name beside the recipe; without
+    any, ``default_config`` is used.
+
+    Args:
+        arguments: ``sys.argv[1:]``.
+        names: The recipe's option names.
+        folder: The recipe's folder, which holds its configurations.
+        default_config: File name in ``folder``.
+
+    Raises:
+        ArgumentNameError: On an unknown option.
+
+    """
+    arguments = list(arguments)
+    if arguments in (["--help"], ["-h"]):
+        return arguments
+    subcommand = "fit"
+    if arguments and arguments[0] in SUBCOMMANDS:
+        subcommand = arguments.pop(0)
+    result: list[str] = []
+    has_config = False
+    for name, value in _options(arguments):
+        if name is None:
+            result.append(value or "")
+        elif name in _NOT_OURS:
+            _log.debug("--%s is read from the environment, not from the command line", name)
+        elif name in ("config", "c") and value is not None:
+            has_config = True
+            result.append(f"--config={_find_config(value, folder)}")
+        else:
+            key = names.resolve(name)
+            if value is None and name in names.short:
+                value = "true"
+            result.append(f"--{key}" if value is None else f"--{key}={_plain(value)}")
+    defaults = [] if has_config else [f"--config={folder / default_config}"]
+    return [subcommand, *defaults, *result]
+
+
+def _options(arguments: list[str]) -> Iterator[tuple[str | None, str | None]]:
+    """Pairs of name and value; the name is ``None`` for a word that belongs to no option."""
+    position = 0
+    while position < len(arguments):
+        word = arguments[position]
+        position += 1
+        if word == "-c":
+            word = "--config"
+        if not word.startswith("--"):
+            yield None, word
+        elif "=" in word:
+            name, value = word[2:].split("=", 1)
+            yield name, value
+        elif position < len(arguments) and not arguments[position].startswith("--"):
+            yield word[2:], arguments[position]
+            position += 1
+        else:
+            yield word[2:], None
+
+
+def _plain(value: str) -> str:
+    """``value`` without the quotes of a JSON string, and Python's words in YAML's spelling."""
+    if len(value) > 1 and value[0] == value[-1] == '"':
+        try:
+            decoded = json.loads(value)
+        except ValueError:
+            return value
+        value = decoded if isinstance(decoded, str) else value
+    return {"True": "true", "False": "false", "None": "null"}.get(value, value)
+
+
+def _find_config(value: str, folder: Path) -> str:
+    value = _plain(value)
+    for candidate in (Path(value), folder / value, folder / f"{value}.yaml"):
+        if candidate.is_file():
+            return str(candidate)
+    return value

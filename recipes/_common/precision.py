@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which precision ``auto`` means on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+_BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+"""Names of processor features that multiply bfloat16, as Linux spells them (x86: the first two; Arm: the last)."""
+
+
+def automatic_precision() -> tuple[str, str]:
+    """Lightning's precision name for this machine, and why."""
+    if torch.cuda.is_available():
+        # Without emulation: an older GPU reports support that is slower than float32.
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return "bf16-mixed", "the GPU computes in bfloat16"
+        return "32-true", "the GPU does not compute in bfloat16"
+    found = sorted(_BFLOAT16_FLAGS & _processor_flags())
+    if found:
+        return "bf16-mixed", f"the processor has {', '.join(found)}"
+    return "32-true", "the processor does not compute in bfloat16"
+
+
+def _processor_flags() -> set[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return set()
+    lines = (line for line in text.splitlines() if line.startswith(("flags", "Features")))
+    return set(next(lines, "").split())

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share: a clean environment, and a way to launch a group of processes once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+_CONTRACT_PREFIXES = ("SM_", "OMPI_", "PMIX_", "TORCHELASTIC_", "SAGEMAKER_", "SMDATAPARALLEL_", "PL_", "LIGHTNING_SAGEMAKER_")
+_CONTRACT_NAMES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "CURRENT_HOST"}
+_CONTRACT_NAMES |= {"MASTER_ADDR", "MASTER_PORT", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN"}
+
+
+def is_contract_variable(name: str) -> bool:
+    """Whether a variable could make a test machine look like a job or a launched process."""
+    kept = ("LIGHTNING_SAGEMAKER_TEST_",)
+    return name in _CONTRACT_NAMES or (name.startswith(_CONTRACT_PREFIXES) and not name.startswith(kept))
+
+
+@pytest.fixture(autouse=True)
+def clean_environment():
+    """Each test begins without the variables of a job, and leaves the environment as it was."""
+    before = dict(os.environ)
+    for name in list(os.environ):
+        if is_contract_variable(name):
+            del os.environ[name]
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def run_bounded(command: list[str], *, timeout: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``command`` in a process group of its own, which is killed whole if it outlasts ``timeout`` seconds."""
+    clean = {k: v for k, v in os.environ.items() if not is_contract_variable(k)}
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        env={**clean, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        raise AssertionError(f"{command} did not end in {timeout} s:\n{output[-4000:]}") from None
+    return subprocess.CompletedProcess(command, process.returncode, output, "")
+
+
+def torchrun(script: Path, *arguments: object, processes: int, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``script`` by torchrun with so many processes; it must succeed."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    result = run_bounded([*launcher, str(script), *map(str, arguments)], **environment)
+    assert result.returncode == 0, result.stdout[-6000:]
+    return result
+
+
+def read_ranks(folder: Path) -> list[dict]:
+    """The results that the ranks of one launch wrote, by rank."""
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(len(list(folder.glob("rank-*.json"))))]
