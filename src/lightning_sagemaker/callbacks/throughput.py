@@ -22,7 +22,7 @@ class ThroughputRecord:
     """The speed of one run.
 
     Args:
-        samples_per_second: Over all processes, without the first step, validation and checkpoints.
+        samples_per_second: Over all processes, without the first step and validation.
         tokens_per_second: The same in tokens.
         num_processes: How many processes trained together.
         steps: Optimizer steps that were timed.
@@ -60,11 +60,21 @@ class ThroughputRecord:
             ) from error
 
 
+@dataclass
+class _Window:
+    """What was done in a stretch of time."""
+
+    seconds: float = 0.0
+    samples: int = 0
+    tokens: int = 0
+    steps: int = 0
+
+
 class Throughput(Callback):
     """Logs ``samples_per_second``, ``tokens_per_second`` and, given a baseline, ``scaling_efficiency``.
 
-    The first optimizer step is not timed (it allocates and compiles). Time spent in validation and in writing
-    checkpoints does not count. Every process is taken to see as many samples as this one.
+    The first optimizer step is not timed (it allocates and compiles), nor is validation. Every process is taken to see
+    as many samples as this one.
 
     Efficiency is ``rate / (processes x rate of one process)``: 1 is perfect scaling.
 
@@ -81,63 +91,116 @@ class Throughput(Callback):
         self._tokens_key = tokens_key
         self._record = record
         self._baseline_path = baseline
+        self._reset()
+
+    def _reset(self) -> None:
         self._baseline: ThroughputRecord | None = None
-        self._total = _Window()
-        self._recent = _Window()
-        self._started: float | None = None
+        self._workload: dict[str, Any] | None = None
+        self._total, self._recent = _Window(), _Window()
+        self._last_step = 0
+        self._clock: float | None = None  # None until the first step is done, and during validation
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Find the baseline and start anew."""
-        self._total, self._recent, self._started = _Window(), _Window(), None
-        self._baseline = self._find_baseline(trainer)
+        """Start anew."""
+        self._reset()
+        self._last_step = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count the batch, and log at each logged step."""
-        stepped = trainer.fit_loop._should_accumulate() is False
-        now = time.perf_counter()
-        if self._started is None:
-            self._started = now if stepped else None
+        tokens: torch.Tensor = batch if self._tokens_key is None else batch[self._tokens_key]
+        stepped = trainer.global_step != self._last_step
+        self._last_step = trainer.global_step
+        if self._workload is None:
+            self._workload = _workload(trainer, pl_module, tokens)
+            self._baseline = self._find_baseline(trainer, self._workload)
+        if self._clock is None and not stepped:
             return
-        tokens = batch if self._tokens_key is None else batch[self._tokens_key]
-        for window in (self._total, self._recent):
-            window.add(now - self._started, tokens, trainer.world_size, stepped)
-        self._started = now
-        if not self._total.workload:
-            self._total.workload = self._workload(trainer, pl_module, tokens)
-            self._check_baseline(trainer)
-        if stepped and trainer.global_step % max(1, trainer.log_every_n_steps) == 0:
-            pl_module.log_dict(self._rates(trainer))
+        if self._clock is not None:
+            self._stop_clock()
+            for window in (self._total, self._recent):
+                window.samples += tokens.shape[0] * trainer.world_size
+                window.tokens += tokens.numel() * trainer.world_size
+                window.steps += int(stepped)
+        self._clock = time.perf_counter()
+        if stepped and self._recent.seconds and trainer.global_step % max(1, trainer.log_every_n_steps) == 0:
+            pl_module.log_dict(self._rates(trainer.world_size))
             self._recent = _Window()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop the clock."""
-        if self._started is not None:
-            self._total.add_time(time.perf_counter() - self._started)
+        self._stop_clock()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Go on with the clock."""
-        self._go_on()
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Leave out what other callbacks did since the last batch, but not the loading of the batch."""
+        """Go on with the clock, if it was running."""
+        if self._total.steps:
+            self._clock = time.perf_counter()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the record of a run with one process."""
-        record = self.result(trainer)
-        if record is None or self._record is None or trainer.world_size != 1:
-            return
-        record.save(self._record)
+        result = self.result(trainer.world_size)
+        if result is not None and self._record is not None and trainer.world_size == 1:
+            result.save(self._record)
 
-    def result(self, trainer: Trainer) -> ThroughputRecord | None:
+    def result(self, num_processes: int) -> ThroughputRecord | None:
         """The record of the run so far; ``None`` before its second step."""
-        if not self._total.steps or not self._total.seconds:
+        total = self._total
+        if not total.steps or self._workload is None:
             return None
-        return ThroughputRecord(
-            self._total.samples / self._total.seconds,
-            self._total.tokens / self._total.seconds,
-            trainer.world_size,
-            self._total.steps,
-            self._total.workload,
-        )
+        rates = (total.samples / total.seconds, total.tokens / total.seconds)
+        return ThroughputRecord(*rates, num_processes, total.steps, self._workload)
+
+    def efficiency(self, num_processes: int) -> float | None:
+        """Scaling efficiency of the run so far; ``None`` without a baseline of the same workload."""
+        result = self.result(num_processes)
+        if result is None or self._baseline is None:
+            return None
+        return result.samples_per_second / (num_processes * self._baseline.samples_per_second)
+
+    def _stop_clock(self) -> None:
+        if self._clock is None:
+            return
+        elapsed = time.perf_counter() - self._clock
+        self._clock = None
+        self._total.seconds += elapsed
+        self._recent.seconds += elapsed
+
+    def _rates(self, num_processes: int) -> dict[str, float]:
+        recent = self._recent
+        rates = {
+            "samples_per_second": recent.samples / recent.seconds,
+            "tokens_per_second": recent.tokens / recent.seconds,
+        }
+        if self._baseline is not None:
+            one = self._baseline.samples_per_second
+            rates["scaling_efficiency"] = rates["samples_per_second"] / (num_processes * one)
+        return rates
+
+    def _find_baseline(self, trainer: Trainer, workload: dict[str, Any]) -> ThroughputRecord | None:
+        """The baseline if it can be compared with this run; one line says if and why not."""
+        path = self._baseline_path or self._record
+        if trainer.world_size == 1 or path is None or (self._baseline_path is None and not path.is_file()):
+            return None
+        record = ThroughputRecord.load(path)
+        differing = sorted(k for k in workload if record.workload.get(k) != workload[k])
+        if differing or record.num_processes != 1:
+            what = [f"{k}: {record.workload.get(k)} there, {workload[k]} here" for k in differing]
+            what += [f"{record.num_processes} processes there"] if record.num_processes != 1 else []
+            if trainer.is_global_zero:
+                _log.info("no scaling efficiency: %s is of another workload (%s)", path, "; ".join(what))
+            return None
+        if trainer.is_global_zero:
+            _log.info("scaling efficiency against %s (%.4g samples/s)", path, record.samples_per_second)
+        return record
+
+
+def _workload(trainer: Trainer, module: LightningModule, tokens: torch.Tensor) -> dict[str, Any]:
+    """What decides the speed of one process, apart from how many work together."""
+    on_cpu = tokens.device.type == "cpu"
+    return {
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "sequence_length": tokens.shape[-1],
+        "precision": str(trainer.precision),
+        "device": f"cpu x {torch.get_num_threads()}" if on_cpu else torch.cuda.get_device_name(tokens.device),
+    }

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One command line for all recipes: LightningCLI, made ready for SageMaker."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning_utilities.core.imports import RequirementCache
+
+from lightning_sagemaker import MetricLogger, SageMakerJob
+from lightning_sagemaker.callbacks import Throughput
+from lightning_sagemaker.recipes._common.arguments import Names, normalise
+from lightning_sagemaker.recipes._common.artifacts import LAST_CHECKPOINT, RunArtifacts
+from lightning_sagemaker.recipes._common.folders import RunFolders
+from lightning_sagemaker.recipes._common.precision import automatic_precision
+
+OWN_OPTIONS = frozenset({"run_dir", "baseline", "precision", "checkpoint_every"})
+"""Options that every recipe has beside LightningCLI's."""
+
+_TENSORBOARD = RequirementCache("tensorboard")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is particular to one recipe.
+
+    Args:
+        name: As in ``lightning-sagemaker run NAME``.
+        folder: With its configurations.
+        model: Has the trained transformers model as ``model``.
+        data: Has ``load_tokenizer()``.
+        names: Short option names.
+
+    """
+
+    name: str
+    folder: Path
+    model: type[LightningModule]
+    data: type[LightningDataModule]
+    names: Names
+
+
+class RecipeCLI(LightningCLI):
+    """Parses a command line and runs one stage of a recipe.
+
+    Accepts what LightningCLI does, and what SageMaker makes of hyperparameters (see
+    :func:`~lightning_sagemaker.recipes._common.arguments.normalise`). Defaults come from the job: strategy, folders,
+    loggers (TensorBoard if installed, and CSV), a progress bar on a terminal and a line per logged step elsewhere.
+
+    Args:
+        recipe: To run.
+        arguments: Command line without the program's name; ``sys.argv[1:]`` by default.
+        run: ``False`` parses and instantiates only.
+
+    """
+
+    def __init__(self, recipe: Recipe, arguments: Sequence[str] | None = None, run: bool = True) -> None:
+        self.recipe = recipe
+        self.job = SageMakerJob.from_environment()
+        self._run = run
+        _show_information()
+        given = sys.argv[1:] if arguments is None else arguments
+        super().__init__(
+            recipe.model,
+            recipe.data,
+            save_config_callback=None,
+            trainer_defaults={"strategy": "sagemaker"},
+            seed_everything_default=0,  # not True: each host would choose its own
+            auto_configure_optimizers=False,
+            args=normalise(given, recipe.names, recipe.folder),
+        )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Without Lightning's warning that ``sys.argv`` is not used."""
+        self.config = parser.parse_args(args)
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """The options in :data:`OWN_OPTIONS`."""
+        parser.add_argument(
+            "--run_dir",
+            type=str | None,
+            default=None,
+            help=f"Folder of the run. Default: the job's own folders, outside a job runs/{self.recipe.name}.",
+        )
+        parser.add_argument(
+            "--baseline",
+            type=str | None,
+            default=None,
+            help="throughput.json of a single-process run, for the scaling efficiency. Default: in the run's output.",
+        )
+        parser.add_argument(
+            "--precision",
+            type=str,
+            default="auto",
+            help="Used where trainer.precision is not set; auto: bf16-mixed where the processor computes in it.",
+        )
+        parser.add_argument(
+            "--checkpoint_every", type=int, default=1000, help="Optimizer steps between checkpoints."
+        )
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Lightning's trainer with the job's defaults for what was not set."""
+        config: dict[str, Any] = {**self._get(self.config_init, "trainer", default={}), **kwargs}
+        folders = RunFolders.of(self.job, self.recipe.name, self._option("run_dir"))
+        if config.get("precision") is None:
+            config["precision"] = self._precision()
+        if config.get("default_root_dir") is None:
+            config["default_root_dir"] = str(folders.output)
+        on_terminal = sys.stdout.isatty()
+        if config.get("enable_progress_bar") is None:
+            config["enable_progress_bar"] = on_terminal
+        if config.get("logger") in (None, True):
+            config["logger"] = _loggers(folders, lines=not on_terminal)
+        config["callbacks"] = [*_as_list(config.get("callbacks")), *self._callbacks(folders, config)]
+        return self._instantiate_trainer(config, [])
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        if self._run:
+            super()._run_subcommand(subcommand)
+
+    def _callbacks(self, folders: RunFolders, config: dict[str, Any]) -> list[Callback]:
+        baseline = self._option("baseline")
+        throughput = Throughput(
+            record=folders.output / "throughput.json", baseline=None if baseline is None else Path(baseline)
+        )
+        keep = config.get("enable_checkpointing") is not False
+        save_config = _SaveConfig(
+            self._parser(self.subcommand),
+            self.config.get(str(self.subcommand), self.config),
+            overwrite=True,  # a restarted job finds the file of its first start
+            save_to_log_dir=False,
+        )
+        save_config.folder = folders.output
+        callbacks: list[Callback] = [throughput, RunArtifacts(folders, throughput, keep), save_config]
+        if keep and not any(isinstance(callback, Checkpoint) for callback in _as_list(config.get("callbacks"))):
+            callbacks.append(
+                ModelCheckpoint(
+                    dirpath=folders.checkpoints,
+                    filename=Path(LAST_CHECKPOINT).stem,
+                    every_n_train_steps=self._option("checkpoint_every"),
+                    enable_version_counter=False,
+                )
+            )
+        return callbacks
+
+    def _precision(self) -> str:
+        asked: str = self._option("precision")
+        if asked != "auto":
+            return asked
+        precision, reason = automatic_precision()
+        if not self.job.global_rank:
+            _log.info("precision %s: %s", precision, reason)
+        return precision
+
+    def _option(self, name: str) -> Any:
+        return self._get(self.config, name)
+
+
+class _SaveConfig(SaveConfigCallback):
+    """Keeps the configuration of the run in its output folder."""
+
+    folder: Path
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Called on rank zero."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "config.yaml"
+        self.parser.save(self.config, path, skip_none=False, overwrite=True, multifile=False)
+
+
+def _loggers(folders: RunFolders, lines: bool) -> list[Logger]:
+    loggers: list[Logger] = [TensorBoardLogger(folders.output, "tensorboard", "")] if _TENSORBOARD else []
+    loggers.append(CSVLogger(folders.output, "history", ""))
+    if lines:
+        loggers.append(MetricLogger())
+    return loggers
+
+
+def _as_list(callbacks: Any) -> list[Callback]:
+    if callbacks is None:
+        return []
+    return callbacks if isinstance(callbacks, list) else [callbacks]
+
+
+def _show_information() -> None:
+    """Print what this package logs, unless the script has set up logging already."""
+    logger = logging.getLogger("lightning_sagemaker")
+    if not logger.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)

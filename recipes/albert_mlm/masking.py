@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dynamic masking as a pure function of (seed, draw): equal on any number of processes and workers.
+
+A *draw* is one visit to one sequence: ``epoch * number_of_sequences + index``. Random numbers are not taken from a
+generator, whose state would depend on what else was drawn in this process, but are the SplitMix64 hash (Steele, Lea
+and Flood, "Fast splittable pseudorandom number generators", 2014) of seed, draw and position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+IGNORED = -100
+"""Label of a position that does not count, as in ``torch.nn.functional.cross_entropy``."""
+
+_KEPT, _RANDOM = 0.1, 0.1
+"""Shares of the chosen tokens that stay, or become any other token; the rest become the mask token (BERT, 2018)."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+Integers = npt.NDArray[np.int64]
+_Hashes = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What masking must know about the tokenizer.
+
+    Args:
+        size: Number of tokens.
+        special: Ids that are never masked and never replace a token.
+        mask: Id of the mask token.
+
+    """
+
+    size: int
+    special: tuple[int, ...]
+    mask: int
+
+    @property
+    def ordinary(self) -> Integers:
+        """The ids that are not special, ascending."""
+        return np.setdiff1d(np.arange(self.size, dtype=np.int64), np.asarray(self.special, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Chooses the same number of tokens in every sequence and hides them.
+
+    An equal number, rather than each token by chance, makes the shapes static and the mean over any number of equal
+    micro-batches the mean over the whole batch: gradients on W processes equal those of one without exchanging counts.
+
+    Args:
+        vocabulary: Of the tokenizer.
+        num_masked: Tokens to predict in each sequence.
+        seed: Of the run.
+
+    """
+
+    vocabulary: Vocabulary
+    num_masked: int
+    seed: int = 0
+
+    def __call__(self, tokens: Integers, draws: Integers) -> tuple[Integers, Integers, Integers]:
+        """Mask a batch.
+
+        Args:
+            tokens: ``[sequences, length]``, unmasked.
+            draws: ``[sequences]``; see the module's description. Negative: padding of the batch, labels are ignored.
+
+        Returns:
+            Masked tokens ``[sequences, length]``, positions ``[sequences, num_masked]`` ascending, labels of the same
+            shape.
+
+        """
+        masked = tokens.astype(np.int64)
+        positions = self._choose(masked, draws)
+        labels = np.take_along_axis(masked, positions, axis=1)
+        chance = _unit(_hash(self.seed, draws, positions, stream=1))
+        ordinary = self.vocabulary.ordinary
+        any_token = ordinary[_hash(self.seed, draws, positions, stream=2) % np.uint64(len(ordinary))]
+        hidden = np.where(chance < _RANDOM, any_token, self.vocabulary.mask)
+        hidden = np.where(chance >= 1 - _KEPT, labels, hidden)
+        np.put_along_axis(masked, positions, hidden, axis=1)
+        labels[draws < 0] = IGNORED
+        return masked, positions, labels
+
+    def _choose(self, tokens: Integers, draws: Integers) -> Integers:
+        keys = _hash(self.seed, draws, np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape), stream=0)
+        keys[np.isin(tokens, self.vocabulary.special)] = _LAST
+        chosen = np.argpartition(keys, self.num_masked - 1, axis=1)[:, : self.num_masked]
+        return np.sort(chosen, axis=1).astype(np.int64)
+
+
+def _hash(seed: int, draws: Integers, positions: Integers, stream: int) -> _Hashes:
+    """Uniform 64-bit numbers of the shape of ``positions``; ``draws`` is its first axis."""
+    key = _mix(np.array([seed], dtype=np.int64).astype(np.uint64) * np.uint64(4) + np.uint64(stream))
+    per_draw = _mix(key + draws.astype(np.uint64) * _GOLDEN)
+    return _mix(per_draw[:, None] + (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+
+
+def _mix(x: _Hashes) -> _Hashes:
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    mixed: _Hashes = x ^ (x >> np.uint64(31))
+    return mixed
+
+
+def _unit(x: _Hashes) -> npt.NDArray[np.float64]:
+    """From 64 random bits to [0, 1): the top 53 fit a float64."""
+    return (x >> np.uint64(11)) / np.float64(1 << 53)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the articles come from: files, a Hugging Face dataset, or the text that Python carries."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker.recipes.albert_mlm.builtin_text import builtin_documents
+
+BUILTIN = "builtin"
+_CHANNELS = ("train", "training")
+"""Names of SageMaker input channels that ``text: auto`` looks for, in this order."""
+
+
+class TextSourceError(ValueError):
+    """The text cannot be read."""
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Articles, and what tells one source from another.
+
+    Args:
+        files: Text files, one article per line. Empty for the other kinds.
+        dataset: Name of a Hugging Face dataset.
+        dataset_config: Its configuration, if it has several.
+        dataset_split: Which part to read.
+        text_column: The column with the article.
+
+    """
+
+    files: tuple[Path, ...] = ()
+    dataset: str | None = None
+    dataset_config: str | None = None
+    dataset_split: str = "train"
+    text_column: str = "text"
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Changes whenever the text may have changed."""
+        if self.files:
+            stats = [(str(path), path.stat()) for path in self.files]
+            return {"files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]}
+        if self.dataset:
+            return {"dataset": [self.dataset, self.dataset_config, self.dataset_split, self.text_column]}
+        return {"builtin": sys.version}
+
+    def documents(self) -> Iterator[str]:
+        """The articles in order; empty ones are left out."""
+        texts = self._file_lines() if self.files else self._dataset_rows() if self.dataset else builtin_documents()
+        return (text for text in (text.strip() for text in texts) if text)
+
+    def _file_lines(self) -> Iterator[str]:
+        for path in self.files:
+            try:
+                with path.open(encoding="utf-8") as lines:
+                    yield from lines
+            except UnicodeDecodeError as error:
+                raise TextSourceError(
+                    f"{path} is not UTF-8 text ({error}). HINT: convert it, for example with iconv -t UTF-8."
+                ) from error
+
+    def _dataset_rows(self) -> Iterator[str]:
+        try:
+            from datasets import load_dataset
+        except ImportError as error:
+            raise TextSourceError(
+                f"data.text={self.dataset!r} is no file here, so it names a Hugging Face dataset, but the package"
+                " `datasets` is not installed. HINT: pip install datasets, or give the path of a text file."
+            ) from error
+        rows = load_dataset(self.dataset, self.dataset_config, split=self.dataset_split)
+        if self.text_column not in rows.column_names:
+            raise TextSourceError(
+                f"data.text_column={self.text_column!r} is not a column of {self.dataset!r}."
+                f" HINT: its columns are {', '.join(rows.column_names)}."
+            )
+        return (row[self.text_column] for row in rows)
+
+
+def find_text(text: str | Sequence[str], channels: Mapping[str, Path], **dataset: Any) -> TextSource:
+    """The source that ``text`` names.
+
+    Args:
+        text: ``"builtin"``; ``"auto"`` (the job's ``train`` or ``training`` channel, else builtin); files or folders
+            with ``*.txt`` files; or the name of a Hugging Face dataset.
+        channels: Of the job.
+        dataset: The ``dataset_*`` and ``text_column`` fields of :class:`TextSource`.
+
+    Raises:
+        TextSourceError: If a path does not exist or holds no text.
+
+    """
+    if text == "auto":
+        channel = next((channels[name] for name in _CHANNELS if name in channels), None)
+        text = BUILTIN if channel is None else str(channel)
+    if text == BUILTIN:
+        return TextSource()
+    names = [text] if isinstance(text, str) else list(text)
+    if len(names) == 1 and not Path(names[0]).exists() and not _looks_like_path(names[0]):
+        return TextSource(dataset=names[0], **dataset)
+    files = tuple(path for name in names for path in _text_files(Path(name)))
+    if not any(path.stat().st_size for path in files):
+        raise TextSourceError(
+            f"data.text={text!r} holds no text: {len(files)} files, all empty."
+            " HINT: give UTF-8 files with one article per line; in a folder they must end in .txt."
+        )
+    return TextSource(files=files)
+
+
+def _looks_like_path(name: str) -> bool:
+    return name.startswith((".", "/", "~")) or name.endswith(".txt") or name.count("/") > 1
+
+
+def _text_files(path: Path) -> list[Path]:
+    path = path.expanduser()
+    if path.is_dir():
+        return sorted(found for found in path.rglob("*.txt") if found.is_file())
+    if not path.is_file():
+        raise TextSourceError(
+            f"data.text={str(path)!r} was set, but there is no such file or folder in {Path.cwd()}."
+            " HINT: give UTF-8 text with one article per line, a Hugging Face dataset name, or `builtin`."
+        )
+    return [path]

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Export of a trained model as a Hugging Face folder."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+_COMPLETE = "config.json"
+"""Moved last: a folder that has it holds a whole model."""
+
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
+
+
+class Saveable(Protocol):
+    """A transformers model or tokenizer."""
+
+    def save_pretrained(self, save_directory: str, **kwargs: Any) -> Any:
+        """Write everything that ``from_pretrained`` needs."""
+
+
+def export_huggingface(model: Saveable, folder: str | Path, tokenizer: Saveable | None = None) -> Path:
+    """Write ``model`` and ``tokenizer`` to ``folder``, from where ``AutoModel`` and ``AutoTokenizer`` load them.
+
+    An interrupted export never looks like a model: everything is written to a temporary directory inside ``folder``
+    (which may be a mount point, as ``/opt/ml/model``), then moved, ``config.json`` last. Other files in ``folder`` stay.
+
+    Args:
+        model: The model, whole on this process. Call on rank zero only.
+        folder: Made if missing.
+        tokenizer: Written beside the model.
+
+    Returns:
+        ``folder``.
+
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=".export-", dir=folder))
+    try:
+        model.save_pretrained(str(staging))
+        if tokenizer is not None:
+            tokenizer.save_pretrained(str(staging))
+        _replace_files(staging, folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return folder
+
+
+def _replace_files(staging: Path, folder: Path) -> None:
+    (folder / _COMPLETE).unlink(missing_ok=True)
+    for pattern in _WEIGHTS:
+        for old in folder.glob(pattern):
+            old.unlink()
+    files = sorted(path for path in staging.rglob("*") if path.is_file())
+    for path in sorted(files, key=lambda path: path.name == _COMPLETE):
+        target = folder / path.relative_to(staging)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(target)
