@@ -39,7 +39,7 @@ class RunArtifacts(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Checkpoint, model, metrics."""
         if self._save_checkpoint:
-            trainer.save_checkpoint(self._folders.checkpoints / LAST_CHECKPOINT)
+            trainer.save_checkpoint(self._folders.checkpoints / LAST_CHECKPOINT, weights_only=False)
         if trainer.is_global_zero:
             tokenizer = trainer.datamodule.load_tokenizer()  # type: ignore[attr-defined]
             export_huggingface(pl_module.model, self._folders.model, tokenizer)  # type: ignore[arg-type]
@@ -79,7 +79,8 @@ class RunArtifacts(Callback):
         return facts if efficiency is None else facts | {"scaling_efficiency": efficiency}
 
     def _write_metrics(self, trainer: Trainer, name: str, facts: dict[str, Any] | None = None) -> None:
-        metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key != "step"}
+        metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        metrics = {key: value for key, value in metrics.items() if key not in ("step", "epoch")}
         # The rates of the whole run go before those of its last logged steps.
         self._folders.output.mkdir(parents=True, exist_ok=True)
         _write(self._folders.output / name, json.dumps(metrics | (facts or {}), indent=2, sort_keys=True) + "\n")

@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning_utilities.core.imports import RequirementCache
+from transformers.utils import logging as transformers_logging
 
 from lightning_sagemaker import MetricLogger, SageMakerJob
 from lightning_sagemaker.callbacks import Throughput
@@ -104,9 +105,7 @@ class RecipeCLI(LightningCLI):
             default="auto",
             help="Used where trainer.precision is not set; auto: bf16-mixed where the processor computes in it.",
         )
-        parser.add_argument(
-            "--checkpoint_every", type=int, default=1000, help="Optimizer steps between checkpoints."
-        )
+        parser.add_argument("--checkpoint_every", type=int, default=1000, help="Optimizer steps between checkpoints.")
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Lightning's trainer with the job's defaults for what was not set."""
@@ -117,6 +116,8 @@ class RecipeCLI(LightningCLI):
         if config.get("default_root_dir") is None:
             config["default_root_dir"] = str(folders.output)
         on_terminal = sys.stdout.isatty()
+        if not on_terminal:
+            transformers_logging.disable_progress_bar()
         if config.get("enable_progress_bar") is None:
             config["enable_progress_bar"] = on_terminal
         if config.get("logger") in (None, True):

@@ -273,6 +273,4 @@ def _default_cache(job: SageMakerJob) -> Path:
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise MisconfigurationException(
-            f"data.{name}={value} was set. HINT: it must be between {low:g} and {high:g}."
-        )
+        raise MisconfigurationException(f"data.{name}={value} was set. HINT: it must be between {low:g} and {high:g}.")

@@ -209,8 +209,11 @@ class AlbertMLM(LightningModule):
             self.train_metrics.reset()
             rate = self.trainer.optimizers[0].param_groups[0]["lr"]
             self.log_dict({"loss": values["loss"], "accuracy": values["accuracy"]}, prog_bar=True)
-            # Lightning takes the value named `step` for the x axis; its own starts at 0.
-            self.log_dict({"learning_rate": rate, "step": float(step)})
+            self.log_dict({"learning_rate": rate, **self._position()})
+
+    def _position(self) -> dict[str, float]:
+        """Lightning takes the value named ``step`` for the x axis (its own starts at 0), and then omits the epoch."""
+        return {"step": float(self.trainer.global_step), "epoch": float(self.current_epoch)}
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         """Add a batch to the metrics."""
@@ -231,7 +234,9 @@ class AlbertMLM(LightningModule):
     def _log_evaluation(self, split: str) -> None:
         values = self.evaluation_metrics.compute()
         self.evaluation_metrics.reset()
-        self.log_dict({f"{split}_{name}": value for name, value in values.items()}, prog_bar=True)
+        # They are equal on all processes already; sync_dist=True keeps Lightning from warning that they might not be.
+        self.log_dict({f"{split}_{name}": value for name, value in values.items()}, prog_bar=True, sync_dist=True)
+        self.log_dict(self._position(), sync_dist=True)
 
     def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> list[dict[str, Any]]:
         """For each sequence: its index, masked positions, true and most likely tokens there, and mean loss."""

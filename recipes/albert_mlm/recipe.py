@@ -48,6 +48,4 @@ SHORT_NAMES = {
 }
 """Hyperparameter names that people use with SageMaker and with transformers' ``run_mlm.py``."""
 
-RECIPE = Recipe(
-    "albert-mlm", Path(__file__).parent, AlbertMLM, MLMDataModule, Names(SHORT_NAMES, own=OWN_OPTIONS)
-)
+RECIPE = Recipe("albert-mlm", Path(__file__).parent, AlbertMLM, MLMDataModule, Names(SHORT_NAMES, own=OWN_OPTIONS))

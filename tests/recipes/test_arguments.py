@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import pytest
+
+from lightning_sagemaker.recipes._common import ArgumentNameError, Names, normalise
+
+NAMES = Names(
+    {"max_steps": "trainer.max_steps", "text": "data.text", "lowercase": "data.lowercase"}, frozenset({"run_dir"})
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("config.yaml", "tiny.yaml"):
+        (tmp_path / name).write_text("{}")
+    return tmp_path
+
+
+def normalised(folder, *arguments):
+    return normalise(arguments, NAMES, folder)
+
+
+def test_sagemaker_command_line(folder):
+    arguments = ["--max_steps", "100", "--lowercase", "False", "--mp_parameters", "microbatches=2,partitions=2"]
+    expected = ["fit", f"--config={folder / 'config.yaml'}", "--trainer.max_steps=100", "--data.lowercase=false"]
+    assert normalised(folder, *arguments) == expected
+
+
+@pytest.mark.parametrize("word", ["True", "true", '"true"', '"True"'])
+def test_words_for_booleans(folder, word):
+    assert normalised(folder, "--lowercase", word)[-1] == "--data.lowercase=true"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [('"a b"', "a b"), ("-1", "-1"), ("a=b", "a=b"), ('"', '"'), ("None", "null")]
+)
+def test_values(folder, value, expected):
+    assert normalised(folder, "--text", value)[-1] == f"--data.text={expected}"
+
+
+def test_equals_sign_bare_flag_and_dotted_names(folder):
+    arguments = normalised(folder, "--max_steps=5", "--data.seed", "3", "--run_dir", "x", "--lowercase")
+    assert arguments[2:] == ["--trainer.max_steps=5", "--data.seed=3", "--run_dir=x", "--data.lowercase=true"]
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny.yaml"])
+def test_config_by_bare_name(folder, name):
+    assert normalised(folder, "--config", name) == ["fit", f"--config={folder / 'tiny.yaml'}"]
+    assert normalised(folder, "-c", name) == ["fit", f"--config={folder / 'tiny.yaml'}"]
+
+
+def test_a_config_in_the_working_directory_goes_first(folder, tmp_path_factory, monkeypatch):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "tiny.yaml").write_text("{}")
+    monkeypatch.chdir(elsewhere)
+    assert normalised(folder, "--config", "tiny.yaml") == ["fit", "--config=tiny.yaml"]
+
+
+def test_subcommand_is_kept(folder):
+    assert normalised(folder, "validate", "--ckpt_path", "last")[0] == "validate"
+    assert normalised(folder, "--help") == ["--help"]
+    assert normalised(folder) == ["fit", f"--config={folder / 'config.yaml'}"]
+
+
+def test_unknown_name_names_the_nearest(folder):
+    with pytest.raises(ArgumentNameError, match=r"--max_step was set.*nearest name is --max_steps"):
+        normalised(folder, "--max_step", "3")
+
+
+def test_short_names_lead_to_options_that_exist():
+    from lightning_sagemaker.recipes._common import RecipeCLI
+    from lightning_sagemaker.recipes.albert_mlm.recipe import RECIPE, SHORT_NAMES
+
+    config = RecipeCLI(RECIPE, ["--strategy", "auto"], run=False).config["fit"]
+    missing = [name for name in SHORT_NAMES.values() if name not in config]
+    assert not missing
+
+
+def test_every_yaml_parses():
+    from lightning_sagemaker.recipes._common import RecipeCLI
+    from lightning_sagemaker.recipes.albert_mlm.recipe import RECIPE
+
+    files = sorted(Path(RECIPE.folder).glob("*.yaml"))
+    assert {path.name for path in files} >= {"config.yaml", "tiny.yaml"}
+    for path in files:
+        cli = RecipeCLI(RECIPE, ["--config", str(path), "--strategy", "auto"], run=False)
+        assert cli.trainer.max_steps > 0
+        assert cli.model.hparams["size"] in ("tiny", "base", "large")
