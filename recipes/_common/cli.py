@@ -117,7 +117,7 @@ class RecipeCLI(LightningCLI):
             config["default_root_dir"] = str(folders.output)
         on_terminal = sys.stdout.isatty()
         if not on_terminal:
-            transformers_logging.disable_progress_bar()
+            transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         if config.get("enable_progress_bar") is None:
             config["enable_progress_bar"] = on_terminal
         if config.get("logger") in (None, True):

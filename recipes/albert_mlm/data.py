@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
@@ -59,7 +59,7 @@ class MaskedSequences(Dataset[Batch]):
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def _as_it_is(batch: Batch) -> Batch:
+def _as_it_is(batch: Any) -> Any:
     return batch
 
 
@@ -238,7 +238,7 @@ class MLMDataModule(LightningDataModule):
     def _loader(self, dataset: MaskedSequences, sampler: Sampler[int], batch_size: int) -> DataLoader[Batch]:
         return DataLoader(
             dataset,
-            batch_size,
+            batch_size=batch_size,
             sampler=sampler,
             num_workers=self._num_workers,
             collate_fn=_as_it_is,

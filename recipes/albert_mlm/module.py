@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 import torchmetrics
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AlbertConfig, AlbertForMaskedLM, get_scheduler
 
 from lightning_sagemaker.recipes.albert_mlm.masking import IGNORED
 
-SIZES: dict[str, dict[str, int]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
         "hidden_size": 128,
         "embedding_size": 64,
@@ -123,8 +124,8 @@ class AlbertMLM(LightningModule):
         self._last_step = 0
 
     def configure_model(self) -> None:
-        """Build the model once the vocabulary is known."""
-        if self.model is None:
+        """Build the model once the vocabulary is known; `load_from_checkpoint` knows it only later."""
+        if self.model is None and self._trainer is not None:
             data = self.trainer.datamodule  # type: ignore[attr-defined]
             self._build(data.vocab_size, data.sequence_length)
 
@@ -204,7 +205,7 @@ class AlbertMLM(LightningModule):
         if step == self._last_step:  # a micro-batch that was accumulated
             return
         self._last_step = step
-        if step % max(1, self.trainer.log_every_n_steps) == 0:
+        if step % max(1, self.trainer.log_every_n_steps) == 0:  # type: ignore[attr-defined]
             values = self.train_metrics.compute()
             self.train_metrics.reset()
             rate = self.trainer.optimizers[0].param_groups[0]["lr"]
@@ -246,7 +247,7 @@ class AlbertMLM(LightningModule):
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return [dict(zip(names, row, strict=True)) for row in rows if row[0] >= 0]
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW, fused where it can be, with a schedule over all steps of the run."""
         options = self.hparams
         # torch's fused AdamW cannot unscale gradients for clipping, which half precision needs.

@@ -103,7 +103,7 @@ def build_once(
     """Make the cache at ``folder`` unless it is there and whole.
 
     Built in a temporary directory beside it, the manifest last, then renamed: whoever sees ``folder`` sees all of it.
-    Several hosts with a common disk may do this at the same time; the first to finish wins and the others use its cache.
+    Several hosts with a common disk may do this at the same time: the first to finish wins, the others use its cache.
 
     Args:
         folder: Of the cache.

@@ -60,7 +60,7 @@ def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
         special_tokens=[(token, SPECIAL_TOKENS.index(token)) for token in ("[CLS]", "[SEP]")],
     )
     pad, unknown, classify, separate, mask = SPECIAL_TOKENS
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         pad_token=pad,
         unk_token=unknown,
@@ -81,8 +81,9 @@ def load_tokenizer(name: str) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(name)
     missing = [kind for kind in ("cls", "sep", "mask") if getattr(tokenizer, f"{kind}_token_id") is None]
     if missing or not tokenizer.is_fast:
+        lack = f"has no {', '.join(missing)} token" if missing else "is not a fast one"
         raise ValueError(
-            f"data.tokenizer={name!r} was set, but it {'has no ' + ', '.join(missing) + ' token' if missing else 'is slow'}."
+            f"data.tokenizer={name!r} was set, but that tokenizer {lack}."
             " HINT: use a fast BERT- or ALBERT-like tokenizer, or data.tokenizer=train."
         )
     return tokenizer

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
-import random
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,15 +12,6 @@ from lightning_sagemaker.recipes.albert_mlm.packing import Packer
 from lightning_sagemaker.recipes.albert_mlm.shards import MANIFEST, Shards, build_once
 from lightning_sagemaker.recipes.albert_mlm.text import TextSourceError, find_text
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import train_tokenizer
-
-
-@pytest.fixture(scope="module")
-def text_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "articles.txt"
-    rng = random.Random(0)
-    words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(2, 8))) for _ in range(400)]
-    path.write_text("\n\n".join(" ".join(rng.choices(words, k=rng.randint(5, 200))) for _ in range(120)))
-    return path
 
 
 def data_module(text_file, cache, **changes):

@@ -124,7 +124,8 @@ class Throughput(Callback):
                 window.tokens += tokens.numel() * trainer.world_size
                 window.steps += int(stepped)
         self._clock = time.perf_counter()
-        if stepped and self._recent.seconds and trainer.global_step % max(1, trainer.log_every_n_steps) == 0:
+        every = max(1, trainer.log_every_n_steps)  # type: ignore[attr-defined]
+        if stepped and self._recent.seconds and trainer.global_step % every == 0:
             pl_module.log_dict(self._rates(trainer.world_size))
             self._recent = _Window()
 

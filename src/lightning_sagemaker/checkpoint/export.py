@@ -25,7 +25,7 @@ def export_huggingface(model: Saveable, folder: str | Path, tokenizer: Saveable 
     """Write ``model`` and ``tokenizer`` to ``folder``, from where ``AutoModel`` and ``AutoTokenizer`` load them.
 
     An interrupted export never looks like a model: everything is written to a temporary directory inside ``folder``
-    (which may be a mount point, as ``/opt/ml/model``), then moved, ``config.json`` last. Other files in ``folder`` stay.
+    (which may be a mount point, as ``/opt/ml/model``), then moved, ``config.json`` last. Other files there stay.
 
     Args:
         model: The model, whole on this process. Call on rank zero only.
