@@ -2,15 +2,14 @@
 """One process group, two engines: gradients travel by SMDDP, everything else by gloo and nccl.
 
 SMDDP accelerates a few collectives and refuses others (``ReduceOp.AVG``, ``all_gather_into_tensor``, ...). Lightning,
-torchmetrics and user code call whatever they like on the default group, so the default group must be able to do it all.
-:class:`CompositeProcessGroup` is an ordinary process group with gloo and nccl inside, in which only the collectives that
-the engine accelerates are overridden. torch's C++ side (the DDP reducer, functional collectives, device meshes) sees a
-process group like any other.
+torchmetrics and user code call whatever they like on the default group, so the default group must be able to do it all:
+:class:`CompositeProcessGroup` sends floating-point sums to SMDDP and everything else to an ordinary group inside it.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +29,28 @@ def composite_enabled() -> bool:
     return os.environ.get(COMPOSITE_SWITCH, "1") != "0"
 
 
+_FORWARDED = (
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "allgather",
+    "allgather_into_tensor_coalesced",
+    "allreduce_coalesced",
+    "alltoall_base",
+    "barrier",
+    "broadcast",
+    "recv",
+    "reduce_scatter",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "send",
+)
+"""The collectives that torch's C++ side looks up in a Python process group, ``allreduce`` apart.
+
+Each must be overridden: what is not found in Python runs with the GIL held, and deadlocks with gloo's thread, which takes
+the GIL while it holds the lock that the collective waits for. Two names of one collective are two torch versions'.
+"""
+
+
 class CompositeProcessGroup(ProcessGroup):
     """A process group that reduces gradients by ``engine`` and leaves the rest to gloo (CPU) and nccl (GPU).
 
@@ -45,25 +66,13 @@ class CompositeProcessGroup(ProcessGroup):
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, engine: Any = None) -> None:
         super().__init__(rank, size)
         self.engine = engine
-        gloo = ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout=timeout)
-        gloo._set_sequence_number_for_group()
-        self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
-        # Kept, because the base class holds no Python reference to what is registered.
-        self._side = {"cpu": gloo}
+        backends = {"cpu": _make_gloo(dist.PrefixStore("gloo", store), rank, size, timeout)}
         if torch.cuda.is_available() and dist.is_nccl_available():
-            self._side["cuda"] = self._register_nccl(dist.PrefixStore("nccl", store), rank, size, timeout)
-        default = ProcessGroup.BackendType.NCCL if "cuda" in self._side else ProcessGroup.BackendType.GLOO
-        self._set_default_backend(default)
-
-    def _register_nccl(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
-        from torch._C._distributed_c10d import ProcessGroupNCCL
-
-        options = ProcessGroupNCCL.Options()
-        options._timeout = timeout
-        nccl = ProcessGroupNCCL(store, rank, size, options)
-        nccl._set_sequence_number_for_group()
-        self._register_backend(torch.device("cuda"), ProcessGroup.BackendType.NCCL, nccl)
-        return nccl
+            backends["cuda"] = _make_nccl(dist.PrefixStore("nccl", store), rank, size, timeout)
+        self._rest = _make_native_group(store, rank, size, timeout, default=backends.get("cuda", backends["cpu"]))
+        for group in (self._rest, self):  # in this one too, for what asks a group which devices it serves
+            for device, backend in backends.items():
+                group._register_backend(torch.device(device), _backend_type(backend), backend)
 
     def getBackendName(self) -> str:  # noqa: N802 - the name that torch's C++ side calls
         """Name of this group in torch's messages."""
@@ -81,13 +90,12 @@ class CompositeProcessGroup(ProcessGroup):
         opts = AllreduceOptions() if opts is None else opts
         if self.engine is not None and opts.reduceOp == dist.ReduceOp.SUM and tensors[0].is_floating_point():
             return self.engine.allreduce(tensors, opts)  # type: ignore[no-any-return]
-        side = self._side[tensors[0].device.type]
         if opts.reduceOp == dist.ReduceOp.AVG and tensors[0].device.type == "cpu":
-            return self._average(side, tensors, opts)
-        return side.allreduce(tensors, opts)
+            return self._average(tensors, opts)
+        return self._rest.allreduce(tensors, opts)
 
-    def _average(self, gloo: Any, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        """Mean by gloo, which has no ``ReduceOp.AVG``: the sum, divided when it has arrived."""
+    def _average(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
+        """Mean by gloo, which has no ``ReduceOp.AVG`` in every torch: the sum, divided when it has arrived."""
         opts.reduceOp = dist.ReduceOp.SUM
         size = self.size()
 
@@ -96,7 +104,52 @@ class CompositeProcessGroup(ProcessGroup):
             # An integer mean is truncated, as Lightning does for gloo.
             return [t.div_(size) if t.is_floating_point() else t.copy_(t / size) for t in tensors]
 
-        return _create_work_from_future(gloo.allreduce(tensors, opts).get_future().then(divide))
+        return _create_work_from_future(self._rest.allreduce(tensors, opts).get_future().then(divide))
+
+
+def _forward(name: str) -> Callable[..., Any]:
+    def collective(self: CompositeProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._rest, name)(*args, **kwargs)
+
+    collective.__name__ = name
+    return collective
+
+
+for _name in _FORWARDED:
+    if hasattr(ProcessGroup, _name):
+        setattr(CompositeProcessGroup, _name, _forward(_name))
+
+
+def _make_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+    gloo = ProcessGroupGloo(store, rank, size, timeout=timeout)
+    gloo._set_sequence_number_for_group()
+    return gloo
+
+
+def _make_nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+    from torch._C._distributed_c10d import ProcessGroupNCCL
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    nccl = ProcessGroupNCCL(store, rank, size, options)
+    nccl._set_sequence_number_for_group()
+    return nccl
+
+
+def _make_native_group(store: dist.Store, rank: int, size: int, timeout: timedelta, default: Any) -> Any:
+    """An empty group of torch's own class whose default backend is ``default``'s type."""
+    if hasattr(ProcessGroup, "_set_default_backend"):
+        group = ProcessGroup(store, rank, size)
+        group._set_default_backend(_backend_type(default))
+        return group
+    # torch 2.5, the last that AWS built SMDDP for, takes the default backend from the options.
+    options = ProcessGroup.Options(backend=default.name())  # type: ignore[attr-defined]
+    options._timeout = timeout
+    return ProcessGroup(store, rank, size, options)  # type: ignore[call-arg]
+
+
+def _backend_type(backend: Any) -> Any:
+    return ProcessGroup.BackendType.GLOO if backend.name() == "gloo" else ProcessGroup.BackendType.NCCL
 
 
 def register() -> None:

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first process of a simulated host, and of each of its ranks: run by path, with the standard library only.
+
+``shim.py host`` stands for a container's first process: when its program ends, or the simulator is gone, nothing of the
+host survives. ``shim.py rank`` sits between the launcher (torchrun, mpirun) and the user's program: it gives the rank an
+output stream of its own, so that lines never mix, restores what mpirun would say on separate hosts, and reports how the
+rank ended before the launcher reacts to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+
+POLL = 0.02
+"""Seconds between two looks at the child and the parent."""
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def prctl(option: int, value: int) -> None:
+    """Linux's prctl; nothing elsewhere."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def children_of(pid: int) -> list[int]:
+    """Process ids of the children of ``pid``; empty where there is no /proc."""
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    found: list[int] = []
+    for task in tasks:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as file:
+            found += [int(word) for word in file.read().split()]
+    return found
+
+
+def kill_descendants() -> None:
+    """Kill every process below this one, orphans that it inherited as a subreaper included."""
+    while True:
+        todo, below = [os.getpid()], []
+        while todo:
+            found = children_of(todo.pop())
+            todo += found
+            below += found
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, 0)[0]:
+                pass
+        if not below:
+            return
+
+
+def supervise(command: list[str], environment: dict[str, str], grace: float | None = None) -> int:
+    """Run ``command`` until it ends or this process's parent does; return what ``waitpid`` says of it.
+
+    Signals are passed on; ``grace`` seconds after SIGTERM or SIGINT the program is killed, when that is set.
+    """
+    parent, asked_to_end = os.getppid(), [float("inf")]
+
+    def pass_on(number: int, _frame: object) -> None:
+        _signal(child, number)
+        if number in (signal.SIGTERM, signal.SIGINT):
+            asked_to_end[0] = min(asked_to_end[0], time.monotonic())
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    child = os.fork()
+    if child == 0:
+        _become(command, environment)
+    for number in _FORWARDED:
+        signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        outlasted = grace is not None and time.monotonic() - asked_to_end[0] > grace
+        if outlasted or os.getppid() != parent:
+            _signal(child, signal.SIGKILL)
+        _reap_orphans(child)
+        time.sleep(POLL)
+
+
+def _become(command: list[str], environment: dict[str, str]) -> None:
+    os.setpgid(0, 0)  # a launcher signals this process's group; the child hears of it once, from here
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+        os._exit(127)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _reap_orphans(child: int) -> None:
+    for pid in children_of(os.getpid()):
+        if pid != child:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def exit_code(status: int) -> int:
+    """A shell's exit code for a ``waitpid`` status: 128 + N for a process that signal N ended."""
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def main() -> int:
+    """Run as a host or a rank; the exit code is the program's."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("role", choices=("host", "rank"))
+    parser.add_argument("--grace", type=float, help="seconds between SIGTERM and SIGKILL, for a host")
+    parser.add_argument("--folder", help="the simulator's own folder: host-K.json, rank-R.out, control")
+    parser.add_argument("--processes-per-host", type=int)
+    parser.add_argument("--node-rank", type=int, help="for a host without a launcher: its one process is its only rank")
+    parser.add_argument("--restore-hosts", action="store_true")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    arguments = parser.parse_args()
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if arguments.role == "host":
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        status = supervise(command, dict(os.environ), arguments.grace)
+        kill_descendants()
+        return exit_code(status)
+    return _run_rank(arguments, command)
+
+
+def _run_rank(arguments: argparse.Namespace, command: list[str]) -> int:
+    environment = dict(os.environ)
+    plain = arguments.node_rank is not None
+    rank = arguments.node_rank if plain else int(environment.get("RANK", environment.get("OMPI_COMM_WORLD_RANK", "")))
+    node_rank = rank if plain else rank // arguments.processes_per_host
+    if arguments.restore_hosts:
+        environment = _restore_host(environment, arguments.folder, rank, node_rank, arguments.processes_per_host)
+    stream = os.open(os.path.join(arguments.folder, f"rank-{rank}.out"), os.O_WRONLY)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
+    os.close(stream)
+    code = exit_code(supervise(command, environment))
+    report = json.dumps({"rank": rank, "node_rank": node_rank, "code": code}) + "\n"
+    control = os.open(os.path.join(arguments.folder, "control"), os.O_WRONLY)
+    os.write(control, report.encode())  # shorter than PIPE_BUF, so it arrives whole
+    os.close(control)
+    return code
+
+
+def _restore_host(
+    environment: dict[str, str], folder: str, rank: int, node_rank: int, processes_per_host: int
+) -> dict[str, str]:
+    """What one mpirun on one machine cannot say: this rank's place on its host, and that host's own variables."""
+    with open(os.path.join(folder, f"host-{node_rank}.json")) as file:
+        environment |= json.load(file)
+    local_rank = rank % processes_per_host
+    restored = {
+        "OMPI_COMM_WORLD_LOCAL_RANK": local_rank,
+        "OMPI_COMM_WORLD_LOCAL_SIZE": processes_per_host,
+        "OMPI_COMM_WORLD_NODE_RANK": local_rank,
+    }
+    if environment.pop("LIGHTNING_SAGEMAKER_SMDDPRUN", ""):  # AWS's smddprun gives each rank these four
+        size = environment["OMPI_COMM_WORLD_SIZE"]
+        restored |= {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": size, "SMDATAPARALLEL_LOCAL_RANK": local_rank}
+    return environment | {name: str(value) for name, value in restored.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
