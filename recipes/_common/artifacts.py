@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,21 @@ class RunArtifacts(Callback):
         folders: Of the run.
         throughput: Whose record goes into the metrics.
         save_checkpoint: Whether to write ``last.ckpt``.
+        facts: More to say in ``metrics.json``.
 
     """
 
-    def __init__(self, folders: RunFolders, throughput: Throughput, save_checkpoint: bool = True) -> None:
+    def __init__(
+        self,
+        folders: RunFolders,
+        throughput: Throughput,
+        save_checkpoint: bool = True,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
         self._folders = folders
         self._throughput = throughput
         self._save_checkpoint = save_checkpoint
+        self._facts = dict(facts or {})
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Checkpoint, model, metrics."""
@@ -70,6 +78,7 @@ class RunArtifacts(Callback):
             "nodes": trainer.num_nodes,
             "strategy": type(trainer.strategy).__name__,
             "precision": str(trainer.precision),
+            **self._facts,
         }
         result = self._throughput.result(trainer.world_size)
         if result is not None:

@@ -17,7 +17,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning_utilities.core.imports import RequirementCache
 from transformers.utils import logging as transformers_logging
 
-from lightning_sagemaker import MetricLogger, SageMakerJob
+from lightning_sagemaker import MetricLogger, SageMakerJob, select_strategy
 from lightning_sagemaker.callbacks import Throughput
 from lightning_sagemaker.recipes._common.arguments import Names, normalise
 from lightning_sagemaker.recipes._common.artifacts import LAST_CHECKPOINT, RunArtifacts
@@ -142,7 +142,11 @@ class RecipeCLI(LightningCLI):
             save_to_log_dir=False,
         )
         save_config.folder = folders.output
-        callbacks: list[Callback] = [throughput, RunArtifacts(folders, throughput, keep), save_config]
+        callbacks: list[Callback] = [
+            throughput,
+            RunArtifacts(folders, throughput, keep, self._choice(config)),
+            save_config,
+        ]
         if keep and not any(isinstance(callback, Checkpoint) for callback in _as_list(config.get("callbacks"))):
             callbacks.append(
                 ModelCheckpoint(
@@ -153,6 +157,13 @@ class RecipeCLI(LightningCLI):
                 )
             )
         return callbacks
+
+    def _choice(self, config: dict[str, Any]) -> dict[str, str]:
+        """Why the strategy is the one it is, if it was chosen for the user."""
+        if config["strategy"] != "sagemaker":
+            return {"strategy_reason": "as set"}
+        selection = select_strategy(self.job)
+        return {"backend": selection.backend, "strategy_reason": selection.reason}
 
     def _precision(self) -> str:
         asked: str = self._option("precision")
