@@ -114,4 +114,5 @@ def _mix(x: _Hashes) -> _Hashes:
 
 def _unit(x: _Hashes) -> npt.NDArray[np.float64]:
     """From 64 random bits to [0, 1): the top 53 fit a float64."""
-    return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    unit: npt.NDArray[np.float64] = (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return unit

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,19 @@ def content(folder):
 def test_writes_model_and_tokenizer(tmp_path):
     folder = export_huggingface(MODEL, tmp_path / "a" / "model", Model("tokenizer.json", "extra/vocab.txt"))
     assert set(content(folder)) == {"config.json", "model.safetensors", "tokenizer.json", "extra/vocab.txt"}
+
+
+@pytest.mark.parametrize(
+    ("saved", "expected"),
+    [("TokenizersBackend", "PreTrainedTokenizerFast"), ("BertTokenizerFast", "BertTokenizerFast")],
+)
+def test_tokenizer_class_is_one_that_transformers_4_knows(tmp_path, saved, expected):
+    class Tokenizer:
+        def save_pretrained(self, folder, **_):
+            (Path(folder) / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": saved, "a": 1}))
+
+    export_huggingface(MODEL, tmp_path, Tokenizer())
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text()) == {"tokenizer_class": expected, "a": 1}
 
 
 def test_replaces_an_older_model_and_keeps_other_files(tmp_path):

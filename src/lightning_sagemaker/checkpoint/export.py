@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -43,10 +44,24 @@ def export_huggingface(model: Saveable, folder: str | Path, tokenizer: Saveable 
         model.save_pretrained(str(staging))
         if tokenizer is not None:
             tokenizer.save_pretrained(str(staging))
+            _use_portable_class(staging / "tokenizer_config.json")
         _replace_files(staging, folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return folder
+
+
+def _use_portable_class(config: Path) -> None:
+    """Let transformers 4, which serving images carry, load a tokenizer that transformers 5 saved.
+
+    ``TokenizersBackend`` is what 5 calls ``PreTrainedTokenizerFast``; it knows both names, 4 only the latter.
+    """
+    if not config.is_file():
+        return
+    settings = json.loads(config.read_text())
+    if settings.get("tokenizer_class") == "TokenizersBackend":
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        config.write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def _replace_files(staging: Path, folder: Path) -> None:
