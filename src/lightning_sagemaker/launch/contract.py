@@ -140,7 +140,9 @@ def write_atomically(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def write_config(cluster: Cluster, host: str, folders: Folders, hyperparameters: Mapping[str, str]) -> None:
+def write_config(
+    cluster: Cluster, host: str, folders: Folders, hyperparameters: Mapping[str, str], channels: tuple[str, ...]
+) -> None:
     """Write the three files of ``input/config`` for one host.
 
     Args:
@@ -148,12 +150,12 @@ def write_config(cluster: Cluster, host: str, folders: Folders, hyperparameters:
         host: Its name, such as ``algo-1``.
         folders: Where.
         hyperparameters: Encoded as the job's producer does; every value is a string.
+        channels: All of them, those that an SDK adds included.
 
     """
-    channels = input_data_config(cluster.channels)
     for name, content in (
         ("resourceconfig", resource_config(cluster, host)),
         ("hyperparameters", dict(hyperparameters)),
-        ("inputdataconfig", channels),
+        ("inputdataconfig", input_data_config(channels)),
     ):
         write_atomically(folders.config / f"{name}.json", json.dumps(content))

@@ -11,8 +11,17 @@ import json
 import os
 from typing import Any
 
-from lightning_sagemaker.launch.contract import LOG_LEVEL, MASTER_PORT, Cluster, Folders, fabric_variables
-from lightning_sagemaker.launch.contract import input_data_config, resource_config
+from lightning_sagemaker.launch.contract import (
+    LOG_LEVEL,
+    Cluster,
+    Folders,
+    fabric_variables,
+    input_data_config,
+    resource_config,
+)
+
+CODE = "input/data/code"
+"""Where the user's code lies, below the host's folder."""
 
 SDK_CHANNELS = ("code", "sm_drivers")
 """Channels that the SDK adds to the user's."""
@@ -33,6 +42,28 @@ def hyperparameters_file(cluster: Cluster) -> dict[str, str]:
     return {name: _bare(value) for name, value in cluster.hyperparameters.items()}
 
 
+def all_channels(cluster: Cluster) -> tuple[str, ...]:
+    """The channels of the job: the user's, and those of the SDK."""
+    return (*cluster.channels, *SDK_CHANNELS)
+
+
+def check(cluster: Cluster) -> str | None:
+    """What these drivers cannot run, with a hint; None when nothing stands in the way."""
+    for name, value in cluster.hyperparameters.items():
+        if "'" in _bare(value):
+            return (
+                f"Hyperparameter {name!r} holds a single quote, on which SDK 3's container stops before it runs the script."
+                " HINT: pass such text in a file."
+            )
+    for name in cluster.channels:
+        if not name.replace(".", "").isidentifier():
+            return (
+                f"Channel {name!r} does not make a variable name, on which SDK 3's container stops before it runs the script."
+                " HINT: use letters, digits and underscores."
+            )
+    return None
+
+
 def to_arguments(hyperparameters: dict[str, Any]) -> list[str]:
     """Command line of the drivers for hyperparameters: two dashes, in the order given, values as in the file."""
     return [part for name, value in hyperparameters.items() for part in (f"--{name}", _bare(value))]
@@ -40,7 +71,7 @@ def to_arguments(hyperparameters: dict[str, Any]) -> list[str]:
 
 def host_environment(cluster: Cluster, host: str, folders: Folders) -> dict[str, str]:
     """What ``sm_train.sh`` and the service set on ``host`` before any driver runs."""
-    channels = (*cluster.channels, *SDK_CHANNELS)
+    channels = all_channels(cluster)
     paths = {name: str(folders.data / name) for name in cluster.channels}
     paths |= {"code": str(cluster.code), "sm_drivers": str(folders.data / "sm_drivers")}
     hyperparameters = dict(cluster.hyperparameters)

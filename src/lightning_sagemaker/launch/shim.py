@@ -130,9 +130,8 @@ def main() -> int:
     parser.add_argument("--processes-per-host", type=int)
     parser.add_argument("--node-rank", type=int, help="for a host without a launcher: its one process is its only rank")
     parser.add_argument("--restore-hosts", action="store_true")
-    parser.add_argument("command", nargs=argparse.REMAINDER)
-    arguments = parser.parse_args()
-    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    split = sys.argv.index("--")
+    arguments, command = parser.parse_args(sys.argv[1:split]), sys.argv[split + 1 :]
     if arguments.role == "host":
         prctl(_PR_SET_CHILD_SUBREAPER, 1)
         status = supervise(command, dict(os.environ), arguments.grace)
@@ -174,7 +173,12 @@ def _restore_host(
     }
     if environment.pop("LIGHTNING_SAGEMAKER_SMDDPRUN", ""):  # AWS's smddprun gives each rank these four
         size = environment["OMPI_COMM_WORLD_SIZE"]
-        restored |= {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": size, "SMDATAPARALLEL_LOCAL_RANK": local_rank}
+        restored |= {
+            "RANK": rank,
+            "LOCAL_RANK": local_rank,
+            "WORLD_SIZE": size,
+            "SMDATAPARALLEL_LOCAL_RANK": local_rank,
+        }
     return environment | {name: str(value) for name, value in restored.items()}
 
 

@@ -7,12 +7,24 @@ It serves jobs of the SDK 2 estimators, and images whose entry point is the prog
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
-from lightning_sagemaker.launch.contract import GROUP, LOG_LEVEL, Cluster, Folders, compact, fabric_variables
-from lightning_sagemaker.launch.contract import input_data_config, resource_config
+from lightning_sagemaker.launch.contract import (
+    GROUP,
+    LOG_LEVEL,
+    Cluster,
+    Folders,
+    compact,
+    fabric_variables,
+    input_data_config,
+    resource_config,
+)
 
 TRAINING_MODULE = "sagemaker_pytorch_container.training:main"
+
+CODE = "code"
+"""Where the user's code lies, below the host's folder."""
 
 SMDDP_SERVER_PORT = 7592
 """The port of SMDDP's own server on the first host, a constant of the toolkit."""
@@ -57,6 +69,16 @@ def hyperparameters_file(cluster: Cluster) -> dict[str, str]:
     return {name: json.dumps(value) for name, value in everything.items()}
 
 
+def all_channels(cluster: Cluster) -> tuple[str, ...]:
+    """The channels of the job: the user's."""
+    return cluster.channels
+
+
+def check(cluster: Cluster) -> str | None:
+    """What this generation of containers cannot run; nothing is known."""
+    return None
+
+
 def to_arguments(hyperparameters: dict[str, Any]) -> list[str]:
     """Command line of the toolkit for hyperparameters: by name, one dash for one letter, words for booleans."""
     arguments: list[str] = []
@@ -96,7 +118,7 @@ def host_environment(cluster: Cluster, host: str, folders: Folders) -> dict[str,
         "module_dir": str(cluster.code),
         "module_name": cluster.entry_point.removesuffix(".py"),
         "network_interface_name": cluster.network_interface,
-        "num_cpus": _cpu_count(),
+        "num_cpus": os.cpu_count() or 1,
         "num_gpus": cluster.gpus_per_host,
         "num_neurons": 0,
         "output_data_dir": str(folders.base / "output" / "data"),
@@ -163,6 +185,7 @@ def _service_variables(cluster: Cluster, host: str) -> dict[str, str]:
         "SAGEMAKER_JOB_NAME": cluster.job_name,
         "SAGEMAKER_REGION": cluster.region,
         "SAGEMAKER_TRAINING_MODULE": TRAINING_MODULE,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(cluster.code), os.environ.get("PYTHONPATH")))),
     }
 
 
@@ -171,9 +194,3 @@ def _bare(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else compact(value)
-
-
-def _cpu_count() -> int:
-    import multiprocessing
-
-    return multiprocessing.cpu_count()

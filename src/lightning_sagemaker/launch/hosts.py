@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folders, files and variables of one simulated host."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+from lightning_sagemaker.launch.contract import CONTRACT_NAMES, CONTRACT_PREFIXES, Cluster, Folders, write_config
+
+SMDDPRUN = "LIGHTNING_SAGEMAKER_SMDDPRUN"
+"""Asks ``shim.py`` to add what AWS's ``smddprun`` adds to each rank."""
+
+_NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".venv", "runs")
+
+
+def prepare_folders(
+    cluster: Cluster, module: ModuleType, folders: Folders, host: str, sources: Mapping[str, Path], code: Path | None
+) -> None:
+    """Make what a host finds on its disk before anything runs.
+
+    Args:
+        cluster: The job.
+        module: The container generation.
+        folders: The host's own tree.
+        host: Its name.
+        sources: Channel name -> the folder that it links to.
+        code: Copied to the host's code folder; None when the program runs where it is.
+
+    """
+    folders.create()
+    folders.failure.unlink(missing_ok=True)
+    write_config(cluster, host, folders, module.hyperparameters_file(cluster), module.all_channels(cluster))
+    for channel, source in sources.items():
+        link = folders.data / channel
+        if link.is_symlink():
+            link.unlink()
+        link.symlink_to(source, target_is_directory=True)
+    if code is not None:
+        target = folders.base / module.CODE
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(code, target, ignore=_NOT_COPIED)
+
+
+def own_environment() -> dict[str, str]:
+    """This process's variables without those of a job or a launcher."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in CONTRACT_NAMES and not name.startswith(CONTRACT_PREFIXES)
+    }
+
+
+def host_environment(cluster: Cluster, module: ModuleType, host: str, folders: Folders) -> dict[str, str]:
+    """The variables of ``host`` that the service and its container set, and the simulator's own."""
+    variables = dict(cluster.environment)
+    variables |= {
+        "AWS_REGION": cluster.region,
+        "TRAINING_JOB_NAME": cluster.job_name,
+        "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{cluster.region}:111122223333:training-job/{cluster.job_name}",
+    }
+    variables |= module.host_environment(cluster, host, folders) | module.launcher_environment(cluster)
+    variables |= {
+        "LIGHTNING_SAGEMAKER_SIMULATED": "1",
+        "PYTHONUNBUFFERED": "1",
+        "SAGEMAKER_BASE_DIR": str(folders.base),
+    }
+    return variables
+
+
+def rank_environment(cluster: Cluster, module: ModuleType, index: int, folders: Folders) -> dict[str, str]:
+    """What the ranks of host number ``index`` see when mpirun has started them from the first host."""
+    host = cluster.hosts[index]
+    # The toolkit's MPI runner exports the first host's SM_* variables to every rank.
+    named = cluster.hosts[0] if cluster.distribution == "mpi" else host
+    variables = host_environment(cluster, module, named, folders) | {"PMIX_HOSTNAME": host}
+    if cluster.contract == "toolkit":
+        variables["CURRENT_HOST"] = host
+        if cluster.distribution == "smddp":
+            variables[SMDDPRUN] = "1"
+    return variables
+
+
+def gpu_variables(visible: list[str], index: int, per_host: int) -> dict[str, str]:
+    """The GPUs of host number ``index``: a share of this machine's, or none."""
+    if not visible:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(visible[index * per_host : (index + 1) * per_host])}

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the processes of several hosts as one job: live prefixed output, the first failure ends all, nothing survives."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TextIO
+
+RUN_VARIABLE = "LIGHTNING_SAGEMAKER_LOCAL_RUN"
+"""Marks every process of one simulated job, whatever became of its parents."""
+
+GRACE = 4.0
+"""Seconds from SIGTERM to SIGKILL when a job is stopped."""
+
+LAUNCHER_GRACE = 1.5
+"""Seconds that a launcher has to end by itself after one of its ranks has failed."""
+
+_KEPT_LINES = 400
+_TIMED_OUT = 124  # as coreutils' timeout says it
+_CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
+_NATIVE_LOG = re.compile(r"^(\[rank\d+\]:)?\[[WIEF]\d{3,} |^$")
+"""Lines that torch's C++ code adds after a traceback, when the process ends."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What ended a job."""
+
+    host: str | None
+    """None when the job was stopped from outside."""
+    rank: int | None
+    """None when a host's launcher failed, not one of its ranks."""
+    returncode: int
+    last_lines: tuple[str, ...]
+    """Its last traceback, or its last lines when there is none."""
+    reason: str
+
+
+@dataclass
+class Stream:
+    """The output of one process group as lines with a prefix."""
+
+    prefix: str
+    output: TextIO
+    recent: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
+    _partial: bytes = b""
+
+    def feed(self, data: bytes) -> None:
+        """Print the whole lines of ``data``; keep the rest until its end arrives."""
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            self._print(line)
+
+    def end(self) -> None:
+        """Print what has no end of line."""
+        if self._partial:
+            self._print(self._partial)
+            self._partial = b""
+
+    def _print(self, line: bytes) -> None:
+        # A progress bar redraws its line after a carriage return: show what a terminal would show at the end.
+        text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
+        self.recent.append(text)
+        self.output.write(f"{self.prefix} | {text}\n")
+        self.output.flush()
+
+
+class Job:
+    """The hosts and ranks of one run, and the loop that watches them.
+
+    Args:
+        folder: The simulator's own folder; ``shim.py`` finds ``control`` and ``rank-R.out`` in it.
+        output: Where the prefixed lines go.
+
+    """
+
+    def __init__(self, folder: Path, output: TextIO) -> None:
+        self.folder = folder
+        self.output = output
+        self.run_id = f"{os.getpid()}-{time.time_ns()}"
+        self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._streams: dict[str | int, Stream] = {}
+        self._rank_hosts: dict[int, str] = {}
+        self._selector = selectors.DefaultSelector()
+        self._control = b""
+        self._received: list[int] = []
+        self._failure: Failure | None = None
+
+    def add_rank(self, rank: int, host: str) -> None:
+        """Prepare the output stream of one rank."""
+        self._rank_hosts[rank] = host
+        self._streams[rank] = Stream(f"{host} [{rank}]", self.output)
+        self._selector.register(_make_pipe(self.folder / f"rank-{rank}.out"), selectors.EVENT_READ, rank)
+
+    def start(self, host: str, command: Sequence[str], environment: dict[str, str], cwd: Path) -> None:
+        """Start a first process of ``host`` in a session of its own."""
+        if not self._processes:
+            self._selector.register(_make_pipe(self.folder / "control"), selectors.EVENT_READ, "control")
+        process = subprocess.Popen(
+            command,
+            env={**environment, RUN_VARIABLE: self.run_id},
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._processes.append((host, process))
+        self._streams.setdefault(host, Stream(host, self.output))
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        self._selector.register(process.stdout, selectors.EVENT_READ, host)
+
+    def wait(self, timeout: float | None = None) -> Failure | None:
+        """Watch until every host has ended; end all of them at the first failure, signal or ``timeout`` seconds.
+
+        Returns:
+            None when every host ended with 0, else what went wrong first.
+
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            with self._signals():
+                running = True
+                while running and self._failure is None:
+                    running = bool(self._running())  # before the last look, so that no failure is missed
+                    self._pump(0.05)
+                    self._notice_host_failures()
+                    if self._failure is None:
+                        self._failure = self._stopped(timeout, deadline)
+                self._end()
+        finally:
+            self._kill_everything()
+            self._drain()
+            self._selector.close()
+        return self._with_last_lines(self._failure)
+
+    def _running(self) -> list[subprocess.Popen[bytes]]:
+        return [process for _, process in self._processes if process.poll() is None]
+
+    def _pump(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            self._read(key)
+
+    def _read(self, key: selectors.SelectorKey) -> bool:
+        try:
+            data = os.read(key.fd, 65536)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._selector.unregister(key.fileobj)
+        elif key.data == "control":
+            self._control += data
+            *reports, self._control = self._control.split(b"\n")
+            for report in reports:
+                self._notice_rank(json.loads(report))
+        else:
+            self._streams[key.data].feed(data)
+        return bool(data)
+
+    def _notice_rank(self, report: dict[str, int]) -> None:
+        rank, code = report["rank"], report["code"]
+        if code and self._failure is None:
+            self._failure = Failure(self._rank_hosts[rank], rank, code, (), f"rank {rank} failed with exit code {code}")
+
+    def _notice_host_failures(self) -> None:
+        if any(process.poll() for _, process in self._processes):
+            self._pump(0)  # a rank that failed has reported before its launcher ended
+        for host, process in self._processes:
+            code = process.poll()
+            if code and self._failure is None:
+                code = 128 - code if code < 0 else code
+                self._failure = Failure(host, None, code, (), f"the launcher failed with exit code {code}")
+
+    def _stopped(self, timeout: float | None, deadline: float | None) -> Failure | None:
+        if self._received:
+            number = self._received[0]
+            return Failure(None, None, 128 + number, (), f"stopped by {signal.Signals(number).name}")
+        if deadline is not None and time.monotonic() > deadline:
+            return Failure(None, None, _TIMED_OUT, (), f"stopped after {timeout:g} s")
+        return None
+
+    def _end(self) -> None:
+        """Let the launchers notice a rank's failure; then SIGTERM, and SIGKILL after ``GRACE`` seconds."""
+        failure = self._failure
+        if failure is not None and failure.rank is not None:
+            self._pump_while_running(LAUNCHER_GRACE, only=failure.host)
+        for process in self._running():
+            process.send_signal(signal.SIGTERM)
+        self._pump_while_running(GRACE + 1)
+
+    def _pump_while_running(self, seconds: float, only: str | None = None) -> None:
+        deadline = time.monotonic() + seconds
+        watched = [process for host, process in self._processes if only in (None, host)]
+        signals_seen = len(self._received)
+        while time.monotonic() < deadline and any(process.poll() is None for process in watched):
+            self._pump(0.05)
+            if len(self._received) > max(signals_seen, 1):
+                return  # asked twice: do not wait any longer
+
+    def _kill_everything(self) -> None:
+        for process in self._running():
+            process.kill()
+        for _ in range(50):
+            strays = list(_processes_of(self.run_id))
+            for pid in strays:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not strays:
+                break
+            time.sleep(0.05)
+        for _, process in self._processes:
+            process.wait()
+
+    def _drain(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            while self._read(key):
+                pass
+            if key.fd in self._selector.get_map():
+                self._selector.unregister(key.fileobj)
+            if isinstance(key.fileobj, int):
+                os.close(key.fileobj)
+            else:
+                key.fileobj.close()  # type: ignore[attr-defined]
+        for stream in self._streams.values():
+            stream.end()
+
+    def _with_last_lines(self, failure: Failure | None) -> Failure | None:
+        if failure is None or failure.host is None:
+            return failure
+        lines = list(self._streams[failure.host if failure.rank is None else failure.rank].recent)
+        return replace(failure, last_lines=last_traceback(lines))
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield  # Python handles signals in the main thread only
+            return
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        previous = {n: signal.signal(n, lambda received, _frame: self._received.append(received)) for n in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+def last_traceback(lines: list[str]) -> tuple[str, ...]:
+    """The last traceback of ``lines``, with the exceptions that it is chained to; the last 20 lines when there is none."""
+    while lines and _NATIVE_LOG.match(lines[-1]):
+        lines.pop()
+    starts = [i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    if not starts:
+        return tuple(lines[-20:])
+    start = starts.pop()
+    while starts and any(mark in line for line in lines[starts[-1] : start] for mark in _CHAINED):
+        start = starts.pop()
+    return tuple(lines[start:])
+
+
+def _make_pipe(path: Path) -> int:
+    os.mkfifo(path)
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK)  # with a writer of its own a pipe never ends early
+
+
+def _processes_of(run_id: str) -> Iterator[int]:
+    """Processes that carry the mark of this run; none where there is no /proc."""
+    mark = f"{RUN_VARIABLE}={run_id}".encode()
+    for entry in os.listdir("/proc") if sys.platform == "linux" else ():
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                state = Path(f"/proc/{entry}/stat").read_bytes().rpartition(b")")[2].split()[0]
+                if state != b"Z" and mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
+                    yield int(entry)
