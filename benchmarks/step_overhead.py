@@ -4,8 +4,8 @@
     make bench                                      # or: python benchmarks/step_overhead.py --rounds 6
 
 Each round launches one run of either strategy, in an order that alternates, so that both see the same machine. A step
-trains a multilayer perceptron whose size is set for about 50 ms on the machine it was written on. The figure of a strategy is the
-median over all its steps; the ratio of the medians is what the project promises to keep at or below 1.02.
+trains a multilayer perceptron whose size is set for about 50 ms on the machine it was written on. The figure of a
+strategy is the median over all its steps; the ratio of the medians is what the project promises to keep at or below 1.02.
 """
 
 from __future__ import annotations

@@ -12,7 +12,16 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-_CONTRACT_PREFIXES = ("SM_", "OMPI_", "PMIX_", "TORCHELASTIC_", "SAGEMAKER_", "SMDATAPARALLEL_", "PL_", "LIGHTNING_SAGEMAKER_")
+_CONTRACT_PREFIXES = (
+    "SM_",
+    "OMPI_",
+    "PMIX_",
+    "TORCHELASTIC_",
+    "SAGEMAKER_",
+    "SMDATAPARALLEL_",
+    "PL_",
+    "LIGHTNING_SAGEMAKER_",
+)
 _CONTRACT_NAMES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "CURRENT_HOST"}
 _CONTRACT_NAMES |= {"MASTER_ADDR", "MASTER_PORT", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN"}
 
@@ -65,4 +74,6 @@ def torchrun(script: Path, *arguments: object, processes: int, **environment: st
 
 def read_ranks(folder: Path) -> list[dict]:
     """The results that the ranks of one launch wrote, by rank."""
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(len(list(folder.glob("rank-*.json"))))]
+    return [
+        json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(len(list(folder.glob("rank-*.json"))))
+    ]

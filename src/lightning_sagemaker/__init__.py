@@ -43,7 +43,7 @@ _HOMES = {
 }
 """Public name -> the module it is loaded from, when it is first used."""
 
-__all__ = [  # noqa: RUF022 - the order of _HOMES
+__all__ = [
     "Distribution",
     "FabricSMDDPStrategy",
     "FabricSageMakerDDPStrategy",

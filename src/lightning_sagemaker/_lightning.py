@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 PACKAGE_VARIABLE = "LIGHTNING_SAGEMAKER_PACKAGE"
 """``lightning`` or ``pytorch_lightning``: which of them to build on when both are imported."""
@@ -47,9 +47,10 @@ if TYPE_CHECKING:
     from lightning.fabric.plugins.environments.lightning import find_free_network_port
     from lightning.fabric.strategies import STRATEGY_REGISTRY
     from lightning.fabric.strategies import DDPStrategy as FabricDDPStrategy
-    from lightning.fabric.utilities.rank_zero import rank_zero_only
     from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
     from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+
+    rank_zero_only: Any  # a function with an attribute `rank`
 else:
     _pytorch, _fabric = (
         ("lightning.pytorch", "lightning.fabric")

@@ -43,7 +43,9 @@ world_size, devices = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD
 if mode == "patched":
     import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401 - registers the backend
 
-    environments = importlib.import_module(f"{package}.fabric.plugins.environments" if package == "lightning" else "lightning_fabric.plugins.environments")
+    environments = importlib.import_module(
+        f"{package}.fabric.plugins.environments" if package == "lightning" else "lightning_fabric.plugins.environments"
+    )
     env = environments.LightningEnvironment()
     env.world_size = lambda: int(os.environ["WORLD_SIZE"])
     env.global_rank = lambda: int(os.environ["RANK"])

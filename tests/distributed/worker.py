@@ -273,7 +273,7 @@ def cli():
     results = {}
     for name, strategy in {"string": STRATEGY, "class_path": json.dumps({"class_path": classes[STRATEGY]})}.items():
         arguments = ["fit", f"--trainer.strategy={strategy}", "--model.hidden=8", "--trainer.max_epochs=1"]
-        quiet = {k: False for k in ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")}
+        quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
         if STRATEGY == "ddp":
             arguments.append(f"--trainer.devices={WORLD}")
         command = LightningCLI(

@@ -27,20 +27,33 @@ MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE = 100, 256, 2500
 
 CONTRACT_PREFIXES = ("SM_", "OMPI_", "PMIX_", "TORCHELASTIC_", "SAGEMAKER_", "SMDATAPARALLEL_", "ROLE_", "GROUP_")
 CONTRACT_NAMES = frozenset(
-    ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CURRENT_HOST")
-    + ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN")
+    [
+        "RANK",
+        "LOCAL_RANK",
+        "NODE_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "CURRENT_HOST",
+        "TRAINING_JOB_NAME",
+        "TRAINING_JOB_ARN",
+    ]
 )
 """Variables of a job or a launcher: those of the simulator's own process do not reach the hosts."""
 
-EFA_TYPES = frozenset(
-    ("ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g5.48xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
-    + ("ml.p5.48xlarge", "ml.p5e.48xlarge", "ml.trn1.32xlarge", "ml.p6e-gb200.36xlarge")
-)
 RDMA_TYPES = frozenset(
-    ("ml.p4d.24xlarge", "ml.p4de.24xlarge", "ml.p5.48xlarge", "ml.p5e.48xlarge", "ml.trn1.32xlarge")
-    + ("ml.p6e-gb200.36xlarge",)
+    [
+        "ml.p4d.24xlarge",
+        "ml.p4de.24xlarge",
+        "ml.p5.48xlarge",
+        "ml.p5e.48xlarge",
+        "ml.trn1.32xlarge",
+        "ml.p6e-gb200.36xlarge",
+    ]
 )
-"""Instance types for which ``sagemaker-training`` 5.1.4 sets the EFA variables, and EFA's RDMA ones."""
+EFA_TYPES = RDMA_TYPES | {"ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g5.48xlarge", "ml.p3dn.24xlarge"}
+"""Instance types for which ``sagemaker-training`` 5.1.4 sets EFA's RDMA variables, and EFA's at all."""
 
 _DRIVERS_WITHOUT_EFA = frozenset(("ml.p6e-gb200.36xlarge",))
 

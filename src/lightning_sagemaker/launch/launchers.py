@@ -158,7 +158,7 @@ def _all_ranks(cluster: Cluster) -> dict[int, int]:
 
 
 def _plain(cluster: Cluster, program: Program, folder: Path) -> Launch:
-    commands = {
+    commands: dict[int, list[tuple[list[str], dict[str, str]]]] = {
         index: [(_rank_shim(folder, program.command, "--node-rank", str(index)), {})]
         for index in range(len(cluster.hosts))
     }

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Run the job; the exit code is that of the first rank that failed."""
-    from lightning_sagemaker.launch.local import LocalClusterError, run_local_cluster
+    from lightning_sagemaker.launch import LocalClusterError, run_local_cluster
 
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     try:
@@ -64,7 +64,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _pairs(option: str, texts: list[str]) -> dict[str, str]:
-    from lightning_sagemaker.launch.local import LocalClusterError
+    from lightning_sagemaker.launch import LocalClusterError
 
     pairs = {}
     for text in texts:

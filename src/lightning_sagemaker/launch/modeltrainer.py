@@ -58,7 +58,7 @@ def check(cluster: Cluster) -> str | None:
     for name in cluster.channels:
         if not name.replace(".", "").isidentifier():
             return (
-                f"Channel {name!r} does not make a variable name, on which SDK 3's container stops before it runs the script."
+                f"Channel {name!r} does not make a variable name, on which SDK 3's container stops before the script runs."
                 " HINT: use letters, digits and underscores."
             )
     return None

@@ -172,7 +172,7 @@ def _restore_host(
         "OMPI_COMM_WORLD_NODE_RANK": local_rank,
     }
     if environment.pop("LIGHTNING_SAGEMAKER_SMDDPRUN", ""):  # AWS's smddprun gives each rank these four
-        size = environment["OMPI_COMM_WORLD_SIZE"]
+        size = int(environment["OMPI_COMM_WORLD_SIZE"])
         restored |= {
             "RANK": rank,
             "LOCAL_RANK": local_rank,

@@ -15,7 +15,7 @@ from lightning_sagemaker._lightning import (
     rank_zero_info,
 )
 from lightning_sagemaker.environment import SageMakerEnvironment
-from lightning_sagemaker.job import SageMakerJob, SageMakerJobError
+from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
 
 _REPLACED = (LightningEnvironment, MPIEnvironment, TorchElasticEnvironment)
 """What Lightning picks by itself where this package runs. SLURM, LSF, Kubeflow and a user's own class are kept."""
@@ -46,14 +46,19 @@ class JobAware:
 
     @property
     def cluster_environment(self) -> ClusterEnvironment | None:
-        """The environment in use: a :class:`SageMakerEnvironment` unless the user brought one."""
+        """The environment in use: :class:`SageMakerEnvironment` in a job or under a launcher, if the user brought none."""
         return self._environment
 
     @cluster_environment.setter
     def cluster_environment(self, environment: ClusterEnvironment | None) -> None:
-        if not self._constructing and _is_detected(environment):
+        if not self._constructing and self._job_knows_more and _is_detected(environment):
             environment = SageMakerEnvironment(self.job)
         self._environment = environment
+
+    @property
+    def _job_knows_more(self) -> bool:
+        """Whether there is a job or a launcher; on a bare machine Lightning's own environment is as good."""
+        return self.job.in_container or self.job.launcher is not Launcher.NONE
 
     @property
     def _follows_job(self) -> bool:

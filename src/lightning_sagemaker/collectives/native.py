@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process group written in Python over torch's own gloo (CPU) and nccl (GPU): what SMDDP's groups are built on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
+    AllreduceOptions,
+    ProcessGroup,
+    ProcessGroupGloo,
+    _create_work_from_future,
+)
+
+TRAMPOLINED = (
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "allgather",
+    "allgather_into_tensor_coalesced",
+    "allreduce",
+    "allreduce_coalesced",
+    "alltoall_base",
+    "barrier",
+    "broadcast",
+    "recv",
+    "reduce_scatter",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "send",
+)
+"""The collectives that torch's C++ side looks up in a Python process group.
+
+Each must be overridden: what is not found in Python runs with the GIL held, and deadlocks with gloo's thread, which takes
+the GIL while it holds the lock that the collective waits for. Two names of one collective are two torch versions'.
+"""
+
+
+class NativeBackedGroup(ProcessGroup):
+    """A process group whose collectives all go to ``native``, torch's own group over gloo and nccl; to be subclassed.
+
+    Args:
+        store: Rendezvous store, already private to this group.
+        rank: Rank of this process in the group.
+        size: Number of processes in the group.
+        timeout: How long a collective may take.
+
+    """
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        backends = {"cpu": _make_gloo(dist.PrefixStore("gloo", store), rank, size, timeout)}
+        if torch.cuda.is_available() and dist.is_nccl_available():
+            backends["cuda"] = _make_nccl(dist.PrefixStore("nccl", store), rank, size, timeout)
+        self.native = _make_native_group(store, rank, size, timeout, default=backends.get("cuda", backends["cpu"]))
+        for group in (self.native, self):  # in this one too, for the collectives that torch does not look up in Python
+            for device, backend in backends.items():
+                group._register_backend(torch.device(device), _backend_type(backend), backend)
+
+    def average(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
+        """Mean by gloo, which has no ``ReduceOp.AVG`` in every torch: the sum, divided when it has arrived.
+
+        Args:
+            tensors: A list with one tensor, averaged in place; an integer mean is truncated, as Lightning does for gloo.
+            opts: ``AllreduceOptions``, whose operation is set to the sum.
+
+        """
+        opts.reduceOp = dist.ReduceOp.SUM
+        size = self.size()
+
+        def divide(done: torch.futures.Future[Any]) -> list[torch.Tensor]:
+            done.value()  # raises here what went wrong there
+            return [t.div_(size) if t.is_floating_point() else t.copy_(t / size) for t in tensors]
+
+        work: dist.Work = _create_work_from_future(self.native.allreduce(tensors, opts).get_future().then(divide))
+        return work
+
+
+def _forward(name: str) -> Callable[..., Any]:
+    def collective(self: NativeBackedGroup, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.native, name)(*args, **kwargs)
+
+    collective.__name__ = name
+    return collective
+
+
+for _name in TRAMPOLINED:
+    if hasattr(ProcessGroup, _name):
+        setattr(NativeBackedGroup, _name, _forward(_name))
+
+
+def allreduce_arguments(tensors: Any, opts: Any) -> tuple[list[torch.Tensor], Any]:
+    """The arguments of a group's ``allreduce`` in one shape: a list with one tensor, and ``AllreduceOptions``.
+
+    Args:
+        tensors: A list with one tensor, or the tensor.
+        opts: ``AllreduceOptions``, a reduce operation, or None for the sum.
+
+    """
+    if not isinstance(opts, AllreduceOptions):
+        operation, opts = opts, AllreduceOptions()
+        if operation is not None:
+            opts.reduceOp = operation
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors, opts
+
+
+def _make_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+    gloo = ProcessGroupGloo(store, rank, size, timeout=timeout)
+    gloo._set_sequence_number_for_group()
+    return gloo
+
+
+def _make_nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+    from torch._C._distributed_c10d import ProcessGroupNCCL
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    nccl = ProcessGroupNCCL(store, rank, size, options)
+    nccl._set_sequence_number_for_group()
+    return nccl
+
+
+def _make_native_group(store: dist.Store, rank: int, size: int, timeout: timedelta, default: Any) -> Any:
+    """An empty group of torch's own class whose default backend is ``default``'s type."""
+    if hasattr(ProcessGroup, "_set_default_backend"):
+        group = ProcessGroup(store, rank, size)
+        group._set_default_backend(_backend_type(default))
+        return group
+    # torch 2.5, the last that AWS built SMDDP for, takes the default backend from the options.
+    options = ProcessGroup.Options(backend=default.name())  # type: ignore[attr-defined]
+    options._timeout = timeout
+    return ProcessGroup(store, rank, size, options)  # type: ignore[call-arg]
+
+
+def _backend_type(backend: Any) -> Any:
+    return ProcessGroup.BackendType.GLOO if backend.name() == "gloo" else ProcessGroup.BackendType.NCCL

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One reading of the world: the only package that reads ``SM_*``, launchers' variables and ``/opt/ml/input/config``."""
+
+from __future__ import annotations
+
+from lightning_sagemaker.job.job import SageMakerJob
+from lightning_sagemaker.job.process import SPAWNED_BY_LIGHTNING
+from lightning_sagemaker.job.types import Distribution, InstanceGroup, Launcher, SageMakerJobError
+
+__all__ = [
+    "SPAWNED_BY_LIGHTNING",
+    "Distribution",
+    "InstanceGroup",
+    "Launcher",
+    "SageMakerJob",
+    "SageMakerJobError",
+]

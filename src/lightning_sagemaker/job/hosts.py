@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hosts of a job: from the container's ``resourceconfig.json``, else from ``SM_*``, else this machine alone.
+
+The file comes first because under mpirun the toolkit exports the first host's ``SM_*`` variables to every rank.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker.job.process import Ranks
+from lightning_sagemaker.job.source import Source, check_names
+from lightning_sagemaker.job.types import InstanceGroup, SageMakerJobError
+
+LOCAL_HOST = "localhost"
+"""Name of the only host outside of a container."""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Host facts.
+
+    Attributes:
+        names: Hosts that train together, first the main one.
+        current: This one.
+        group: Its instance group.
+        groups: All groups.
+        instance_type: Of this host.
+        network_interface: Between the hosts.
+
+    """
+
+    names: tuple[str, ...]
+    current: str
+    group: str | None = None
+    groups: tuple[InstanceGroup, ...] = ()
+    instance_type: str | None = None
+    network_interface: str | None = None
+
+
+def in_container(source: Source) -> bool:
+    """Whether this is a training job: known by what only a job has, never by a rank, which leaks everywhere."""
+    marks = ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "SM_TRAINING_ENV")
+    return any(source.text(name) is not None for name in marks) or source.file("resourceconfig") is not None
+
+
+def read_hosts(source: Source) -> Hosts:
+    """The hosts of the container that this process runs in.
+
+    Raises:
+        SageMakerJobError: If the current host is not among the hosts, or a list of hosts is none.
+
+    """
+    config, origin = _resource_config(source)
+    everybody = _all_hosts(source, config, origin)
+    groups = _groups(source, config, origin)
+    current = _current_host(source, config, origin, everybody)
+    if current not in everybody:
+        raise SageMakerJobError(
+            f"The current host {current!r} ({source.origins['current_host']}) is not among the job's hosts"
+            f" {list(everybody)} ({source.origins['hosts']}). HINT: both come from the same resourceconfig.json in a"
+            " SageMaker container; correct the one that was changed."
+        )
+    group = _current_group(source, config, groups, current)
+    instance_type = next((g.instance_type for g in groups if g.name == group), None) or _text(
+        config, "current_instance_type"
+    )
+    return Hosts(
+        names=_training_hosts(source, everybody, groups, group, current),
+        current=current,
+        group=group,
+        groups=groups,
+        instance_type=instance_type or source.text("SM_CURRENT_INSTANCE_TYPE"),
+        network_interface=_text(config, "network_interface_name") or source.text("SM_NETWORK_INTERFACE_NAME"),
+    )
+
+
+def fit_to_launch(source: Source, hosts: Hosts, ranks: Ranks) -> Hosts:
+    """``hosts`` as the launcher used them: this one at its node rank, and no more than have processes.
+
+    Raises:
+        SageMakerJobError: If the launcher's world needs more hosts than the job has.
+
+    """
+    found = len(hosts.names)
+    if ranks.num_nodes > found:
+        raise SageMakerJobError(
+            f"A world size of {ranks.world_size} with {ranks.local_world_size} process(es) on each host needs"
+            f" {ranks.num_nodes} hosts, but the job has {found}: {list(hosts.names)}. HINT: WORLD_SIZE is hosts times"
+            f" processes per host; start {found * ranks.local_world_size} processes."
+        )
+    if ranks.num_nodes < found:
+        source.notes.append(
+            f"The job has {found} hosts, but {ranks.launcher.value} started {ranks.world_size} process(es) on"
+            f" {ranks.num_nodes} of them; the others take no part in the training."
+        )
+    others = [name for name in hosts.names if name != hosts.current][: ranks.num_nodes - 1]
+    names = (*others[: ranks.node_rank], hosts.current, *others[ranks.node_rank :])
+    return Hosts(names, hosts.current, hosts.group, hosts.groups, hosts.instance_type, hosts.network_interface)
+
+
+def invented_hosts(ranks: Ranks | None) -> Hosts:
+    """The hosts outside of a container, where nobody names them."""
+    if ranks is None or ranks.num_nodes == 1:
+        return Hosts((LOCAL_HOST,), LOCAL_HOST)
+    names = tuple(f"node-{index}" for index in range(ranks.num_nodes))
+    return Hosts(names, names[ranks.node_rank])
+
+
+def count_gpus(source: Source) -> int:
+    """GPUs of this host: as the container counted them, else those that the driver lists and the process may see."""
+    counted = source.integer("SM_NUM_GPUS")
+    if counted is not None:
+        return source.found("num_gpus", "SM_NUM_GPUS", counted)
+    visible = source.env.get("CUDA_VISIBLE_DEVICES")
+    listed = _driver_gpus()
+    if visible is None or listed == 0:
+        return source.found("num_gpus", "the NVIDIA driver", listed)
+    shown = [name for name in visible.split(",") if name.strip() not in ("", "-1")]
+    return source.found("num_gpus", "CUDA_VISIBLE_DEVICES", min(listed, len(shown)))
+
+
+def count_cpus(source: Source) -> int:
+    """Processor cores of this host."""
+    counted = source.integer("SM_NUM_CPUS", 1)
+    if counted is not None:
+        return source.found("num_cpus", "SM_NUM_CPUS", counted)
+    return source.found("num_cpus", "the operating system", os.cpu_count() or 1)
+
+
+def _driver_gpus() -> int:
+    try:
+        return len(list(Path("/proc/driver/nvidia/gpus").iterdir()))
+    except OSError:
+        return 0
+
+
+def _resource_config(source: Source) -> tuple[dict[str, Any], str]:
+    config = source.file("resourceconfig")
+    if config is not None:
+        return config, "resourceconfig.json"
+    return source.json("SM_RESOURCE_CONFIG", dict) or {}, "SM_RESOURCE_CONFIG"
+
+
+def _all_hosts(source: Source, config: dict[str, Any], origin: str) -> tuple[str, ...]:
+    """Every host, in the order of ``SM_HOSTS`` where that names the same ones: SDK 3 sorts it, and ranks by it."""
+    listed = source.names("SM_HOSTS")
+    in_config = None if config.get("hosts") is None else check_names(config["hosts"], f"hosts in {origin}")
+    if listed and (not in_config or set(listed) == set(in_config)):
+        return source.found("hosts", "SM_HOSTS", listed)
+    if in_config:
+        return source.found("hosts", origin, in_config)
+    alone = _text(config, "current_host") or source.text("CURRENT_HOST") or source.text("SM_CURRENT_HOST") or LOCAL_HOST
+    return source.found("hosts", "the current host alone", (alone,))
+
+
+def _current_host(source: Source, config: dict[str, Any], origin: str, everybody: tuple[str, ...]) -> str:
+    in_file = _text(config, "current_host")
+    if in_file is not None and origin == "resourceconfig.json":
+        return source.found("current_host", origin, in_file)
+    for name in ("CURRENT_HOST", "PMIX_HOSTNAME", "SM_CURRENT_HOST"):
+        value = source.text(name)
+        if value is not None and (name != "PMIX_HOSTNAME" or value in everybody):
+            return source.found("current_host", name, value)
+    return source.found("current_host", origin if in_file else "the first host", in_file or everybody[0])
+
+
+def _groups(source: Source, config: dict[str, Any], origin: str) -> tuple[InstanceGroup, ...]:
+    entries = config.get("instance_groups")
+    if not entries:
+        entries, origin = list((source.json("SM_INSTANCE_GROUPS_DICT", dict) or {}).values()), "SM_INSTANCE_GROUPS_DICT"
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise SageMakerJobError(f"instance_groups in {origin} holds {entries!r}. HINT: it must be a list of objects.")
+    return tuple(
+        InstanceGroup(
+            name=_text(entry, "instance_group_name") or f"group-{index}",
+            instance_type=_text(entry, "instance_type"),
+            hosts=check_names(entry.get("hosts") or [], f"hosts of an instance group in {origin}"),
+        )
+        for index, entry in enumerate(entries)
+    )
+
+
+def _current_group(
+    source: Source, config: dict[str, Any], groups: tuple[InstanceGroup, ...], current: str
+) -> str | None:
+    holding = next((group.name for group in groups if current in group.hosts), None)
+    return holding or _text(config, "current_group_name") or source.text("SM_CURRENT_INSTANCE_GROUP")
+
+
+def _training_hosts(
+    source: Source, everybody: tuple[str, ...], groups: tuple[InstanceGroup, ...], group: str | None, current: str
+) -> tuple[str, ...]:
+    """The hosts of the distribution's groups in the order listed, which is the launcher's; all hosts without groups."""
+    chosen = source.names("SM_DISTRIBUTION_INSTANCE_GROUPS") or ()
+    together = tuple(name for g in groups if g.name in chosen for name in g.hosts)
+    if not together:
+        return everybody
+    if current in together:
+        return source.found("hosts", "the instance groups of the distribution", together)
+    source.notes.append(
+        f"This host is in instance group {group!r}, which is not among those that train together ({', '.join(chosen)}),"
+        " so it trains alone."
+    )
+    return source.found("hosts", "the current host alone", (current,))
+
+
+def _text(config: dict[str, Any], key: str) -> str | None:
+    value = config.get(key)
+    return value if isinstance(value, str) and value else None

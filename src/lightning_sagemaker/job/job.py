@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+""":class:`SageMakerJob`: everything that decides how this process trains, read once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from lightning_sagemaker.job import hosts as _hosts
+from lightning_sagemaker.job.hosts import Hosts
+from lightning_sagemaker.job.intent import read_channels, read_intent
+from lightning_sagemaker.job.process import Ranks, read_ranks
+from lightning_sagemaker.job.source import Source, is_true
+from lightning_sagemaker.job.types import Distribution, InstanceGroup, Launcher, SageMakerJobError
+
+DEFAULT_ROOT = "/opt/ml"
+"""Base folder of every training container."""
+
+DEFAULT_PORT = 7777
+"""Port of the main process in both generations of containers."""
+
+SMDDP_PORT_OFFSET = 2
+"""SMDDP derives MASTER_PORT from its server's port so, where nobody set one (AWS's SMDDP documentation)."""
+
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SageMakerJob:
+    """What a process can know about its job, on SageMaker or anywhere else.
+
+    Attributes:
+        name: Training job name; None outside of a job.
+        in_container: Whether this is a SageMaker training job, real or simulated.
+        simulated: Whether ``lightning-sagemaker local`` made the job.
+        hosts: Hosts that train together, in node-rank order; the first is the main one.
+        current_host: This one.
+        num_nodes: ``len(hosts)``.
+        node_rank: Index of ``current_host`` in ``hosts``.
+        num_gpus: GPUs of this host.
+        num_cpus: Processor cores of this host.
+        instance_type: Of this host, such as ``ml.p4d.24xlarge``.
+        instance_group: Of this host.
+        instance_groups: All groups of the cluster.
+        network_interface: Between the hosts, such as ``eth0``.
+        channels: Input channel -> its folder.
+        model_dir: What is written here becomes the job's model artefact.
+        output_dir: For everything else that the job keeps.
+        checkpoint_dir: Copied to and from S3 while the job runs, where the job asked for it.
+        hyperparameters: The user's, decoded.
+        distribution: What the job asked for.
+        model_parallel_parameters: ``mp_parameters``; empty when there are none.
+        launcher: What started this process.
+        global_rank: As the launcher set it; None without a launcher, as the next three.
+        local_rank: Likewise.
+        world_size: Likewise.
+        local_world_size: Likewise.
+        main_address: Where the process with rank 0 listens.
+        main_port: Its port.
+        smddp_version: Of AWS's SMDDP where it is installed; None elsewhere (this package's shim does not count).
+        notes: One sentence for each place where what was asked for and what is differ.
+        sources: Field -> where it was read.
+
+    """
+
+    name: str | None = None
+    in_container: bool = False
+    simulated: bool = False
+    hosts: tuple[str, ...] = (_hosts.LOCAL_HOST,)
+    current_host: str = _hosts.LOCAL_HOST
+    num_nodes: int = 1
+    node_rank: int = 0
+    num_gpus: int = 0
+    num_cpus: int = 1
+    instance_type: str | None = None
+    instance_group: str | None = None
+    instance_groups: tuple[InstanceGroup, ...] = ()
+    network_interface: str | None = None
+    channels: Mapping[str, Path] = field(default_factory=dict)
+    model_dir: Path = Path(DEFAULT_ROOT, "model")
+    output_dir: Path = Path(DEFAULT_ROOT, "output", "data")
+    checkpoint_dir: Path = Path(DEFAULT_ROOT, "checkpoints")
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    distribution: Distribution = Distribution.NONE
+    model_parallel_parameters: Mapping[str, Any] = field(default_factory=dict)
+    launcher: Launcher = Launcher.NONE
+    global_rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+    main_address: str = _LOOPBACK
+    main_port: int = DEFAULT_PORT
+    smddp_version: str | None = None
+    notes: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_environment(
+        cls, env: Mapping[str, str] | None = None, root: str | os.PathLike[str] | None = None
+    ) -> SageMakerJob:
+        """Read the job that this process belongs to; a laptop and any torchrun or mpirun launch are jobs as well.
+
+        Ranks and launcher come from the process's own variables, host facts from the container's files and then
+        ``SM_*``, what was asked for from ``SM_FRAMEWORK_PARAMS``, ``SM_DISTRIBUTED_CONFIG`` and the hyperparameters.
+        Where they differ, the process's variables win, and ``notes`` says so.
+
+        Args:
+            env: Variables; ``os.environ`` when None.
+            root: Base folder of the container; ``SAGEMAKER_BASE_DIR``, else ``/opt/ml``, when None.
+
+        Raises:
+            SageMakerJobError: If the environment is malformed or contradicts itself.
+
+        """
+        env = os.environ if env is None else env
+        source = Source(env, Path(root or env.get("SAGEMAKER_BASE_DIR") or DEFAULT_ROOT))
+        if _hosts.in_container(source):
+            return _read_container(source)
+        return _read_anywhere(source)
+
+    @classmethod
+    def local(cls) -> SageMakerJob:
+        """This machine alone, whatever its variables say: one host, no launcher."""
+        source = Source({}, Path(DEFAULT_ROOT))
+        gpus, cpus = _hosts.count_gpus(source), _hosts.count_cpus(source)
+        return cls(num_gpus=gpus, num_cpus=cpus, smddp_version=_smddp_version())
+
+
+def _read_container(source: Source) -> SageMakerJob:
+    hosts = _hosts.read_hosts(source)
+    ranks = read_ranks(source, len(hosts.names))
+    if ranks is not None:
+        hosts = _hosts.fit_to_launch(source, hosts, ranks)
+    simulated = is_true(source.text("LIGHTNING_SAGEMAKER_SIMULATED") or False)
+    job = _assemble(source, hosts, ranks, in_container=True, simulated=simulated)
+    if not simulated and job.num_gpus and job.local_world_size is not None and job.local_world_size > job.num_gpus:
+        raise SageMakerJobError(
+            f"{job.launcher.value} started {job.local_world_size} processes on this host, which has SM_NUM_GPUS="
+            f"{job.num_gpus} GPUs. HINT: start at most one process for each GPU (processes_per_host, --nproc_per_node)."
+        )
+    return job
+
+
+def _read_anywhere(source: Source) -> SageMakerJob:
+    ranks = read_ranks(source, None)
+    return _assemble(source, _hosts.invented_hosts(ranks), ranks, in_container=False, simulated=False)
+
+
+def _assemble(
+    source: Source, hosts: Hosts, ranks: Ranks | None, *, in_container: bool, simulated: bool
+) -> SageMakerJob:
+    intent = read_intent(source)
+    _note_missing_launcher(source, intent.distribution, ranks)
+    address, port = _rendezvous(source, hosts, ranks, in_container=in_container, simulated=simulated)
+    launcher = Launcher.NONE if ranks is None else ranks.launcher
+    source.origins["launcher"] = "no launcher's variables" if ranks is None else f"{launcher.value}'s variables"
+    model, output = source.text("SM_MODEL_DIR"), source.text("SM_OUTPUT_DATA_DIR")
+    return SageMakerJob(
+        name=_name(source),
+        in_container=in_container,
+        simulated=simulated,
+        hosts=hosts.names,
+        current_host=hosts.current,
+        num_nodes=len(hosts.names),
+        node_rank=hosts.names.index(hosts.current),
+        num_gpus=_hosts.count_gpus(source),
+        num_cpus=_hosts.count_cpus(source),
+        instance_type=hosts.instance_type,
+        instance_group=hosts.group,
+        instance_groups=hosts.groups,
+        network_interface=hosts.network_interface,
+        channels=read_channels(source),
+        model_dir=Path(model) if model else source.root / "model",
+        output_dir=Path(output) if output else source.root / "output" / "data",
+        checkpoint_dir=source.root / "checkpoints",
+        hyperparameters=intent.hyperparameters,
+        distribution=intent.distribution,
+        model_parallel_parameters=intent.model_parallel_parameters,
+        launcher=launcher,
+        global_rank=None if ranks is None else ranks.global_rank,
+        local_rank=None if ranks is None else ranks.local_rank,
+        world_size=None if ranks is None else ranks.world_size,
+        local_world_size=None if ranks is None else ranks.local_world_size,
+        main_address=address,
+        main_port=port,
+        smddp_version=_smddp_version(),
+        notes=tuple(source.notes),
+        sources=dict(source.origins),
+    )
+
+
+def _name(source: Source) -> str | None:
+    for variable in ("TRAINING_JOB_NAME", "SAGEMAKER_JOB_NAME"):
+        name = source.text(variable)
+        if name is not None:
+            return source.found("name", variable, name)
+    return None
+
+
+def _note_missing_launcher(source: Source, distribution: Distribution, ranks: Ranks | None) -> None:
+    if distribution is Distribution.NONE or ranks is not None or source.notes:
+        return
+    source.notes.append(
+        f"The job asks for {distribution.value} ({source.origins['distribution']}), but no launcher started this"
+        " process, as in images without SageMaker's PyTorch training toolkit. Lightning starts this host's processes."
+    )
+
+
+def _rendezvous(
+    source: Source, hosts: Hosts, ranks: Ranks | None, *, in_container: bool, simulated: bool
+) -> tuple[str, int]:
+    """Address and port of the process with rank 0.
+
+    Raises:
+        SageMakerJobError: If there are several hosts and nothing says which comes first.
+
+    """
+    for address_name, port_name, offset in (
+        ("MASTER_ADDR", "MASTER_PORT", 0),
+        ("SM_MASTER_ADDR", "SM_MASTER_PORT", 0),
+        ("SMDATAPARALLEL_SERVER_ADDR", "SMDATAPARALLEL_SERVER_PORT", SMDDP_PORT_OFFSET),
+    ):
+        address = source.text(address_name)
+        if address is None or not _reaches_main_host(address, hosts, ranks, simulated=simulated):
+            continue
+        source.origins["main_address"] = address_name
+        return address, (source.integer(port_name, 1) or DEFAULT_PORT) + offset
+    if len(hosts.names) == 1:
+        return source.found("main_address", "one host", _LOOPBACK), _port(source) or _own_port(source)
+    if in_container:
+        return source.found("main_address", "the first host", hosts.names[0]), _port(source) or DEFAULT_PORT
+    raise SageMakerJobError(
+        f"mpirun started processes on {len(hosts.names)} hosts, but MASTER_ADDR is not set, so they cannot find each"
+        " other. HINT: run mpirun with -x MASTER_ADDR=NAME-OF-THE-FIRST-HOST -x MASTER_PORT=29500."
+    )
+
+
+def _reaches_main_host(address: str, hosts: Hosts, ranks: Ranks | None, *, simulated: bool) -> bool:
+    """Whether an address can be believed.
+
+    A launcher's can. Without one, a container sets it for the distribution's groups even on hosts outside of them, and
+    a left-over loopback address would make every host of several wait for itself.
+    """
+    if ranks is not None or simulated:
+        return True
+    if len(hosts.names) > 1:
+        return address not in (_LOOPBACK, "localhost", "::1")
+    return address in (hosts.current, _LOOPBACK, "localhost", "::1")
+
+
+def _port(source: Source) -> int | None:
+    return source.integer("MASTER_PORT", 1)
+
+
+def _own_port(source: Source) -> int:
+    """A port that all processes of one mpirun agree on, and two of them on one machine hardly ever share."""
+    launch = source.text("PMIX_NAMESPACE")
+    return DEFAULT_PORT if launch is None else 20000 + crc32(launch.encode("utf-8", "replace")) % 10000
+
+
+def _smddp_version() -> str | None:
+    try:
+        return version("smdistributed-dataparallel")
+    except PackageNotFoundError:
+        return None

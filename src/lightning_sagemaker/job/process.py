@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What started this process, and its ranks: torchrun, mpirun, AWS's smddprun, or nothing.
+
+Only the process's own variables count here. What the job asked for may differ: an image without SageMaker's toolkit, or
+a host outside of the distribution's groups, starts one plain process whatever was asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightning_sagemaker.job.source import Source
+from lightning_sagemaker.job.types import Launcher, SageMakerJobError
+
+SPAWNED_BY_LIGHTNING = "LIGHTNING_SAGEMAKER_SPAWNED"
+"""Set by our cluster environment for the processes that Lightning starts: their ``LOCAL_RANK`` is no stray variable."""
+
+_MPI = "OMPI_COMM_WORLD_"
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Place of this process among those that its launcher started.
+
+    Attributes:
+        launcher: Never ``Launcher.NONE``.
+        global_rank: From 0, below ``world_size``.
+        world_size: Number of processes.
+        local_rank: From 0, below ``local_world_size``.
+        local_world_size: Number of processes on this host.
+        node_rank: Index of this host among those of the launch.
+
+    """
+
+    launcher: Launcher
+    global_rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of hosts that the launcher used."""
+        return self.world_size // self.local_world_size
+
+
+def read_ranks(source: Source, num_hosts: int | None) -> Ranks | None:
+    """The ranks that a launcher gave this process; None without a launcher.
+
+    Args:
+        source: The variables.
+        num_hosts: Hosts that the container's files name; None outside of a container.
+
+    Raises:
+        SageMakerJobError: If the launcher's variables are incomplete or contradict each other, or ``LOCAL_RANK`` was
+            left over from something else.
+
+    """
+    if source.text("TORCHELASTIC_RUN_ID") is not None:
+        return _read_torchrun(source, num_hosts)
+    if source.text(f"{_MPI}SIZE") is not None or source.text(f"{_MPI}RANK") is not None:
+        return _read_mpi(source)
+    if source.text("LOCAL_RANK") is None or _spawned_by_lightning(source, in_container=num_hosts is not None):
+        return None
+    if source.text("RANK") is not None and source.text("WORLD_SIZE") is not None:
+        source.notes.append(
+            "RANK, LOCAL_RANK and WORLD_SIZE are set by something that is neither torchrun nor mpirun; they are taken"
+            " as torchrun's."
+        )
+        return _read_torchrun(source, num_hosts)
+    raise SageMakerJobError(
+        f"LOCAL_RANK={source.text('LOCAL_RANK')} is set, but no launcher started this process: there is no"
+        " TORCHELASTIC_RUN_ID, no OMPI_COMM_WORLD_RANK, no RANK with WORLD_SIZE. HINT: unset LOCAL_RANK, or start the"
+        " script with torchrun or mpirun."
+    )
+
+
+def _spawned_by_lightning(source: Source, in_container: bool) -> bool:
+    """Whether ``LOCAL_RANK`` comes from Lightning's own launcher, or from a user who starts the hosts by hand."""
+    if source.text(SPAWNED_BY_LIGHTNING) is not None:
+        return True
+    if source.text("NODE_RANK") is None or source.text("RANK") is not None:
+        return False
+    return source.text("WORLD_SIZE") is not None or (not in_container and source.text("MASTER_ADDR") is not None)
+
+
+def _read_torchrun(source: Source, num_hosts: int | None) -> Ranks:
+    rank, world = _pair(source, "RANK", "WORLD_SIZE")
+    local_rank = _required(source, "LOCAL_RANK", 0)
+    local_world = source.integer("LOCAL_WORLD_SIZE", 1) or _guess_local_world_size(source, world, num_hosts)
+    _check_local(local_rank, local_world, world, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE")
+    node_rank, nodes = source.integer("GROUP_RANK"), source.integer("GROUP_WORLD_SIZE", 1)
+    if nodes is not None and nodes * local_world != world:
+        raise SageMakerJobError(
+            f"WORLD_SIZE={world} contradicts GROUP_WORLD_SIZE={nodes} hosts with LOCAL_WORLD_SIZE={local_world}"
+            " process(es) each. HINT: start every host with the same --nnodes and --nproc_per_node."
+        )
+    if node_rank is not None and node_rank * local_world >= world:
+        raise SageMakerJobError(
+            f"GROUP_RANK={node_rank} is out of range: WORLD_SIZE={world} with LOCAL_WORLD_SIZE={local_world} is"
+            f" {world // local_world} host(s). HINT: GROUP_RANK counts the hosts from 0."
+        )
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if source.text(name) is None:
+            raise SageMakerJobError(
+                f"RANK={rank} and WORLD_SIZE={world} are set, but {name} is not, so the processes cannot find each"
+                f" other. HINT: start the script with torchrun, or set {name} to that of the process with RANK=0."
+            )
+    if node_rank is None:
+        node_rank = rank // local_world
+    return Ranks(Launcher.TORCHRUN, rank, world, local_rank, local_world, node_rank)
+
+
+def _guess_local_world_size(source: Source, world: int, num_hosts: int | None) -> int:
+    """Processes per host where nobody says: an equal share of the container's hosts."""
+    if num_hosts is not None and world % num_hosts == 0:
+        return world // num_hosts
+    if world == 1:
+        return 1
+    expected = "unknown here" if num_hosts is None else f"{num_hosts}, of which {world} is no multiple"
+    raise SageMakerJobError(
+        f"WORLD_SIZE={world} is set without LOCAL_WORLD_SIZE, and the number of hosts is {expected}."
+        " HINT: set LOCAL_WORLD_SIZE to the number of processes on each host, as torchrun does."
+    )
+
+
+def _read_mpi(source: Source) -> Ranks:
+    rank, world = _pair(source, f"{_MPI}RANK", f"{_MPI}SIZE")
+    local_rank = _required(source, f"{_MPI}LOCAL_RANK", 0)
+    local_world = _required(source, f"{_MPI}LOCAL_SIZE", 1)
+    _check_local(local_rank, local_world, world, f"{_MPI}LOCAL_RANK", f"{_MPI}LOCAL_SIZE", f"{_MPI}SIZE")
+    launcher = Launcher.MPI
+    if source.text("RANK") is not None and _smddp_was_launched(source):
+        launcher = Launcher.SMDDPRUN
+        if source.integer("RANK") != rank:
+            raise SageMakerJobError(
+                f"RANK={source.text('RANK')} contradicts {_MPI}RANK={rank}. HINT: do not set RANK in the job's"
+                " environment; smddprun sets it for each process."
+            )
+    nodes = world // local_world
+    if rank == local_rank * nodes + rank % nodes and rank != rank // local_world * local_world + local_rank:
+        source.notes.append("mpirun dealt the ranks out over the hosts in turn (--map-by node); node ranks follow.")
+        return Ranks(launcher, rank, world, local_rank, local_world, rank % nodes)
+    if rank % local_world != local_rank:
+        raise SageMakerJobError(
+            f"{_MPI}RANK={rank} with {_MPI}LOCAL_RANK={local_rank} and {_MPI}LOCAL_SIZE={local_world} tells no host."
+            " HINT: run mpirun with --map-by slot and the same number of processes on each host."
+        )
+    return Ranks(launcher, rank, world, local_rank, local_world, rank // local_world)
+
+
+def _smddp_was_launched(source: Source) -> bool:
+    return any(
+        source.text(f"SMDATAPARALLEL_{name}") is not None
+        for name in ("USE_SINGLENODE", "USE_HOMOGENEOUS", "LOCAL_RANK")
+    )
+
+
+def _pair(source: Source, rank_name: str, size_name: str) -> tuple[int, int]:
+    size = _required(source, size_name, 1)
+    rank = _required(source, rank_name, 0)
+    if rank >= size:
+        raise SageMakerJobError(
+            f"{rank_name}={rank} is out of range for {size_name}={size}. HINT: ranks count from 0 to {size - 1}."
+        )
+    return rank, size
+
+
+def _required(source: Source, name: str, minimum: int) -> int:
+    value = source.integer(name, minimum)
+    if value is None:
+        raise SageMakerJobError(
+            f"{name} is not set, although other variables of its launcher are. HINT: start the script with torchrun or"
+            " mpirun, and pass their variables on."
+        )
+    return value
+
+
+def _check_local(
+    local_rank: int, local_world: int, world: int, rank_name: str, size_name: str, world_name: str
+) -> None:
+    if local_rank >= local_world:
+        raise SageMakerJobError(
+            f"{rank_name}={local_rank} is out of range for {size_name}={local_world}."
+            f" HINT: local ranks count from 0 to {local_world - 1} on each host."
+        )
+    if world % local_world:
+        raise SageMakerJobError(
+            f"{world_name}={world} contradicts {size_name}={local_world}: every host must have the same number of"
+            " processes. HINT: give each host the same number of slots."
+        )

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Typed access to the variables of a process and the files of a container, with one clear error for each bad value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lightning_sagemaker.job.types import SageMakerJobError
+
+T = TypeVar("T")
+
+_KINDS: dict[type, str] = {dict: "a JSON object", list: "a JSON list"}
+
+_SHOWN = 200
+"""Characters of a bad value that an error quotes."""
+
+
+class Source:
+    """Where a job is read from; remembers what came from where.
+
+    Args:
+        env: The process's variables.
+        root: The container's base folder, ``/opt/ml`` on SageMaker.
+
+    Attributes:
+        origins: Field of the job -> the variable or file that it came from.
+        notes: One sentence for each disagreement that was settled.
+
+    """
+
+    def __init__(self, env: Mapping[str, str], root: Path) -> None:
+        self.env = env
+        self.root = root
+        self.origins: dict[str, str] = {}
+        self.notes: list[str] = []
+
+    def found(self, field: str, origin: str, value: T) -> T:
+        """Record where ``field`` came from; return ``value``."""
+        self.origins[field] = origin
+        return value
+
+    def text(self, name: str) -> str | None:
+        """A variable without surrounding blanks; None when it is absent or empty."""
+        return self.env.get(name, "").strip() or None
+
+    def integer(self, name: str, minimum: int = 0) -> int | None:
+        """A variable that holds a whole number; None when it is absent or empty.
+
+        Raises:
+            SageMakerJobError: If it is no number, or less than ``minimum``.
+
+        """
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            value = int(text)
+        except ValueError:
+            value = minimum - 1
+        if value < minimum:
+            raise SageMakerJobError(
+                f"{name}={_quote(text)} is not a whole number from {minimum} on. HINT: correct or unset {name}."
+            )
+        return value
+
+    def json(self, name: str, kind: type[T]) -> T | None:
+        """A variable that holds JSON of one kind (``dict`` or ``list``); None when it is absent or empty.
+
+        Raises:
+            SageMakerJobError: If it does not parse, or is of another kind.
+
+        """
+        text = self.text(name)
+        return None if text is None else _decode(text, name, kind, f"correct or unset {name}")
+
+    def names(self, name: str) -> tuple[str, ...] | None:
+        """A variable that holds a JSON list of names.
+
+        Raises:
+            SageMakerJobError: If it does not.
+
+        """
+        value = self.json(name, list)
+        return None if value is None else check_names(value, name)
+
+    def file(self, name: str) -> dict[str, Any] | None:
+        """The object in ``input/config/NAME.json``; None when there is no such file.
+
+        Raises:
+            SageMakerJobError: If it cannot be read or does not hold an object.
+
+        """
+        path = self.root / "input" / "config" / f"{name}.json"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            raise SageMakerJobError(
+                f"{path} cannot be read: {error}. HINT: make it readable, or set SAGEMAKER_BASE_DIR to the right"
+                " folder."
+            ) from error
+        return _decode(text, str(path), dict, "correct or remove the file")
+
+
+def check_names(value: Any, where: str) -> tuple[str, ...]:
+    """``value`` as a tuple of different, non-empty names.
+
+    Raises:
+        SageMakerJobError: If it is anything else.
+
+    """
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        raise SageMakerJobError(f"{where} holds {_quote(value)}. HINT: it must be a list of names.")
+    if len(set(value)) < len(value):
+        raise SageMakerJobError(f"{where} holds {_quote(value)}. HINT: it must name nothing twice.")
+    return tuple(value)
+
+
+def decode_or_keep(text: Any) -> Any:
+    """A hyperparameter's value: what its JSON text stands for, or the text where it is not JSON."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def is_true(value: Any) -> bool:
+    """Whether a flag is set: real booleans, numbers, and the words that producers write for them."""
+    return value.strip().lower() in ("true", "1", "yes") if isinstance(value, str) else bool(value)
+
+
+def _decode(text: str, where: str, kind: type[T], hint: str) -> T:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SageMakerJobError(f"{where} is not valid JSON ({error}): {_quote(text)}. HINT: {hint}.") from error
+    if not isinstance(value, kind):
+        raise SageMakerJobError(f"{where} must hold {_KINDS[kind]}, but is {_quote(text)}. HINT: {hint}.")
+    return value
+
+
+def _quote(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a job to a strategy and a backend, each with its reason in a sentence. Pure: nothing is read here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightning_sagemaker.job import Distribution, SageMakerJob
+
+SMDDP_INSTANCE_TYPES = ("ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
+"""Where AWS's SMDDP runs (developer guide, supported instance types; read November 2026)."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was chosen.
+
+    Attributes:
+        name: Strategy: ``smddp``, ``ddp``, ``smp`` or ``single_device``.
+        backend: Of ``torch.distributed``: ``smddp``, ``nccl`` or ``gloo``.
+        reason: Why, in one sentence.
+
+    """
+
+    name: str
+    backend: str
+    reason: str
+
+
+def select_strategy(job: SageMakerJob) -> Selection:
+    """What ``strategy="sagemaker"`` stands for in ``job``.
+
+    Args:
+        job: The job as read.
+
+    """
+    if job.model_parallel_parameters:
+        where = job.sources.get("model_parallel_parameters", "the job")
+        return Selection("smp", _plain_backend(job), f"The job asks for model parallelism in {where}.")
+    if job.distribution is Distribution.SMDDP:
+        return _select_asked_smddp(job)
+    if job.world_size == 1 or (job.world_size is None and job.num_nodes == 1 and job.num_gpus <= 1):
+        return Selection("single_device", _plain_backend(job), "Nothing here asks for more than one process.")
+    if job.distribution is Distribution.NONE:
+        return Selection("ddp", _plain_backend(job), f"There are several processes{_asked_for_nothing(job)}.")
+    return Selection("ddp", _plain_backend(job), f"The job asks for {job.distribution.value}, which is plain DDP.")
+
+
+def select_smddp_backend(job: SageMakerJob) -> Selection:
+    """What an explicit ``strategy="smddp"`` reduces its gradients with in ``job``.
+
+    Args:
+        job: The job as read.
+
+    """
+    if job.simulated or not job.in_container:
+        where = "This is a simulated job" if job.simulated else "This is not a SageMaker job"
+        if job.smddp_version is not None and job.num_gpus:
+            return Selection("smddp", "smddp", f"SMDDP {job.smddp_version} is installed.")
+        return Selection("smddp", "smddp", f"{where}, so the open shim stands in for AWS's SMDDP.")
+    obstacle = _smddp_obstacle(job)
+    if obstacle is None:
+        return Selection("smddp", "smddp", f"SMDDP {job.smddp_version} is installed and supports {job.instance_type}.")
+    backend = _plain_backend(job)
+    return Selection("smddp", backend, f"{obstacle}, so {backend} reduces the gradients.")
+
+
+def _select_asked_smddp(job: SageMakerJob) -> Selection:
+    wanted = select_smddp_backend(job)
+    if wanted.backend != "smddp":
+        return Selection("ddp", wanted.backend, f"The job asks for SMDDP. {wanted.reason}")
+    if job.num_nodes == 1 and not job.simulated:
+        reason = "The job asks for SMDDP, which gains nothing on one host, so plain DDP is used."
+        return Selection("ddp", _plain_backend(job), reason)
+    return Selection("smddp", "smddp", f"The job asks for SMDDP. {wanted.reason}")
+
+
+def _smddp_obstacle(job: SageMakerJob) -> str | None:
+    """Why AWS's library cannot work in a real job; None when it can."""
+    if job.smddp_version is None:
+        return "AWS's SMDDP is not installed in this image (its images for PyTorch 2.6 and later have none)"
+    if not job.num_gpus:
+        return "SMDDP needs GPUs and this host has none"
+    if job.instance_type not in SMDDP_INSTANCE_TYPES:
+        return f"SMDDP does not support {job.instance_type} (only {', '.join(SMDDP_INSTANCE_TYPES)})"
+    return None
+
+
+def _plain_backend(job: SageMakerJob) -> str:
+    return "nccl" if job.num_gpus else "gloo"
+
+
+def _asked_for_nothing(job: SageMakerJob) -> str:
+    return " and the job asks for no distribution" if job.in_container else ""

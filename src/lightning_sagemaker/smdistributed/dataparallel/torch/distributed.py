@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mirrors ``smdistributed.dataparallel.torch.distributed``: the functions of SMDDP 1.0 to 1.3, deprecated since 1.4."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import AllreduceOptions, AllToAllOptions
+
+from lightning_sagemaker.job import Launcher, SageMakerJob
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ReduceOp(Enum):
+    """The reductions of :func:`all_reduce`; there is no product."""
+
+    SUM = "sum"
+    AVERAGE = "average"
+    MIN = "min"
+    MAX = "max"
+
+
+_OPERATIONS: dict[ReduceOp, Any] = {ReduceOp.MIN: dist.ReduceOp.MIN, ReduceOp.MAX: dist.ReduceOp.MAX}
+
+
+class group:  # AWS's name
+    """Holds the only group there is."""
+
+    WORLD = object()
+
+
+def _deprecated(function: Callable[P, R]) -> Callable[P, R]:
+    name = function.__name__
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        warnings.warn(
+            f"smdistributed.dataparallel.torch.distributed.{name} is deprecated since SMDDP 1.4.0. Import"
+            " smdistributed.dataparallel.torch.torch_smddp, initialize torch.distributed with backend='smddp' and use"
+            " torch.distributed.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+@_deprecated
+def is_available() -> bool:
+    """Whether a launcher started this script as a distributed job; False in a plain local run."""
+    return SageMakerJob.from_environment().launcher is not Launcher.NONE
+
+
+@_deprecated
+def init_process_group(*args: Any, **kwargs: Any) -> None:
+    """Join the other processes. Arguments are accepted and ignored; ranks come from the launcher.
+
+    Args:
+        *args: Ignored.
+        **kwargs: Ignored.
+
+    Raises:
+        RuntimeError: If no launcher started this process.
+
+    """
+    if dist.is_initialized():
+        return
+    import lightning_sagemaker.smdistributed.dataparallel.torch.torch_smddp  # noqa: F401 - registers the backend
+
+    job = SageMakerJob.from_environment()
+    if job.launcher is Launcher.NONE or job.world_size is None or job.global_rank is None:
+        raise RuntimeError(
+            "smdistributed.dataparallel was initialized in a process that no launcher started. HINT: start the script with"
+            " torchrun, mpirun or `lightning-sagemaker local`, or check is_available() first."
+        )
+    if job.launcher is Launcher.TORCHRUN:  # torchrun's own store may hold the port, which torch knows how to join
+        dist.init_process_group("smddp")
+        return
+    address = f"[{job.main_address}]" if ":" in job.main_address else job.main_address
+    method = f"tcp://{address}:{job.main_port}"
+    dist.init_process_group("smddp", init_method=method, rank=job.global_rank, world_size=job.world_size)
+
+
+@_deprecated
+def is_initialized() -> bool:
+    """Whether :func:`init_process_group` has been called."""
+    return dist.is_initialized()
+
+
+@_deprecated
+def get_world_size(group: Any = group.WORLD) -> int:
+    """Number of processes.
+
+    Args:
+        group: ``group.WORLD`` or None.
+
+    """
+    return dist.get_world_size(check_group(group))
+
+
+@_deprecated
+def get_rank(group: Any = group.WORLD) -> int:
+    """Global rank of this process.
+
+    Args:
+        group: ``group.WORLD`` or None.
+
+    """
+    return dist.get_rank(check_group(group))
+
+
+@_deprecated
+def get_local_rank() -> int:
+    """Rank of this process on its host."""
+    return SageMakerJob.from_environment().local_rank or 0
+
+
+@_deprecated
+def all_reduce(
+    tensor: torch.Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = group.WORLD, async_op: bool = False
+) -> dist.Work | None:
+    """Reduce ``tensor`` over all processes, in place.
+
+    Args:
+        tensor: Any shape; the result on every process.
+        op: The reduction.
+        group: ``group.WORLD`` or None.
+        async_op: Return at once with a handle to wait on.
+
+    """
+    options = AllreduceOptions()
+    options.reduceOp = _OPERATIONS.get(op, dist.ReduceOp.SUM)
+    world = _world(group)
+    work = world.average([tensor], options) if op is ReduceOp.AVERAGE else world.native.allreduce([tensor], options)
+    return _finish(work, async_op)
+
+
+@_deprecated
+def broadcast(tensor: torch.Tensor, src: int = 0, group: Any = group.WORLD, async_op: bool = False) -> dist.Work | None:
+    """Send ``tensor`` of process ``src`` to all others, in place.
+
+    Args:
+        tensor: The same shape everywhere.
+        src: Global rank of the sender.
+        group: ``group.WORLD`` or None.
+        async_op: Return at once with a handle to wait on.
+
+    """
+    work: dist.Work | None = dist.broadcast(tensor, src, check_group(group), async_op)
+    return work
+
+
+@_deprecated
+def all_gather(
+    tensor_list: list[torch.Tensor], tensor: torch.Tensor, group: Any = group.WORLD, async_op: bool = False
+) -> dist.Work | None:
+    """Collect ``tensor`` of every process in ``tensor_list``, ordered by rank.
+
+    Args:
+        tensor_list: As many tensors of ``tensor``'s shape as there are processes.
+        tensor: What this process contributes.
+        group: ``group.WORLD`` or None.
+        async_op: Return at once with a handle to wait on.
+
+    """
+    work: dist.Work | None = dist.all_gather(tensor_list, tensor, check_group(group), async_op)
+    return work
+
+
+@_deprecated
+def all_to_all_single(
+    output_t: torch.Tensor,
+    input_t: torch.Tensor,
+    output_split_sizes: list[int] | None = None,
+    input_split_sizes: list[int] | None = None,
+    group: Any = group.WORLD,
+    async_op: bool = False,
+) -> dist.Work | None:
+    """Send the k-th part of ``input_t`` to process k, and collect the others' parts for this one.
+
+    Args:
+        output_t: What arrives, concatenated along the first dimension in the order of ranks.
+        input_t: What is sent, split along the first dimension.
+        output_split_sizes: Rows from each process; equal parts when None.
+        input_split_sizes: Rows to each process; equal parts when None.
+        group: ``group.WORLD`` or None.
+        async_op: Return at once with a handle to wait on.
+
+    """
+    splits = (output_split_sizes or [], input_split_sizes or [])
+    return _finish(_world(group).native.alltoall_base(output_t, input_t, *splits, AllToAllOptions()), async_op)
+
+
+@_deprecated
+def barrier(group: Any = group.WORLD, async_op: bool = False) -> dist.Work | None:
+    """Wait for every process.
+
+    Args:
+        group: ``group.WORLD`` or None.
+        async_op: Return at once with a handle to wait on.
+
+    """
+    work: dist.Work | None = dist.barrier(check_group(group), async_op)
+    return work
+
+
+def check_group(given: Any) -> Any:
+    """The only group there is (None for torch), by whichever of its names.
+
+    Raises:
+        RuntimeError: If it is another one.
+
+    """
+    if given is not None and given is not group.WORLD and given is not dist.group.WORLD:
+        raise RuntimeError("SMDDP does not support: sub-groups; pass group.WORLD or leave the group out")
+    return None
+
+
+def _world(given: Any) -> Any:
+    """The default group. These functions did more than the later backend does, so they use what lies beneath it."""
+    check_group(given)
+    return dist.distributed_c10d._get_default_group()
+
+
+def _finish(work: dist.Work, async_op: bool) -> dist.Work | None:
+    if async_op:
+        return work
+    work.wait()
+    return None

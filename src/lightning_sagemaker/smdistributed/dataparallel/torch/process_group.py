@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shim's process group: gloo or nccl, and as strict as SMDDP, so that what passes here passes on SageMaker.
+
+What is refused, and with which message, is what AWS documents (developer guide, "SMDDP supported collectives") and users
+reported: ``RuntimeError: SMDDP does not support: ReduceOp`` for ``ReduceOp.AVG``, ``... _allgather_base`` for
+``all_gather_into_tensor``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from lightning_sagemaker.collectives.native import NativeBackedGroup, allreduce_arguments
+
+STRICT_SWITCH = "LIGHTNING_SAGEMAKER_SMDDP_STRICT"
+"""Set to ``0`` to let the shim do what gloo and nccl can and SMDDP cannot."""
+
+SUPPORTED_OPERATIONS = (dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX)
+
+REFUSED = (
+    "_allgather_base",
+    "_reduce_scatter_base",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "allreduce_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "gather",
+    "recv",
+    "recv_anysource",
+    "reduce_scatter",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+    "send",
+)
+"""All but SMDDP 1.4's five: all_reduce, broadcast, reduce, all_gather and barrier."""
+
+
+def is_strict() -> bool:
+    """Whether the shim refuses what SMDDP refuses (default)."""
+    return os.environ.get(STRICT_SWITCH, "1") != "0"
+
+
+class SMDDPProcessGroup(NativeBackedGroup):
+    """A process group with SMDDP's collectives and refusals.
+
+    Args:
+        store: Rendezvous store.
+        rank: Rank of this process.
+        size: Number of processes.
+        timeout: How long a collective may take.
+
+    """
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(store, rank, size, timeout)
+        self._strict = is_strict()
+
+    def getBackendName(self) -> str:  # the name that torch's C++ side calls
+        """Name of this group in torch's messages."""
+        return "smddp"
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+        """All-reduce in place.
+
+        Args:
+            tensors: A list with one tensor, or the tensor.
+            opts: ``AllreduceOptions``, a reduce operation, or None for the sum.
+
+        Raises:
+            RuntimeError: If the operation is none of sum, minimum and maximum.
+
+        """
+        tensors, opts = allreduce_arguments(tensors, opts)
+        # The operation compares equal to a constant from the left only, so `in` would not find it.
+        if not any(opts.reduceOp == supported for supported in SUPPORTED_OPERATIONS):
+            self.refuse("ReduceOp")
+        if opts.reduceOp == dist.ReduceOp.AVG and tensors[0].device.type == "cpu":
+            return self.average(tensors, opts)
+        return self.native.allreduce(tensors, opts)  # type: ignore[no-any-return]
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        """Wait for every process.
+
+        Args:
+            opts: ``BarrierOptions``.
+
+        Raises:
+            RuntimeError: If device ids are given.
+
+        """
+        if opts is not None and opts.device_ids:
+            self.refuse("device_ids")
+        return self.native.barrier() if opts is None else self.native.barrier(opts)  # type: ignore[no-any-return]
+
+    def refuse(self, what: str) -> None:
+        """Refuse as SMDDP does, unless the shim is relaxed.
+
+        Raises:
+            RuntimeError: If the shim is strict.
+
+        """
+        if self._strict:
+            raise RuntimeError(f"SMDDP does not support: {what}")
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def collective(self: SMDDPProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        self.refuse(name)
+        return getattr(self.native, name)(*args, **kwargs)
+
+    collective.__name__ = name
+    return collective
+
+
+for _name in REFUSED:
+    if hasattr(NativeBackedGroup, _name):
+        setattr(SMDDPProcessGroup, _name, _refused(_name))
+
+
+def create(options: Any, _: Any) -> SMDDPProcessGroup:
+    """Make the group for ``init_process_group(backend="smddp")``; called by torch.
+
+    Args:
+        options: torch's ``_DistributedBackendOptions``.
+
+    Raises:
+        RuntimeError: If it is for a sub-group, which SMDDP does not have.
+
+    """
+    group = SMDDPProcessGroup(options.store, options.group_rank, options.group_size, options.timeout)
+    if options.global_ranks_in_group:  # torch names the members of every group but the default one
+        group.refuse("new_group")
+    return group

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes ``import smdistributed...`` resolve to the shim, where AWS's package is absent. Does not import torch."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from types import ModuleType
+
+ROOT = "smdistributed"
+LIBRARY = f"{ROOT}.dataparallel"
+"""The library that the shim mirrors; ``smdistributed`` itself is a folder that AWS's libraries share."""
+
+_SHIM = f"{__package__}"
+
+
+class _Alias(Loader):
+    """Loads a module of the shim under AWS's name: the same module object, so that its state exists once."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self._target)
+        self._own_spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._own_spec  # the import system has just put the alias's there
+
+
+class _Finder(MetaPathFinder):
+    """Answers for ``served`` and what is below it."""
+
+    def __init__(self, served: str) -> None:
+        self._served = served
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._served and not fullname.startswith(f"{self._served}."):
+            return None
+        name = _SHIM + fullname[len(ROOT) :]
+        try:
+            found = find_spec(name)
+        except ModuleNotFoundError:
+            return None
+        if found is None:
+            return None
+        return ModuleSpec(fullname, _Alias(name), is_package=found.submodule_search_locations is not None)
+
+
+def aws_installed() -> bool:
+    """Whether AWS's own SMDDP can be imported here."""
+    loaded = sys.modules.get(LIBRARY)
+    if loaded is not None:
+        return loaded.__name__ == LIBRARY
+    return _find_beside(LIBRARY) is not None
+
+
+def install() -> bool:
+    """Make ``import smdistributed...`` find the shim, unless AWS's package is installed. Idempotent.
+
+    Returns:
+        Whether ``smdistributed.dataparallel`` now is the shim.
+
+    """
+    if aws_installed():
+        return False
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        served = ROOT if _find_beside(ROOT) is None else LIBRARY
+        # First, because the folder of the parent package holds the real files, which would be loaded a second time.
+        sys.meta_path.insert(0, _Finder(served))
+        importlib.invalidate_caches()
+    return True
+
+
+def uninstall() -> None:
+    """Undo :func:`install`; modules that were imported by AWS's name are forgotten under that name."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    for name, module in list(sys.modules.items()):
+        if (name == ROOT or name.startswith(f"{ROOT}.")) and module.__name__ != name:
+            del sys.modules[name]
+
+
+def _find_beside(name: str) -> ModuleSpec | None:
+    """What the folders of ``sys.path`` have of ``name``, whoever else answers for it."""
+    parent, _, _ = name.rpartition(".")
+    if not parent:
+        return PathFinder.find_spec(name)
+    found = _find_beside(parent)
+    if found is None or found.submodule_search_locations is None:
+        return None
+    return PathFinder.find_spec(name, list(found.submodule_search_locations))
