@@ -67,7 +67,7 @@ model = Model()
 trainer.fit(model)
 result = {
     "weights": model.layer.weight.detach().flatten().tolist(),
-    "world_size": trainer.world_size,
+    "world_size": torch.distributed.get_world_size(),
     "backend": torch.distributed.get_backend(),
     "environment": type(trainer.strategy.cluster_environment).__name__,
 }

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -77,6 +79,17 @@ class NativeBackedGroup(ProcessGroup):
 
         work: dist.Work = _create_work_from_future(self.native.allreduce(tensors, opts).get_future().then(divide))
         return work
+
+
+@atexit.register
+def _destroy_before_python_ends() -> None:
+    """End gloo's threads while they can still take the GIL; Python would kill them, and the process with them.
+
+    Not after an error: a collective that the other processes never join would keep a failed process from ending.
+    """
+    failed = getattr(sys, "last_value", None) is not None
+    if not failed and dist.is_initialized() and isinstance(dist.group.WORLD, NativeBackedGroup):
+        dist.destroy_process_group()
 
 
 def _forward(name: str) -> Callable[..., Any]:
