@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -39,6 +40,10 @@ TRAMPOLINED = (
 Each must be overridden: what is not found in Python runs with the GIL held, and deadlocks with gloo's thread, which takes
 the GIL while it holds the lock that the collective waits for. Two names of one collective are two torch versions'.
 """
+
+
+_LAST_PAUSE = 0.05
+"""Seconds in which idle Python lets other threads take the GIL, some microseconds each, before the process ends."""
 
 
 class NativeBackedGroup(ProcessGroup):
@@ -83,13 +88,17 @@ class NativeBackedGroup(ProcessGroup):
 
 @atexit.register
 def _destroy_before_python_ends() -> None:
-    """End gloo's threads while they can still take the GIL; Python would kill them, and the process with them.
+    """Let gloo's threads free their last tensors while they can take the GIL.
 
-    Not after an error: a collective that the other processes never join would keep a failed process from ending.
+    A thread that asks for it later is ended by Python, and the process with it ("terminate called without an active
+    exception"). Destroying the group is not enough where a live DDP module holds it, hence the pause. After an error the
+    group stays: a collective that the other processes never join would keep the failed process from ending.
     """
-    failed = getattr(sys, "last_value", None) is not None
-    if not failed and dist.is_initialized() and isinstance(dist.group.WORLD, NativeBackedGroup):
+    if not dist.is_available() or not dist.is_initialized() or not isinstance(dist.group.WORLD, NativeBackedGroup):
+        return
+    if getattr(sys, "last_value", None) is None:
         dist.destroy_process_group()
+    time.sleep(_LAST_PAUSE)
 
 
 def _forward(name: str) -> Callable[..., Any]:

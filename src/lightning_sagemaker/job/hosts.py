@@ -64,17 +64,20 @@ def read_hosts(source: Source) -> Hosts:
             f" {list(everybody)} ({source.origins['hosts']}). HINT: both come from the same resourceconfig.json in a"
             " SageMaker container; correct the one that was changed."
         )
-    group = _current_group(source, config, groups, current)
-    instance_type = next((g.instance_type for g in groups if g.name == group), None) or _text(
-        config, "current_instance_type"
-    )
+    group = _current_group(source, config, origin, groups, current)
+    of_group = next((g.instance_type for g in groups if g.name == group), None)
+    if of_group is not None:
+        source.origins["instance_type"] = f"instance group {group!r}"
     return Hosts(
         names=_training_hosts(source, everybody, groups, group, current),
         current=current,
         group=group,
         groups=groups,
-        instance_type=instance_type or source.text("SM_CURRENT_INSTANCE_TYPE"),
-        network_interface=_text(config, "network_interface_name") or source.text("SM_NETWORK_INTERFACE_NAME"),
+        instance_type=of_group
+        or _fact(source, "instance_type", config, "current_instance_type", origin, "SM_CURRENT_INSTANCE_TYPE"),
+        network_interface=_fact(
+            source, "network_interface", config, "network_interface_name", origin, "SM_NETWORK_INTERFACE_NAME"
+        ),
     )
 
 
@@ -185,10 +188,12 @@ def _groups(source: Source, config: dict[str, Any], origin: str) -> tuple[Instan
 
 
 def _current_group(
-    source: Source, config: dict[str, Any], groups: tuple[InstanceGroup, ...], current: str
+    source: Source, config: dict[str, Any], origin: str, groups: tuple[InstanceGroup, ...], current: str
 ) -> str | None:
     holding = next((group.name for group in groups if current in group.hosts), None)
-    return holding or _text(config, "current_group_name") or source.text("SM_CURRENT_INSTANCE_GROUP")
+    if holding is not None:
+        return source.found("instance_group", "the group that lists this host", holding)
+    return _fact(source, "instance_group", config, "current_group_name", origin, "SM_CURRENT_INSTANCE_GROUP")
 
 
 def _training_hosts(
@@ -206,6 +211,15 @@ def _training_hosts(
         " so it trains alone."
     )
     return source.found("hosts", "the current host alone", (current,))
+
+
+def _fact(source: Source, field: str, config: dict[str, Any], key: str, origin: str, variable: str) -> str | None:
+    """A text from the configuration, else from a variable."""
+    value = _text(config, key)
+    if value is not None:
+        return source.found(field, origin, value)
+    value = source.text(variable)
+    return None if value is None else source.found(field, variable, value)
 
 
 def _text(config: dict[str, Any], key: str) -> str | None:

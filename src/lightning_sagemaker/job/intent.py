@@ -68,7 +68,10 @@ def read_channels(source: Source) -> Mapping[str, Path]:
     names = source.names("SM_CHANNELS")
     origin = "SM_CHANNELS"
     if names is None:
-        names, origin = tuple(source.file("inputdataconfig") or ()), "inputdataconfig.json"
+        config = source.file("inputdataconfig")
+        if config is None:
+            return {}
+        names, origin = tuple(config), "inputdataconfig.json"
     if "sm_drivers" in names:
         names = tuple(name for name in names if name not in _SDK_CHANNELS)
     return source.found("channels", origin, {name: _channel_folder(source, name) for name in names})
@@ -82,10 +85,11 @@ def _channel_folder(source: Source, name: str) -> Path:
 
 def _all_hyperparameters(source: Source) -> dict[str, Any]:
     """The file has the service's own beside the user's; ``SM_HPS``, decoded by the container, has the user's."""
-    in_file = {name: decode_or_keep(value) for name, value in (source.file("hyperparameters") or {}).items()}
+    file = source.file("hyperparameters")
+    in_file = {name: decode_or_keep(value) for name, value in (file or {}).items()}
     decoded = source.json("SM_HPS", dict)
     if decoded is None:
-        return source.found("hyperparameters", "hyperparameters.json", in_file)
+        return in_file if file is None else source.found("hyperparameters", "hyperparameters.json", in_file)
     service = {name: value for name, value in in_file.items() if name.startswith("sagemaker_")}
     return source.found("hyperparameters", "SM_HPS", {**service, **decoded})
 

@@ -159,7 +159,9 @@ def _assemble(
     address, port = _rendezvous(source, hosts, ranks, in_container=in_container, simulated=simulated)
     launcher = Launcher.NONE if ranks is None else ranks.launcher
     source.origins["launcher"] = "no launcher's variables" if ranks is None else f"{launcher.value}'s variables"
-    model, output = source.text("SM_MODEL_DIR"), source.text("SM_OUTPUT_DATA_DIR")
+    if ranks is not None:
+        of_launcher = ("node_rank", "global_rank", "local_rank", "world_size", "local_world_size")
+        source.origins |= dict.fromkeys(of_launcher, source.origins["launcher"])
     return SageMakerJob(
         name=_name(source),
         in_container=in_container,
@@ -175,9 +177,9 @@ def _assemble(
         instance_groups=hosts.groups,
         network_interface=hosts.network_interface,
         channels=read_channels(source),
-        model_dir=Path(model) if model else source.root / "model",
-        output_dir=Path(output) if output else source.root / "output" / "data",
-        checkpoint_dir=source.root / "checkpoints",
+        model_dir=_folder(source, "model_dir", "SM_MODEL_DIR", "model"),
+        output_dir=_folder(source, "output_dir", "SM_OUTPUT_DATA_DIR", "output/data"),
+        checkpoint_dir=source.found("checkpoint_dir", "the container's folder", source.root / "checkpoints"),
         hyperparameters=intent.hyperparameters,
         distribution=intent.distribution,
         model_parallel_parameters=intent.model_parallel_parameters,
@@ -192,6 +194,13 @@ def _assemble(
         notes=tuple(source.notes),
         sources=dict(source.origins),
     )
+
+
+def _folder(source: Source, field: str, variable: str, below_root: str) -> Path:
+    text = source.text(variable)
+    if text is not None:
+        return source.found(field, variable, Path(text))
+    return source.found(field, "the container's folder", source.root / below_root)
 
 
 def _name(source: Source) -> str | None:

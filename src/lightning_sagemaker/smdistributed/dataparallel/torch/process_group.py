@@ -22,26 +22,31 @@ STRICT_SWITCH = "LIGHTNING_SAGEMAKER_SMDDP_STRICT"
 
 SUPPORTED_OPERATIONS = (dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX)
 
-REFUSED = (
-    "_allgather_base",
-    "_reduce_scatter_base",
-    "all_gather_single_coalesced",
-    "all_to_all_single",
-    "allgather_coalesced",
-    "allgather_into_tensor_coalesced",
-    "allreduce_coalesced",
-    "alltoall",
-    "alltoall_base",
-    "gather",
-    "recv",
-    "recv_anysource",
-    "reduce_scatter",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "scatter",
-    "send",
-)
-"""All but SMDDP 1.4's five: all_reduce, broadcast, reduce, all_gather and barrier."""
+REFUSED = {
+    "_allgather_base": "_allgather_base",
+    "_reduce_scatter_base": "_reduce_scatter_base",
+    "all_gather_single": "_allgather_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "all_to_all_single": "alltoall_base",
+    "allgather_coalesced": "allgather_coalesced",
+    "allgather_into_tensor_coalesced": "allgather_into_tensor_coalesced",
+    "allreduce_coalesced": "allreduce_coalesced",
+    "alltoall": "alltoall",
+    "alltoall_base": "alltoall_base",
+    "gather": "gather",
+    "recv": "recv",
+    "recv_anysource": "recv",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
+    "scatter": "scatter",
+    "send": "send",
+}
+"""Method of torch's process group -> the name in SMDDP's message, which is the one that torch had in SMDDP's time.
+
+All but SMDDP 1.4's five: all_reduce, broadcast, reduce, all_gather and barrier.
+"""
 
 
 def is_strict() -> bool:
@@ -114,7 +119,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
 
 def _refused(name: str) -> Callable[..., Any]:
     def collective(self: SMDDPProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        self.refuse(name)
+        self.refuse(REFUSED[name])
         return getattr(self.native, name)(*args, **kwargs)
 
     collective.__name__ = name

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Print the job as this process reads it, what will be chosen and why, versions, devices, and what looks wrong.
+
+Works anywhere: on a laptop, under torchrun or mpirun, in a simulated or a real SageMaker job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+import socket
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker.job import SageMakerJob, SageMakerJobError
+from lightning_sagemaker.selection import select_smddp_backend, select_strategy
+
+HELP = "show the job as read, the strategy and its reason, versions, devices, and what looks wrong"
+
+_PACKAGES = ("lightning-sagemaker", "torch", "lightning", "pytorch-lightning", "transformers", "torchmetrics", "mpi4py")
+_WITHDRAWN = ("2.6.2", "2.6.3")
+"""Releases of Lightning that were withdrawn after a supply-chain compromise (2026)."""
+
+_INTERFACES = Path("/sys/class/net")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``lightning-sagemaker doctor``."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the report; the exit code is 1 when the job cannot be read."""
+    report = examine()
+    print(json.dumps(report, indent=2) if arguments.json else "\n".join(_lines(report)))
+    return 1 if "error" in report else 0
+
+
+def examine() -> dict[str, Any]:
+    """Everything that ``doctor`` knows, as plain values.
+
+    Returns:
+        ``job`` (field -> ``{"value", "source"}``), ``selection`` (what the user writes -> ``Selection``'s fields),
+        ``versions``, ``devices`` and ``problems``; ``error`` instead of the first two when the job cannot be read.
+
+    """
+    report: dict[str, Any] = {}
+    problems: list[str] = []
+    try:
+        job = SageMakerJob.from_environment()
+    except SageMakerJobError as error:
+        report["error"] = str(error)
+    else:
+        report["job"] = _describe(job)
+        report["selection"] = {
+            'strategy="sagemaker"': dataclasses.asdict(select_strategy(job)),
+            'strategy="smddp"': dataclasses.asdict(select_smddp_backend(job)),
+        }
+        problems += [*job.notes, *_problems_of(job)]
+    report["versions"] = versions = _versions()
+    report["devices"] = _devices()
+    problems += [
+        f"Lightning {versions[name]} was withdrawn. HINT: install another release of {name}."
+        for name in ("lightning", "pytorch-lightning")
+        if versions[name] in _WITHDRAWN
+    ]
+    report["problems"] = problems
+    return report
+
+
+def _describe(job: SageMakerJob) -> dict[str, dict[str, Any]]:
+    skipped = ("notes", "sources")
+    names = [field.name for field in dataclasses.fields(job) if field.name not in skipped]
+    return {name: {"value": _plain(getattr(job, name)), "source": job.sources.get(name, "")} for name in names}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def _problems_of(job: SageMakerJob) -> Iterator[str]:
+    name = job.network_interface
+    if name is not None and _INTERFACES.is_dir() and not (_INTERFACES / name).exists():
+        yield (
+            f"The network interface {name!r} does not exist on this host."
+            f" HINT: unset NCCL_SOCKET_IFNAME if it names {name!r}."
+        )
+    if job.num_nodes > 1:
+        try:
+            socket.getaddrinfo(job.main_address, job.main_port)
+        except (OSError, UnicodeError) as error:
+            yield (
+                f"The main host {job.main_address!r} has no address yet ({error}). HINT: in a container names may take"
+                " some seconds to resolve; elsewhere set MASTER_ADDR to a reachable name."
+            )
+
+
+def _versions() -> dict[str, str | None]:
+    from lightning_sagemaker.smdistributed import importer
+
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    found["nccl"] = _nccl_version()
+    found["smdistributed.dataparallel"] = "AWS's" if importer.aws_installed() else "the open shim of this package"
+    return found
+
+
+def _nccl_version() -> str | None:
+    import torch
+
+    if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
+        return None
+    return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+
+
+def _devices() -> list[str]:
+    import torch
+
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return gpus or [f"CPU ({platform.processor() or platform.machine()})"]
+
+
+def _show(value: Any) -> str:
+    if value is None or value in ([], {}):
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+    if "error" in report:
+        yield from ("The job cannot be read:", f"  {report['error']}", "")
+    else:
+        yield "Job"
+        width = max(map(len, report["job"]))
+        for name, fact in report["job"].items():
+            yield f"  {name:<{width}}  {_show(fact['value'])}" + (f"  ({fact['source']})" if fact["source"] else "")
+        yield from ("", "Selection")
+        for written, chosen in report["selection"].items():
+            yield f"  {written} is {chosen['name']} with backend {chosen['backend']}. {chosen['reason']}"
+        yield ""
+    yield "Versions"
+    for name, number in report["versions"].items():
+        yield f"  {name:<26}  {number or 'none'}"
+    yield from ("", "Devices", *(f"  {name}" for name in report["devices"]), "")
+    yield "What looks wrong" if report["problems"] else "Nothing looks wrong." if "error" not in report else ""
+    yield from (f"  - {problem}" for problem in report["problems"])
