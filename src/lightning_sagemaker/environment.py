@@ -143,8 +143,10 @@ def announce_rank() -> None:
     Under mpirun none of the variables that Lightning looks at is set, and every rank would log as rank zero.
     """
     try:
-        rank = SageMakerJob.from_environment().global_rank
+        job = SageMakerJob.from_environment()
     except SageMakerJobError:
         return  # the Trainer says what is wrong; an import must not fail for it
-    if rank is not None:
-        rank_zero_only.rank = rank
+    if job.global_rank is not None:
+        rank_zero_only.rank = job.global_rank
+    elif job.node_rank > 0:  # Lightning starts the processes; until then only the first host may speak
+        rank_zero_only.rank = job.node_rank

@@ -6,7 +6,7 @@ Nothing in this package imports torch, Lightning or the SageMaker SDK at module 
 
 from __future__ import annotations
 
-from lightning_sagemaker.launch.launchers import LocalClusterError
+from lightning_sagemaker.launch.contract import LocalClusterError
 from lightning_sagemaker.launch.local import LocalResult, run_local_cluster
 from lightning_sagemaker.launch.processes import Failure
 

@@ -58,6 +58,10 @@ EFA_TYPES = RDMA_TYPES | {"ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g5.48xlarge
 _DRIVERS_WITHOUT_EFA = frozenset(("ml.p6e-gb200.36xlarge",))
 
 
+class LocalClusterError(ValueError):
+    """A simulated cluster that cannot be started as asked for."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
     """One simulated job: what every host of it is told."""

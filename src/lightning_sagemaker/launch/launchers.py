@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,16 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lightning_sagemaker.launch.contract import Cluster
+from lightning_sagemaker.launch.contract import Cluster, LocalClusterError
+from lightning_sagemaker.launch.network import Network
 from lightning_sagemaker.launch.processes import GRACE
 
 SHIM = Path(__file__).with_name("shim.py")
 
 _FLAGS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-
-
-class LocalClusterError(ValueError):
-    """A simulated cluster that cannot be started as asked for."""
 
 
 @dataclass(frozen=True)
@@ -119,22 +117,26 @@ class Launch:
     ranks: dict[int, int] = field(default_factory=dict)
 
 
-def host_shim(command: Sequence[str]) -> list[str]:
-    """``command`` as the first process of a host."""
-    return [sys.executable, "-S", "-E", str(SHIM), "host", "--grace", str(GRACE), "--", *command]
+def host_shim(command: Sequence[str], host: str, network: Network | None) -> list[str]:
+    """``command`` as the first process of ``host``, which has a network and a name of its own where there is one."""
+    shim = [sys.executable, "-S", "-E", str(SHIM), "host", "--grace", str(GRACE)]
+    if network is None:
+        return [*shim, "--", *command]
+    return network.enter(host, [*shim, "--hostname", host, "--", *command])
 
 
 def _rank_shim(folder: Path, command: Sequence[str], *options: str) -> list[str]:
     return [sys.executable, "-S", "-E", str(SHIM), "rank", "--folder", str(folder), *options, "--", *command]
 
 
-def plan_launch(cluster: Cluster, program: Program, folder: Path) -> Launch:
+def plan_launch(cluster: Cluster, program: Program, folder: Path, network: Network | None) -> Launch:
     """Choose how ``program`` is started on each host of ``cluster``.
 
     Args:
         cluster: The job.
         program: What every rank runs.
         folder: The simulator's own folder, for the shims.
+        network: The hosts' namespaces; None where they share this machine's network.
 
     """
     if cluster.distribution == "none":
@@ -149,7 +151,7 @@ def plan_launch(cluster: Cluster, program: Program, folder: Path) -> Launch:
         return _direct(cluster, program, folder, "mpirun is not installed", elastic=False)
     if program.interpreter and not program.has_module("mpi4py"):
         return _direct(cluster, program, folder, "mpi4py is not installed", elastic=False)
-    return _mpirun(cluster, program, folder)
+    return _mpirun(cluster, program, folder, network)
 
 
 def _all_ranks(cluster: Cluster) -> dict[int, int]:
@@ -180,7 +182,7 @@ def _torchrun(cluster: Cluster, program: Program, folder: Path) -> Launch:
     return Launch("torchrun", reason, commands, _all_ranks(cluster))
 
 
-def _mpirun(cluster: Cluster, program: Program, folder: Path) -> Launch:
+def _mpirun(cluster: Cluster, program: Program, folder: Path, network: Network | None) -> Launch:
     count, ranks = cluster.processes_per_host, _all_ranks(cluster)
     why = "as in the container"
     if cluster.contract == "modeltrainer" and len(cluster.hosts) > 1:
@@ -191,10 +193,28 @@ def _mpirun(cluster: Cluster, program: Program, folder: Path) -> Launch:
         rank_command = [*program.interpreter, "-m", "mpi4py", *program.target, *program.arguments]
     command = ["mpirun", "-np", str(len(ranks)), "--allow-run-as-root", "--oversubscribe", "-bind-to", "none"]
     command += ["-mca", "orte_abort_on_non_zero_status", "1", "-mca", "btl_vader_single_copy_mechanism", "none"]
+    if network is not None:
+        command += _across(cluster, network, folder)
     shim = _rank_shim(folder, rank_command, "--processes-per-host", str(count), "--restore-hosts")
-    # Open MPI wants short paths for its sockets, and one folder per job.
-    reason = f"one mpirun for all hosts of this machine, {len(ranks)} process(es), {why}"
+    where = "all hosts of this machine" if network is None else "all hosts, from the first"
+    reason = f"one mpirun for {where}, {len(ranks)} process(es), {why}"
     return Launch("mpirun", reason, {0: [([*command, *shim], {})]}, ranks)
+
+
+def _across(cluster: Cluster, network: Network, folder: Path) -> list[str]:
+    """Mpirun's options to reach the other hosts: a script that enters a namespace stands for ssh."""
+    agent = folder / "agent"
+    cases = "".join(
+        f'{host}) exec {shlex.join(host_shim(("sh", "-c"), host, network))} "$*" ;;\n' for host in cluster.hosts
+    )
+    agent.write_text(f"#!/bin/sh\nhost=$1\nshift\ncase $host in\n{cases}esac\n")
+    agent.chmod(0o700)
+    slots = ",".join(f"{host}:{cluster.processes_per_host}" for host in cluster.hosts)
+    options = ["--host", slots, "--leave-session-attached", "-mca", "plm_rsh_agent", str(agent)]
+    options += ["-mca", "plm_rsh_no_tree_spawn", "1"]
+    for part in ("btl", "oob"):
+        options += ["-mca", f"{part}_tcp_if_include", network.interface]
+    return options
 
 
 def _direct(cluster: Cluster, program: Program, folder: Path, why: str, *, elastic: bool) -> Launch:

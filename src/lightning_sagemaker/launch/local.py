@@ -19,15 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
 
-from lightning_sagemaker.launch import modeltrainer, toolkit
-from lightning_sagemaker.launch.contract import (
-    MAX_HYPERPARAMETERS,
-    MAX_NAME,
-    MAX_VALUE,
-    Cluster,
-    Folders,
-    write_atomically,
-)
+from lightning_sagemaker.launch import checks, modeltrainer, toolkit
+from lightning_sagemaker.launch.contract import MASTER_PORT, Cluster, Folders, write_atomically
 from lightning_sagemaker.launch.hosts import (
     gpu_variables,
     host_environment,
@@ -35,13 +28,16 @@ from lightning_sagemaker.launch.hosts import (
     prepare_folders,
     rank_environment,
 )
-from lightning_sagemaker.launch.launchers import LocalClusterError, Program, host_shim, plan_launch
+from lightning_sagemaker.launch.launchers import Program, host_shim, plan_launch
+from lightning_sagemaker.launch.network import Network
+from lightning_sagemaker.launch.network import network as make_network
+from lightning_sagemaker.launch.network import obstacle as network_obstacle
+from lightning_sagemaker.launch.network import parse as parse_network
 from lightning_sagemaker.launch.processes import Failure, Job
 
 DISTRIBUTIONS = ("smddp", "ddp", "torch_distributed", "mpi", "none")
 CONTRACTS: dict[str, ModuleType] = {"toolkit": toolkit, "modeltrainer": modeltrainer}
 
-_CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z_][^=]*)(=(?P<value>.*))?", re.DOTALL)
 _REGION = "us-east-1"
 
@@ -77,6 +73,7 @@ def run_local_cluster(
     channels: Mapping[str, str | os.PathLike[str]] | None = None,
     source_dir: str | os.PathLike[str] | None = None,
     instance_type: str = "ml.p4d.24xlarge",
+    network: str | None = None,
     timeout: float | None = None,
     output: TextIO | None = None,
 ) -> LocalResult:
@@ -96,6 +93,8 @@ def run_local_cluster(
         channels: Channel name -> local folder, linked into ``input/data``.
         source_dir: Copied to each host's code folder, where the program then runs; None runs it in the working directory.
         instance_type: What the hosts are told they are.
+        network: ``netns`` or ``netns:RATE`` (``netns:1gbit``) gives each host a network namespace with an address, a name
+            and a link of that rate. None, and wherever namespaces are not permitted, shares this machine's loopback.
         timeout: Seconds after which everything is stopped.
         output: Where the prefixed lines go; ``sys.stdout`` when None.
 
@@ -103,13 +102,18 @@ def run_local_cluster(
         LocalClusterError: If something in the request is wrong; nothing has been started then.
 
     """
-    _check_names(distribution, contract)
-    _check_counts(hosts, processes_per_host)
+    checks.check_choice("distribution", distribution, DISTRIBUTIONS)
+    checks.check_choice("contract", contract, tuple(CONTRACTS))
+    checks.check_counts(hosts, processes_per_host)
     output = sys.stdout if output is None else output
+    rate = None if network is None else parse_network(network)
+    if network is not None and (reason := network_obstacle()) is not None:
+        _say(output, f"the hosts share this machine's network, because {reason}")
+        network = None
     name = f"local-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    place = _make_root(Path("runs", name) if root is None else Path(root))
-    code = None if source_dir is None else _check_folder("The source directory", source_dir)
-    sources = {channel: _check_folder(f"Channel {channel!r}", path) for channel, path in (channels or {}).items()}
+    place = checks.make_root(Path("runs", name) if root is None else Path(root))
+    code = None if source_dir is None else checks.check_folder("The source directory", source_dir)
+    sources = {channel: checks.check_folder(f"Channel {channel!r}", path) for channel, path in (channels or {}).items()}
     module = CONTRACTS[contract]
     program = Program.parse(command, code or Path.cwd())
     program, values = with_hyperparameters(program, dict(hyperparameters or {}), module)
@@ -121,9 +125,9 @@ def run_local_cluster(
         distribution=distribution,
         contract=contract,
         instance_type=instance_type,
-        network_interface="eth0" if os.path.exists("/sys/class/net/eth0") else "lo",
-        main_address="127.0.0.1",
-        main_port=_free_port(),
+        network_interface="eth0" if network or os.path.exists("/sys/class/net/eth0") else "lo",
+        main_address="algo-1" if network else "127.0.0.1",
+        main_port=MASTER_PORT if network else _free_port(),
         entry_point=program.entry_point,
         arguments=program.arguments,
         code=Path.cwd(),
@@ -133,13 +137,11 @@ def run_local_cluster(
         region=os.environ.get("AWS_REGION", _REGION),
         environment=dict(environment or {}),
     )
-    _check_limits(cluster)
-    problem = module.check(cluster)
-    if problem is not None:
-        raise LocalClusterError(problem)
-    with tempfile.TemporaryDirectory(prefix="lightning-sagemaker-") as folder:
-        run = _Run(cluster, program, module, place, Path(folder), output, code, sources, visible)
-        return run.execute(timeout)
+    checks.check_limits(cluster, module)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lightning-sagemaker-")))
+        joined = stack.enter_context(make_network(cluster.hosts, rate)) if network else None
+        return _Run(cluster, program, module, place, folder, output, code, sources, visible, joined).execute(timeout)
 
 
 @dataclass(frozen=True)
@@ -155,11 +157,14 @@ class _Run:
     code: Path | None
     sources: Mapping[str, Path]
     visible_gpus: list[str]
+    network: Network | None
 
     def execute(self, timeout: float | None) -> LocalResult:
-        launch = plan_launch(self.cluster, self.program, self.folder)
+        launch = plan_launch(self.cluster, self.program, self.folder, self.network)
         names = self.cluster.hosts
         _say(self.output, f"{len(names)} simulated host(s) in {self.root}; {launch.reason}")
+        if self.network is not None:
+            _say(self.output, f"each host has a network of its own, {self.network.rate or 'not limited'} outwards")
         if self.visible_gpus and not self.cluster.gpus_per_host:
             _say(
                 self.output,
@@ -172,7 +177,8 @@ class _Run:
         try:
             for index, commands in launch.commands.items():
                 for command, variables in commands:
-                    job.start(names[index], host_shim(command), environments[index] | variables, self._cwd(index))
+                    first = host_shim(command, names[index], self.network)
+                    job.start(names[index], first, environments[index] | variables, self._cwd(index))
         finally:
             failure = job.wait(timeout)
         if failure is not None:
@@ -209,9 +215,7 @@ class _Run:
             self.output.write(f"{prefix} | {line}\n")
         self.output.flush()
         path = Folders(self.root / failure.host).failure
-        if (
-            not path.exists() or not path.stat().st_size
-        ):  # a script's own words are better, and SageMaker keeps them too
+        if not path.exists() or not path.stat().st_size:  # a script's own words are better; SageMaker keeps them too
             write_atomically(path, failure_text(where, failure.last_lines))
 
 
@@ -257,58 +261,6 @@ def _decode(text: str) -> Any:
 
 def _not_json(name: str) -> None:
     raise ValueError(name)
-
-
-def _check_names(distribution: str, contract: str) -> None:
-    for what, given, known in (("distribution", distribution, DISTRIBUTIONS), ("contract", contract, tuple(CONTRACTS))):
-        if given not in known:
-            raise LocalClusterError(f"{what}={given!r} is not known. HINT: choose one of {', '.join(known)}.")
-
-
-def _check_counts(hosts: int, processes_per_host: int) -> None:
-    for what, given in (("hosts", hosts), ("processes_per_host", processes_per_host)):
-        if given < 1:
-            raise LocalClusterError(f"{what}={given} was set. HINT: it counts from 1.")
-
-
-def _make_root(root: Path) -> Path:
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=root):
-            pass
-    except OSError as error:
-        raise LocalClusterError(
-            f"The hosts' folders cannot be made in {str(root)!r}: {error.strerror}. HINT: choose another --root."
-        ) from error
-    return root.resolve()
-
-
-def _check_folder(what: str, path: str | os.PathLike[str]) -> Path:
-    if not os.path.isdir(path):
-        raise LocalClusterError(
-            f"{what} was set to {os.fspath(path)!r}, which is no folder. HINT: give an existing one."
-        )
-    return Path(path).resolve()
-
-
-def _check_limits(cluster: Cluster) -> None:
-    """CreateTrainingJob's own limits: a rehearsal that passes must not be refused there."""
-    values = CONTRACTS[cluster.contract].hyperparameters_file(cluster)
-    if len(values) > MAX_HYPERPARAMETERS:
-        raise LocalClusterError(
-            f"{len(values)} hyperparameters were given, SageMaker takes {MAX_HYPERPARAMETERS}. HINT: pass a file."
-        )
-    for name, value in values.items():
-        if len(name) > MAX_NAME or len(value) > MAX_VALUE:
-            raise LocalClusterError(
-                f"Hyperparameter {name[:MAX_NAME]!r} has {len(value)} characters, SageMaker takes {MAX_VALUE} (and"
-                f" {MAX_NAME} in a name). HINT: pass a file."
-            )
-    for name in cluster.channels:
-        if not _CHANNEL_NAME.fullmatch(name):
-            raise LocalClusterError(
-                f"Channel {name!r} was set. HINT: SageMaker takes 1 to 64 letters, digits, dots, dashes and underscores."
-            )
 
 
 def _visible_gpus() -> list[str]:

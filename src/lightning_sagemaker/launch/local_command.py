@@ -34,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable; repeatable")
     parser.add_argument("--instance-type", default="ml.p4d.24xlarge", metavar="TYPE", help="default: ml.p4d.24xlarge")
+    parser.add_argument(
+        "--network",
+        metavar="netns[:RATE]",
+        help="each host in a network namespace, its link limited to RATE (1gbit); root",
+    )
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="stop everything after that long")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="python train.py --epochs 1")
 
@@ -55,6 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
             channels=_pairs("--channel", arguments.channel),
             source_dir=arguments.source_dir,
             instance_type=arguments.instance_type,
+            network=arguments.network,
             timeout=arguments.timeout,
         )
     except LocalClusterError as error:

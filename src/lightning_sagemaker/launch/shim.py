@@ -15,6 +15,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import sys
 import time
 
@@ -126,6 +127,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("role", choices=("host", "rank"))
     parser.add_argument("--grace", type=float, help="seconds between SIGTERM and SIGKILL, for a host")
+    parser.add_argument("--hostname", help="of a host with a name space of its own")
     parser.add_argument("--folder", help="the simulator's own folder: host-K.json, rank-R.out, control")
     parser.add_argument("--processes-per-host", type=int)
     parser.add_argument("--node-rank", type=int, help="for a host without a launcher: its one process is its only rank")
@@ -133,6 +135,8 @@ def main() -> int:
     split = sys.argv.index("--")
     arguments, command = parser.parse_args(sys.argv[1:split]), sys.argv[split + 1 :]
     if arguments.role == "host":
+        if arguments.hostname is not None:
+            socket.sethostname(arguments.hostname)
         prctl(_PR_SET_CHILD_SUBREAPER, 1)
         status = supervise(command, dict(os.environ), arguments.grace)
         kill_descendants()

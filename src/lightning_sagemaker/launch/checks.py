@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a request for a simulated job, said before anything is started."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from lightning_sagemaker.launch.contract import MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE, Cluster, LocalClusterError
+
+_CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def check_choice(what: str, given: str, known: Sequence[str]) -> None:
+    """Check that ``given`` is one of ``known``."""
+    if given not in known:
+        raise LocalClusterError(f"{what}={given!r} is not known. HINT: choose one of {', '.join(known)}.")
+
+
+def check_counts(hosts: int, processes_per_host: int) -> None:
+    """Check that there is something to run."""
+    for what, given in (("hosts", hosts), ("processes_per_host", processes_per_host)):
+        if given < 1:
+            raise LocalClusterError(f"{what}={given} was set. HINT: it counts from 1.")
+
+
+def make_root(root: Path) -> Path:
+    """Make the folder of the job and check that it can be written to."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        raise LocalClusterError(
+            f"The hosts' folders cannot be made in {str(root)!r}: {error.strerror}. HINT: choose another --root."
+        ) from error
+    return root.resolve()
+
+
+def check_folder(what: str, path: str | os.PathLike[str]) -> Path:
+    """The absolute path of an existing folder."""
+    if not os.path.isdir(path):
+        raise LocalClusterError(
+            f"{what} was set to {os.fspath(path)!r}, which is no folder. HINT: give an existing one."
+        )
+    return Path(path).resolve()
+
+
+def check_limits(cluster: Cluster, module: ModuleType) -> None:
+    """SageMaker's own limits, and what ``module``'s containers cannot run: a rehearsal that passes must not fail there."""
+    values = module.hyperparameters_file(cluster)
+    if len(values) > MAX_HYPERPARAMETERS:
+        raise LocalClusterError(
+            f"{len(values)} hyperparameters were given, SageMaker takes {MAX_HYPERPARAMETERS}. HINT: pass a file."
+        )
+    for name, value in values.items():
+        if len(name) > MAX_NAME or len(value) > MAX_VALUE:
+            raise LocalClusterError(
+                f"Hyperparameter {name[:MAX_NAME]!r} has {len(value)} characters, SageMaker takes {MAX_VALUE} (and"
+                f" {MAX_NAME} in a name). HINT: pass a file."
+            )
+    for name in cluster.channels:
+        if not _CHANNEL_NAME.fullmatch(name):
+            raise LocalClusterError(
+                f"Channel {name!r} was set. HINT: SageMaker takes 1 to 64 letters, digits, dots, dashes and underscores."
+            )
+    problem = module.check(cluster)
+    if problem is not None:
+        raise LocalClusterError(problem)
