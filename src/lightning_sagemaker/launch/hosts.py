@@ -14,6 +14,9 @@ from lightning_sagemaker.launch.contract import CONTRACT_NAMES, CONTRACT_PREFIXE
 SMDDPRUN = "LIGHTNING_SAGEMAKER_SMDDPRUN"
 """Asks ``shim.py`` to add what AWS's ``smddprun`` adds to each rank."""
 
+IMAGE = Path(__file__).with_name("image")
+"""What a training image has installed and this machine may not: ``smdistributed``."""
+
 _NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".venv", "runs")
 
 
@@ -68,6 +71,8 @@ def host_environment(cluster: Cluster, module: ModuleType, host: str, folders: F
         "PYTHONUNBUFFERED": "1",
         "SAGEMAKER_BASE_DIR": str(folders.base),
     }
+    path = (variables.get("PYTHONPATH", os.environ.get("PYTHONPATH")), str(IMAGE))
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     return variables
 
 

@@ -92,7 +92,7 @@ def _find_beside(name: str) -> ModuleSpec | None:
     parent, _, _ = name.rpartition(".")
     if not parent:
         return PathFinder.find_spec(name)
+    loaded = sys.modules.get(parent)
     found = _find_beside(parent)
-    if found is None or found.submodule_search_locations is None:
-        return None
-    return PathFinder.find_spec(name, list(found.submodule_search_locations))
+    path = getattr(loaded, "__path__", None) or (found and found.submodule_search_locations)
+    return PathFinder.find_spec(name, list(path)) if path else None

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What AWS's training images have installed: on the module path of simulated jobs, so that scripts run unchanged."""
+
+from pkgutil import extend_path
+
+from lightning_sagemaker.smdistributed import importer
+
+__path__ = extend_path(__path__, __name__)  # AWS's libraries, where one is installed, are found through here
+importer.install()
