@@ -16,6 +16,7 @@ from types import CodeType, ModuleType
 
 import lightning_sagemaker
 from lightning_sagemaker.job import Launcher, SageMakerJob
+from lightning_sagemaker.smdistributed import importer
 
 _COMMAND = "LIGHTNING_SAGEMAKER_MAIN"
 """``PID:TARGET`` for the processes that Lightning starts from this one: it repeats ``sys.argv[1:]`` only."""
@@ -36,6 +37,7 @@ def main(arguments: list[str]) -> None:
             target, arguments = os.path.abspath(arguments[0]), arguments[1:]
     os.environ[_COMMAND] = f"{os.getpid()}:{target}"
     lightning_sagemaker._on_import.register_with_lightning()
+    importer.install()  # scripts written for AWS's images import smdistributed
     _set_trainer_defaults(SageMakerJob.from_environment())
     _run(target, arguments)
 
