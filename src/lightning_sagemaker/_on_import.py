@@ -16,6 +16,9 @@ from types import ModuleType
 _TRIGGERS = ("lightning.pytorch", "pytorch_lightning")
 """Once one of these has been executed, its strategy registries and base classes are complete."""
 
+_BRIDGE = "lightning_sagemaker._lightning"
+"""Loads one of them itself when a script imports from this package first; it must then be complete before anything else."""
+
 
 def register_with_lightning() -> None:
     """Register the strategies now if Lightning is loaded, else as soon as it is. Idempotent."""
@@ -26,11 +29,16 @@ def register_with_lightning() -> None:
 
 
 def _is_loaded(name: str) -> bool:
-    module = sys.modules.get(name)
-    return module is not None and not getattr(module.__spec__, "_initializing", False)
+    return name in sys.modules and not _is_loading(name)
 
 
-def _register() -> None:
+def _is_loading(name: str) -> bool:
+    return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))
+
+
+def _register(executed: str | None = None) -> None:
+    if executed != _BRIDGE and _is_loading(_BRIDGE):
+        return  # the bridge has asked for Lightning: register when it is done
     from lightning_sagemaker import registry
 
     registry.register()
@@ -42,7 +50,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in _TRIGGERS:
+        if fullname not in (*_TRIGGERS, _BRIDGE):
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(fullname, path, target)
@@ -58,6 +66,6 @@ def _call_after(loader: importlib.abc.Loader) -> None:
 
     def execute_then_register(module: ModuleType) -> None:
         execute(module)
-        _register()
+        _register(module.__name__)
 
     loader.exec_module = execute_then_register  # type: ignore[method-assign]

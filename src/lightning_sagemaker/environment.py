@@ -135,18 +135,3 @@ class SageMakerEnvironment(ClusterEnvironment):
     def teardown(self) -> None:
         if not self.launched:
             os.environ.pop("WORLD_SIZE", None)  # set by Lightning's launcher; stale once the processes are done
-
-
-def announce_rank() -> None:
-    """Tell Lightning's rank-zero logging which rank this is, before any Trainer exists.
-
-    Under mpirun none of the variables that Lightning looks at is set, and every rank would log as rank zero.
-    """
-    try:
-        job = SageMakerJob.from_environment()
-    except SageMakerJobError:
-        return  # the Trainer says what is wrong; an import must not fail for it
-    if job.global_rank is not None:
-        rank_zero_only.rank = job.global_rank
-    elif job.node_rank > 0:  # Lightning starts the processes; until then only the first host may speak
-        rank_zero_only.rank = job.node_rank

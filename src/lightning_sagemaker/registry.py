@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NamedTuple
 
-from lightning_sagemaker import _lightning
-from lightning_sagemaker.environment import announce_rank
-from lightning_sagemaker.strategies.fabric import FabricSMDDPStrategy, fabric_sagemaker_strategy
-from lightning_sagemaker.strategies.smddp import SMDDPStrategy, sagemaker_strategy
+from lightning_sagemaker.rank import announce_rank
 
 
 class _Entry(NamedTuple):
     name: str
-    trainer: Callable[..., Any]
-    fabric: Callable[..., Any]
+    trainer: str  # a name in strategies/smddp.py
+    fabric: str  # a name in strategies/fabric.py
     description: str
     arguments: dict[str, Any]
 
@@ -26,17 +24,17 @@ _FIND_UNUSED = "find_unused_parameters"
 STRATEGIES = (
     _Entry(
         "sagemaker",
-        sagemaker_strategy,
-        fabric_sagemaker_strategy,
+        "sagemaker_strategy",
+        "fabric_sagemaker_strategy",
         "What the SageMaker job asked for and this machine can do",
         {},
     ),
-    _Entry("smddp", SMDDPStrategy, FabricSMDDPStrategy, _SMDDP, {}),
+    _Entry("smddp", "SMDDPStrategy", "FabricSMDDPStrategy", _SMDDP, {}),
     *(
         _Entry(
             f"smddp_{_FIND_UNUSED}_{str(value).lower()}",
-            SMDDPStrategy,
-            FabricSMDDPStrategy,
+            "SMDDPStrategy",
+            "FabricSMDDPStrategy",
             f"`smddp` with `{_FIND_UNUSED}={value}`",
             {_FIND_UNUSED: value},
         )
@@ -47,10 +45,21 @@ STRATEGIES = (
 
 def register() -> None:
     """Enter the strategies in the Trainer's and Fabric's registries. Idempotent."""
+    from lightning_sagemaker import _lightning
+
     for entry in STRATEGIES:
-        for registry, factory in (
-            (_lightning.StrategyRegistry, entry.trainer),
-            (_lightning.STRATEGY_REGISTRY, entry.fabric),
+        for registry, module, name in (
+            (_lightning.StrategyRegistry, "smddp", entry.trainer),
+            (_lightning.STRATEGY_REGISTRY, "fabric", entry.fabric),
         ):
-            registry.register(entry.name, factory, entry.description, override=True, **entry.arguments)
+            registry.register(entry.name, _factory(module, name), entry.description, override=True, **entry.arguments)
     announce_rank()
+
+
+def _factory(module: str, name: str) -> Callable[..., Any]:
+    """Makes the strategy when it is asked for, and loads it only then: registering happens in the midst of imports."""
+
+    def build(**kwargs: Any) -> Any:
+        return getattr(import_module(f"lightning_sagemaker.strategies.{module}"), name)(**kwargs)
+
+    return build

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever is imported first: the names are registered, with the Lightning that the script uses, and nothing is slow."""
+
+import subprocess
+import sys
+
+import pytest
+
+CHECK = """
+import importlib, sys
+name = "lightning.pytorch" if "lightning" in sys.modules or "pytorch_lightning" not in sys.modules else "pytorch_lightning"
+package = importlib.import_module(name)
+strategy = package.Trainer(strategy="smddp", accelerator="cpu", logger=False).strategy
+assert isinstance(strategy, package.strategies.DDPStrategy), type(strategy).__mro__
+assert type(strategy).__name__ == "SMDDPStrategy"
+fabric = importlib.import_module("lightning.fabric" if name == "lightning.pytorch" else "lightning_fabric")
+assert type(fabric.Fabric(strategy="smddp", accelerator="cpu").strategy).__name__ == "FabricSMDDPStrategy"
+print(name)
+"""
+ORDERS = {
+    "from lightning_sagemaker import SMDDPStrategy": "lightning.pytorch",
+    "import lightning_sagemaker.environment": "lightning.pytorch",
+    "import lightning_sagemaker; import lightning.fabric": "lightning.pytorch",
+    "import lightning.pytorch; import lightning_sagemaker": "lightning.pytorch",
+    "import pytorch_lightning; import lightning_sagemaker": "pytorch_lightning",
+    "import lightning_sagemaker; import pytorch_lightning": "pytorch_lightning",
+}
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("first", ORDERS)
+def test_any_order_of_imports(first):
+    done = python(f"{first}\n{CHECK}")
+    assert done.stdout.split()[-1:] == [ORDERS[first]], done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import lightning_sagemaker",
+        "import lightning_sagemaker.launch",
+        "from lightning_sagemaker import SageMakerJob, select_strategy; select_strategy(SageMakerJob.from_environment())",
+        "from lightning_sagemaker import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass",
+        "from lightning_sagemaker import cli\ntry: cli.main(['local', '--help'])\nexcept SystemExit: pass",
+    ],
+)
+def test_what_needs_neither_torch_nor_lightning_loads_neither(code):
+    timed = f"import time; begin = time.perf_counter()\n{code}\nimport sys; print(time.perf_counter() - begin, *sys.modules)"
+    done = python(timed)
+    seconds, *loaded = done.stdout.splitlines()[-1].split()
+    assert not {"torch", "lightning", "pytorch_lightning", "transformers", "sagemaker"} & set(loaded), done.stderr
+    assert float(seconds) < 0.5
+
+
+def test_every_public_name_resolves():
+    code = (
+        "import lightning_sagemaker as p; print(len([getattr(p, n) for n in p.__all__]), set(dir(p)) >= set(p.__all__))"
+    )
+    assert python(code).stdout.split() == ["15", "True"]
+
+
+def test_an_unknown_name():
+    done = python("import lightning_sagemaker; lightning_sagemaker.nothing")
+    assert "has no attribute 'nothing'" in done.stderr
