@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documents say is so: commands parse, links lead somewhere, YAML and Python examples are well-formed."""
+
+import ast
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lightning_sagemaker import cli
+from tests.conftest import ROOT
+
+TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=30).stdout.split()
+DOCUMENTS = sorted(Path(ROOT, name) for name in TRACKED if name.endswith(".md")) or sorted(ROOT.glob("**/*.md"))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    return [
+        (path.name, code) for path in DOCUMENTS for kind, code in FENCE.findall(path.read_text()) if kind == language
+    ]
+
+
+def commands() -> list[str]:
+    lines = [line for kind in ("", "bash") for _, code in blocks(kind) for line in code.splitlines()]
+    named = [line.removeprefix("$ ").removeprefix("sudo ").partition(" #")[0].strip() for line in lines]
+    return sorted({line for line in named if line.startswith(("lightning-sagemaker ", "make "))})
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_exists(line):
+    """Each is parsed by the program's own parser; recipes' arguments are tested with the recipes."""
+    program, *arguments = shlex.split(line)
+    if program == "make":
+        targets = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert set(arguments) <= set(targets)
+    else:
+        assert callable(cli.build_parser().parse_args(arguments).main)
+
+
+def test_the_readme_has_exactly_two_set_up_commands():
+    first = FENCE.search((ROOT / "README.md").read_text())
+    assert [line.split()[:2] for line in first[2].splitlines()] == [["make", "demo"], ["make", "test"]]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if "://" not in target and not target.startswith("#"):
+            assert (path.parent / target.partition("#")[0]).exists(), target
+
+
+@pytest.mark.parametrize(("name", "code"), blocks("python"))
+def test_python_examples_parse(name, code):
+    ast.parse(code)
+
+
+@pytest.mark.parametrize(("name", "code"), blocks("yaml"))
+def test_yaml_examples_parse(name, code):
+    assert yaml.safe_load(code)
+
+
+@pytest.mark.parametrize("name", [name for name in TRACKED if name.endswith((".yaml", ".yml"))])
+def test_every_yaml_file_parses(name):
+    assert yaml.safe_load((ROOT / name).read_text())
+
+
+def test_files_stay_short():
+    """One idea per file: about 300 lines at most in what is shipped."""
+    long = {name: len((ROOT / name).read_text().splitlines()) for name in TRACKED if name.endswith(".py")}
+    assert {name: lines for name, lines in long.items() if lines > 330 and not name.startswith("tests/")} == {}
