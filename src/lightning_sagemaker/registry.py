@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from lightning_sagemaker.collectives import ending
 from lightning_sagemaker.rank import announce_rank
 
 
@@ -47,6 +48,7 @@ def register() -> None:
     """Enter the strategies in the Trainer's and Fabric's registries. Idempotent."""
     from lightning_sagemaker import _lightning
 
+    ending.register()
     for entry in STRATEGIES:
         for registry, module, name in (
             (_lightning.StrategyRegistry, "smddp", entry.trainer),

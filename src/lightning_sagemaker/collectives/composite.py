@@ -41,13 +41,11 @@ class CompositeProcessGroup(NativeBackedGroup):
 
     """
 
+    backend_name = COMPOSITE_BACKEND
+
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, engine: Any = None) -> None:
         super().__init__(store, rank, size, timeout)
         self.engine = engine
-
-    def getBackendName(self) -> str:  # the name that torch's C++ side calls
-        """Name of this group in torch's messages."""
-        return COMPOSITE_BACKEND
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
         """All-reduce in place: floating-point sums (which gradients are) by the engine, anything else by gloo or nccl.

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import atexit
-import sys
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -18,6 +15,8 @@ from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
     ProcessGroupGloo,
     _create_work_from_future,
 )
+
+from lightning_sagemaker.collectives import ending
 
 TRAMPOLINED = (
     "all_gather_single_coalesced",
@@ -42,10 +41,6 @@ the GIL while it holds the lock that the collective waits for. Two names of one 
 """
 
 
-_LAST_PAUSE = 0.05
-"""Seconds in which idle Python lets other threads take the GIL, some microseconds each, before the process ends."""
-
-
 class NativeBackedGroup(ProcessGroup):
     """A process group whose collectives all go to ``native``, torch's own group over gloo and nccl; to be subclassed.
 
@@ -57,8 +52,12 @@ class NativeBackedGroup(ProcessGroup):
 
     """
 
+    backend_name = "native"
+    """Name of the backend in ``torch.distributed``."""
+
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
+        ending.register(self.backend_name)
         backends = {"cpu": _make_gloo(dist.PrefixStore("gloo", store), rank, size, timeout)}
         if torch.cuda.is_available() and dist.is_nccl_available():
             backends["cuda"] = _make_nccl(dist.PrefixStore("nccl", store), rank, size, timeout)
@@ -66,6 +65,10 @@ class NativeBackedGroup(ProcessGroup):
         for group in (self.native, self):  # in this one too, for the collectives that torch does not look up in Python
             for device, backend in backends.items():
                 group._register_backend(torch.device(device), _backend_type(backend), backend)
+
+    def getBackendName(self) -> str:  # the name that torch's C++ side calls
+        """Name of this group in torch's messages."""
+        return self.backend_name
 
     def average(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         """Mean by gloo, which has no ``ReduceOp.AVG`` in every torch: the sum, divided when it has arrived.
@@ -84,21 +87,6 @@ class NativeBackedGroup(ProcessGroup):
 
         work: dist.Work = _create_work_from_future(self.native.allreduce(tensors, opts).get_future().then(divide))
         return work
-
-
-@atexit.register
-def _destroy_before_python_ends() -> None:
-    """Let gloo's threads free their last tensors while they can take the GIL.
-
-    A thread that asks for it later is ended by Python, and the process with it ("terminate called without an active
-    exception"). Destroying the group is not enough where a live DDP module holds it, hence the pause. After an error the
-    group stays: a collective that the other processes never join would keep the failed process from ending.
-    """
-    if not dist.is_available() or not dist.is_initialized() or not isinstance(dist.group.WORLD, NativeBackedGroup):
-        return
-    if getattr(sys, "last_value", None) is None:
-        dist.destroy_process_group()
-    time.sleep(_LAST_PAUSE)
 
 
 def _forward(name: str) -> Callable[..., Any]:

@@ -65,13 +65,11 @@ class SMDDPProcessGroup(NativeBackedGroup):
 
     """
 
+    backend_name = "smddp"
+
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(store, rank, size, timeout)
         self._strict = is_strict()
-
-    def getBackendName(self) -> str:  # the name that torch's C++ side calls
-        """Name of this group in torch's messages."""
-        return "smddp"
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
         """All-reduce in place.
