@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recipe from the command line to the model folder, on one process and on two."""
+"""The recipe from the command line to the model folder, on one process and on two simulated hosts."""
 
 import argparse
 import csv
+import io
 import json
 import shutil
 import sys
@@ -12,9 +13,10 @@ import torch
 import yaml
 
 from lightning_sagemaker import recipe_command
+from lightning_sagemaker.launch import run_local_cluster
 from lightning_sagemaker.recipes._common import RecipeCLI
 from lightning_sagemaker.recipes.albert_mlm.recipe import RECIPE
-from tests.conftest import ROOT, run_bounded, torchrun
+from tests.conftest import ROOT, run_bounded
 
 STEPS = 12
 TRAIN = ROOT / "recipes" / "albert_mlm" / "train.py"
@@ -26,7 +28,18 @@ GOLDEN = {1: 5.3091, 4: 5.0174, 8: 4.6478, 12: 4.7261}
 def arguments(text_file, run, *more):
     data = ["--text", text_file, "--cache_dir", text_file.parent / "cache", "--vocab_size", 300]
     data += ["--sequence_length", 32, "--global_batch_size", 16, "--data.val_fraction", 0.2]
-    training = ["--max_steps", STEPS, "--log_every_n_steps", 1, "--warmup_steps", 2, "--run_dir", run]
+    training = [
+        "--precision",
+        "32-true",
+        "--max_steps",
+        STEPS,
+        "--log_every_n_steps",
+        1,
+        "--warmup_steps",
+        2,
+        "--run_dir",
+        run,
+    ]
     return [str(word) for word in ["--config", "tiny.yaml", *data, *training, *more]]
 
 
@@ -44,13 +57,18 @@ def one_process(text_file, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def two_processes(text_file, tmp_path_factory, one_process):
+def two_hosts(text_file, tmp_path_factory, one_process):
+    """The same global batch on two simulated hosts with SMDDP, in two micro-batches on each."""
     run = tmp_path_factory.mktemp("two")
-    baseline = one_process / "output" / "throughput.json"
-    parallel = ["--strategy", "ddp", "--devices", 2, "--gradient_accumulation_steps", 2, "--baseline", baseline]
+    parallel = ["--gradient_accumulation_steps", 2, "--baseline", one_process / "output" / "throughput.json"]
     parallel += ["--val_check_interval", 12]  # counted in micro-batches: step 6, as with one process
-    result = torchrun(TRAIN, *arguments(text_file, run, *parallel), processes=2)
-    return run, result.stdout
+    command = [sys.executable, str(TRAIN), *arguments(text_file, run, *parallel)]
+    output = io.StringIO()
+    job = run_local_cluster(
+        command, hosts=2, distribution="smddp", root=tmp_path_factory.mktemp("hosts"), timeout=240, output=output
+    )
+    assert job.returncode == 0, output.getvalue()[-6000:]
+    return run, output.getvalue()
 
 
 def test_losses_are_those_recorded(one_process):
@@ -58,8 +76,8 @@ def test_losses_are_those_recorded(one_process):
     assert {step: losses[step] for step in GOLDEN} == pytest.approx(GOLDEN, abs=0.02)
 
 
-def test_two_processes_with_accumulation_equal_one(one_process, two_processes):
-    run, _ = two_processes
+def test_two_hosts_with_accumulation_equal_one_process(one_process, two_hosts):
+    run, _ = two_hosts
     one, two = history(one_process, "loss"), history(run, "loss")
     assert list(one) == list(two) == list(range(1, STEPS + 1))
     assert two == pytest.approx(one, abs=1e-4)
@@ -67,10 +85,11 @@ def test_two_processes_with_accumulation_equal_one(one_process, two_processes):
         assert history(run, name) == pytest.approx(history(one_process, name), rel=1e-4)
 
 
-def test_one_line_for_each_step_from_rank_zero_only(two_processes):
-    _, output = two_processes
+def test_one_line_for_each_step_from_rank_zero_only(two_hosts):
+    _, output = two_hosts
     for step in range(1, STEPS + 1):
-        lines = [line for line in output.splitlines() if line.startswith(f"step={step} ") and " loss=" in line]
+        mark = f"algo-1 [0] | step={step} "
+        lines = [line for line in output.splitlines() if line.startswith(mark) and " loss=" in line]
         assert len(lines) == 1, output
     assert "scaling_efficiency=" in output
 
@@ -88,10 +107,11 @@ def test_model_folder_is_loaded_by_transformers(one_process):
     torch.testing.assert_close(model.albert.embeddings.word_embeddings.weight.data, trained, atol=0, rtol=0)
 
 
-def test_metrics_and_configuration_are_kept(one_process, two_processes):
+def test_metrics_and_configuration_are_kept(one_process, two_hosts):
     one = json.loads((one_process / "output" / "metrics.json").read_text())
-    two = json.loads((two_processes[0] / "output" / "metrics.json").read_text())
-    assert (one["steps"], one["processes"], two["processes"]) == (STEPS, 1, 2)
+    two = json.loads((two_hosts[0] / "output" / "metrics.json").read_text())
+    assert (one["steps"], one["processes"], two["processes"], two["nodes"]) == (STEPS, 1, 2, 2)
+    assert (one["strategy"], two["strategy"]) == ("SingleDeviceStrategy", "SMDDPStrategy")
     assert one["samples_per_second"] > 0
     assert two["val_loss"] == pytest.approx(one["val_loss"], rel=1e-4)
     assert (
