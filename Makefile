@@ -7,7 +7,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint type bench clean
+.PHONY: help demo test test-slow containers lint type bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,11 @@ test: $(VENV)/dev ## install into .venv and run the tests that CI runs
 
 test-slow: $(VENV)/dev ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+containers: $(VENV)/dev ## install AWS's own container programs, to which `make test` then compares the simulated cluster
+	rm -rf .containers
+	$(PIP_INSTALL) --no-deps --target .containers/toolkit -r tests/launch/toolkit.txt
+	$(PIP_INSTALL) --no-deps --target .containers/sdk sagemaker-train==1.27.0
 
 lint: $(VENV)/dev ## ruff, check and format
 	$(BIN)/python -m ruff check .

@@ -128,6 +128,13 @@ def test_the_exit_code_is_the_failing_ranks(tmp_path, script):
     assert "rank 0 failed with exit code 7 on algo-1; every other process was stopped" in output
 
 
+def test_torchrun_refuses_the_names_that_it_refuses_in_the_container(tmp_path, script):
+    """It takes a script's --log for the beginning of its own --log-dir or --logs-specs."""
+    result, output = run([*script(REPORT), "--log", "1"], tmp_path, hosts=1, distribution="torch_distributed")
+    assert result.returncode == 2
+    assert "ambiguous option: --log could match" in output
+
+
 def test_a_scripts_own_words_stay_in_the_failure_file(tmp_path, script):
     text = "import os, sys; open(os.environ['SM_OUTPUT_DIR'] + '/failure', 'w').write('my words'); sys.exit(3)"
     result, _ = run(script(text), tmp_path, hosts=1, distribution="none")

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's script on a simulated cluster: ``worker.py --out DIR`` trains and writes ``DIR/rank-R.json``."""
+"""A user's script on a cluster: it trains and writes ``rank-R.json`` into ``--out``, or into the job's output folder."""
 
 import argparse
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 
 import torch
@@ -64,12 +65,13 @@ def fabric_facts(strategy: str) -> dict[str, object]:
     }
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--out", type=Path, required=True)
+variables, arguments = dict(os.environ), sys.argv[1:]
+parser = argparse.ArgumentParser(allow_abbrev=False)
+parser.add_argument("--out", type=Path)
 parser.add_argument("--strategy", default="sagemaker")
 parser.add_argument("--devices", default="auto")
 parser.add_argument("--twins", action="store_true", help="Fabric and refusals as well")
-options = parser.parse_args()
+options, _ = parser.parse_known_args()  # the rest stands for hyperparameters
 early_rank = lightning_sagemaker._lightning.rank_zero_only.rank
 result = {"refusals": refusals(options.strategy)} if options.twins else {}
 quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
@@ -97,9 +99,15 @@ result |= {
     "simulated": job.simulated,
     "hostname": socket.gethostname(),
     "address": job.main_address,
-    "root": os.environ["SAGEMAKER_BASE_DIR"],
+    "hyperparameters": dict(job.hyperparameters),
+    "channels": sorted(job.channels),
+    "root": os.environ.get("SAGEMAKER_BASE_DIR"),
+    "variables": variables,
+    "argv": arguments,
+    "cwd": os.getcwd(),
 }
 if options.twins:
     result["fabric"] = fabric_facts(options.strategy)
-options.out.mkdir(parents=True, exist_ok=True)
-(options.out / f"rank-{trainer.global_rank}.json").write_text(json.dumps(result))
+out = options.out or job.output_dir
+out.mkdir(parents=True, exist_ok=True)
+(out / f"rank-{trainer.global_rank}.json").write_text(json.dumps(result))

@@ -171,13 +171,16 @@ def _plain(cluster: Cluster, program: Program, folder: Path) -> Launch:
 def _torchrun(cluster: Cluster, program: Program, folder: Path) -> Launch:
     hosts, count = len(cluster.hosts), str(cluster.processes_per_host)
     commands: dict[int, list[tuple[list[str], dict[str, str]]]] = {}
+    script = folder / "rank"
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(_rank_shim(folder, (), "--processes-per-host", count))} "$@"\n')
+    script.chmod(0o700)
     for index in range(hosts):
         command = [program.python, "-m", "torch.distributed.run", "--nnodes", str(hosts), "--nproc_per_node", count]
         if hosts > 1:
             command += ["--master_addr", cluster.main_address, "--master_port", str(cluster.main_port)]
             command += ["--node_rank", str(index)]
-        shim = _rank_shim(folder, program.command, "--processes-per-host", count)
-        commands[index] = [([*command, "--no-python", *shim], {})]
+        # The program's arguments stand where the container puts them: torchrun refuses names that it takes for its own.
+        commands[index] = [([*command, "--no-python", str(script), *program.command], {})]
     reason = f"torchrun on each host, {count} process(es) per host, as in the container"
     return Launch("torchrun", reason, commands, _all_ranks(cluster))
 

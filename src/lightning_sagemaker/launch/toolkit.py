@@ -6,8 +6,10 @@ It serves jobs of the SDK 2 estimators, and images whose entry point is the prog
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from importlib import metadata
 from typing import Any
 
 from lightning_sagemaker.launch.contract import (
@@ -149,6 +151,8 @@ def host_environment(cluster: Cluster, host: str, folders: Folders) -> dict[str,
     }
     variables |= {f"SM_CHANNEL_{name.upper()}": path for name, path in facts["channel_input_dirs"].items()}
     variables |= {f"SM_HP_{name.upper()}": value for name, value in cluster.hyperparameters.items()}
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        variables["SM_DLC_TORCH_VERSION"] = metadata.version("torch")
     return {name: _bare(value) for name, value in variables.items()} | _service_variables(cluster, host)
 
 
