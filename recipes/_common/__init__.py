@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recipes share: the command line, the folders of a run, and what is left behind at its end."""
+"""What the recipes share: command line, data and model base classes, and what a run leaves behind at its end.
 
-from lightning_sagemaker.recipes._common.arguments import ArgumentNameError, Names, normalise
-from lightning_sagemaker.recipes._common.cli import Recipe, RecipeCLI
-from lightning_sagemaker.recipes._common.folders import RunFolders
-
-__all__ = ["ArgumentNameError", "Names", "Recipe", "RecipeCLI", "RunFolders", "normalise"]
+Nothing is imported here, so that preparing data needs neither torch nor Lightning.
+"""

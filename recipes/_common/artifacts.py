@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_sagemaker import export_huggingface
 from lightning_sagemaker.callbacks import Throughput
+from lightning_sagemaker.recipes._common.export import model_card, write_serving_code
+from lightning_sagemaker.recipes._common.files import write_text
 from lightning_sagemaker.recipes._common.folders import RunFolders
+from lightning_sagemaker.recipes._common.pictures import training_curves
 
 LAST_CHECKPOINT = "last.ckpt"
 
@@ -20,11 +22,12 @@ LAST_CHECKPOINT = "last.ckpt"
 class RunArtifacts(Callback):
     """Writes the results at the end of a stage.
 
-    After ``fit``: ``last.ckpt``, the model and tokenizer (of ``pl_module.model`` and ``datamodule.load_tokenizer()``)
-    and ``metrics.json``; after ``validate`` and ``test``: ``metrics-STAGE.json``; after ``predict``:
-    ``predictions-RANK.jsonl``, one row per sample.
+    After ``fit``: ``last.ckpt``, the model and tokenizer with a model card and what SageMaker needs to serve them,
+    ``metrics.json`` and ``curves.png``; after ``validate`` and ``test``: ``metrics-STAGE.json``; after each evaluation
+    and after ``predict`` what the module's ``write_evaluation`` and ``write_predictions`` write.
 
     Args:
+        recipe: Its name.
         folders: Of the run.
         throughput: Whose record goes into the metrics.
         save_checkpoint: Whether to write ``last.ckpt``.
@@ -34,11 +37,13 @@ class RunArtifacts(Callback):
 
     def __init__(
         self,
+        recipe: str,
         folders: RunFolders,
         throughput: Throughput,
         save_checkpoint: bool = True,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
+        self._recipe = recipe
         self._folders = folders
         self._throughput = throughput
         self._save_checkpoint = save_checkpoint
@@ -49,26 +54,40 @@ class RunArtifacts(Callback):
         if self._save_checkpoint:
             trainer.save_checkpoint(self._folders.checkpoints / LAST_CHECKPOINT, weights_only=False)
         if trainer.is_global_zero:
-            tokenizer = trainer.datamodule.load_tokenizer()  # type: ignore[attr-defined]
-            export_huggingface(pl_module.model, self._folders.model, tokenizer)  # type: ignore[arg-type]
-            self._write_metrics(trainer, "metrics.json", self._training_facts(trainer))
+            metrics = self._write_metrics(trainer, "metrics.json", self._training_facts(trainer))
+            self._export(trainer, pl_module, metrics)
+
+    def _export(self, trainer: Trainer, pl_module: LightningModule, metrics: Mapping[str, Any]) -> None:
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        export_huggingface(pl_module.model, self._folders.model, data.load_tokenizer())  # type: ignore[arg-type]
+        settings = {key: value for key, value in pl_module.hparams.items() if key[0] != "_"}
+        write_text(self._folders.model / "README.md", model_card(self._recipe, data.facts(), settings, metrics))
+        write_serving_code(self._folders.model, pl_module.pipeline_task)  # type: ignore[arg-type]
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Draw the curves, when the loggers have written all."""
+        if trainer.is_global_zero and stage == "fit":
+            for logger in trainer.loggers:
+                logger.save()
+            history = self._folders.output / "history" / "metrics.csv"
+            training_curves(history, self._folders.output / "curves.png")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Metrics of ``validate``; within ``fit`` they are part of its own."""
-        if trainer.is_global_zero and trainer.state.fn == "validate":
-            self._write_metrics(trainer, "metrics-validate.json")
+        """Results; the metrics within ``fit`` are part of its own."""
+        if trainer.is_global_zero and not trainer.sanity_checking:
+            pl_module.write_evaluation(self._folders.output, "validate")  # type: ignore[operator]
+            if trainer.state.fn == "validate":
+                self._write_metrics(trainer, "metrics-validate.json")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Metrics of ``test``."""
+        """Metrics and results of ``test``."""
         if trainer.is_global_zero:
+            pl_module.write_evaluation(self._folders.output, "test")  # type: ignore[operator]
             self._write_metrics(trainer, "metrics-test.json")
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The rows that this process predicted."""
-        batches: Sequence[Any] = trainer.predict_loop.predictions
-        lines = [json.dumps(row) + "\n" for batch in batches for row in batch]
-        self._folders.output.mkdir(parents=True, exist_ok=True)
-        _write(self._folders.output / f"predictions-{trainer.global_rank}.jsonl", "".join(lines))
+        """Predictions of all processes."""
+        pl_module.write_predictions(self._folders.output)  # type: ignore[operator]
 
     def _training_facts(self, trainer: Trainer) -> dict[str, Any]:
         facts: dict[str, Any] = {
@@ -87,15 +106,10 @@ class RunArtifacts(Callback):
         efficiency = self._throughput.efficiency(trainer.world_size)
         return facts if efficiency is None else facts | {"scaling_efficiency": efficiency}
 
-    def _write_metrics(self, trainer: Trainer, name: str, facts: dict[str, Any] | None = None) -> None:
-        metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
+    def _write_metrics(self, trainer: Trainer, name: str, facts: dict[str, Any] | None = None) -> dict[str, Any]:
+        metrics: dict[str, Any] = {key: float(value) for key, value in trainer.callback_metrics.items()}
         metrics = {key: value for key, value in metrics.items() if key not in ("step", "epoch")}
         # The rates of the whole run go before those of its last logged steps.
-        self._folders.output.mkdir(parents=True, exist_ok=True)
-        _write(self._folders.output / name, json.dumps(metrics | (facts or {}), indent=2, sort_keys=True) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(text)
-    temporary.replace(path)
+        metrics |= facts or {}
+        write_text(self._folders.output / name, json.dumps(metrics, indent=2, sort_keys=True) + "\n")
+        return metrics

@@ -23,9 +23,45 @@ from lightning_sagemaker.recipes._common.arguments import Names, normalise
 from lightning_sagemaker.recipes._common.artifacts import LAST_CHECKPOINT, RunArtifacts
 from lightning_sagemaker.recipes._common.folders import RunFolders
 from lightning_sagemaker.recipes._common.precision import automatic_precision
+from lightning_sagemaker.recipes._common.speed import tune_allocator
 
 OWN_OPTIONS = frozenset({"run_dir", "baseline", "precision", "checkpoint_every"})
 """Options that every recipe has beside LightningCLI's."""
+
+COMMON_SHORT_NAMES = {
+    "accumulate_grad_batches": "trainer.accumulate_grad_batches",
+    "cache_dir": "data.cache_dir",
+    "dataloader_num_workers": "data.num_workers",
+    "devices": "trainer.devices",
+    "epochs": "trainer.max_epochs",
+    "eval_batch_size": "data.eval_batch_size",
+    "global_batch_size": "data.global_batch_size",
+    "gradient_accumulation_steps": "trainer.accumulate_grad_batches",
+    "learning_rate": "model.learning_rate",
+    "log_every_n_steps": "trainer.log_every_n_steps",
+    "logging_steps": "trainer.log_every_n_steps",
+    "lr_scheduler_type": "model.schedule",
+    "max_epochs": "trainer.max_epochs",
+    "max_grad_norm": "trainer.gradient_clip_val",
+    "max_steps": "trainer.max_steps",
+    "model_name_or_path": "model.pretrained",
+    "num_nodes": "trainer.num_nodes",
+    "num_train_epochs": "trainer.max_epochs",
+    "num_workers": "data.num_workers",
+    "optimizer": "model.optimizer",
+    "pretrained": "model.pretrained",
+    "schedule": "model.schedule",
+    "seed": "seed_everything",
+    "size": "model.size",
+    "strategy": "trainer.strategy",
+    "tokenizer": "data.tokenizer",
+    "tokenizer_name": "data.tokenizer",
+    "val_check_interval": "trainer.val_check_interval",
+    "vocab_size": "data.vocab_size",
+    "warmup_steps": "model.warmup_steps",
+    "weight_decay": "model.weight_decay",
+}
+"""Short names that mean the same in every recipe; several are those of transformers' ``TrainingArguments``."""
 
 _TENSORBOARD = RequirementCache("tensorboard")
 _log = logging.getLogger(__name__)
@@ -70,6 +106,7 @@ class RecipeCLI(LightningCLI):
         self.job = SageMakerJob.from_environment()
         self._run = run
         _show_information()
+        tune_allocator()
         given = sys.argv[1:] if arguments is None else arguments
         super().__init__(
             recipe.model,
@@ -144,7 +181,7 @@ class RecipeCLI(LightningCLI):
         save_config.folder = folders.output
         callbacks: list[Callback] = [
             throughput,
-            RunArtifacts(folders, throughput, keep, self._choice(config)),
+            RunArtifacts(self.recipe.name, folders, throughput, keep, self._choice(config)),
             save_config,
         ]
         if keep and not any(isinstance(callback, Checkpoint) for callback in _as_list(config.get("callbacks"))):

@@ -3,29 +3,22 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset
 
-from lightning_sagemaker import SageMakerJob
-from lightning_sagemaker.recipes.albert_mlm.draws import EvaluationDraws, TrainingDraws
+from lightning_sagemaker.recipes._common.batches import sample_indices
+from lightning_sagemaker.recipes._common.cache import read_manifest
+from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
 from lightning_sagemaker.recipes.albert_mlm.masking import Masking, Vocabulary
 from lightning_sagemaker.recipes.albert_mlm.prepare import TOKENIZER_FOLDER, Preparation
-from lightning_sagemaker.recipes.albert_mlm.shards import Shards, read_manifest
+from lightning_sagemaker.recipes.albert_mlm.shards import Shards
 from lightning_sagemaker.recipes.albert_mlm.text import find_text
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import load_tokenizer
-
-_log = logging.getLogger(__name__)
 
 Batch = dict[str, Tensor]
 
@@ -46,24 +39,17 @@ class MaskedSequences(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self._shards)
 
-    def __getitem__(self, draw: int) -> Batch:
-        return {name: values[0] for name, values in self.__getitems__([draw]).items()}
-
-    def __getitems__(self, draws: Sequence[int]) -> Batch:
+    def __getitem__(self, draws: list[int]) -> Batch:
         """One batch: ``input_ids`` ``[B, length]``, ``positions`` and ``labels`` ``[B, masked]``, ``index`` ``[B]``."""
         numbers = np.asarray(draws, dtype=np.int64)
-        indices = numbers % len(self._shards)
+        indices = sample_indices(draws, len(self))
         tokens, positions, labels = self._masking(self._shards.rows(indices), numbers)
         index = np.where(numbers < 0, numbers, indices)
         arrays = {"input_ids": tokens, "positions": positions, "labels": labels, "index": index}
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def _as_it_is(batch: Any) -> Any:
-    return batch
-
-
-class MLMDataModule(LightningDataModule):
+class MLMDataModule(RecipeData):
     """Batches for masked-language-model training.
 
     The text is tokenised once per host and kept as memory-mapped shards; hosts may share ``cache_dir`` or not. Masking
@@ -85,7 +71,9 @@ class MLMDataModule(LightningDataModule):
         val_fraction: Share of articles for validation.
         test_fraction: Share of articles for testing.
         max_documents: Read no more articles than this.
-        num_workers: Processes that make batches, for each training process; 0: in the training process.
+        eval_batch_size: Sequences per process and forward pass in evaluation. Default: the global batch, at most 64.
+        num_workers: Loader processes for each training process. Default: the processor cores of each training process
+            on a GPU host, none otherwise.
         cache_dir: Where tokenised text is kept. Default: the user's cache folder, in a training job a temporary one.
         seed: Of order and masks. Default: the run's (``seed_everything``).
 
@@ -109,21 +97,20 @@ class MLMDataModule(LightningDataModule):
         val_fraction: float = 0.05,
         test_fraction: float = 0.01,
         max_documents: int | None = None,
-        num_workers: int = 0,
+        eval_batch_size: int | None = None,
+        num_workers: int | None = None,
         cache_dir: str | None = None,
         seed: int | None = None,
     ) -> None:
-        super().__init__()
-        _check_range("sequence_length", sequence_length, 16, 1 << 20)
-        _check_range("mask_probability", mask_probability, 0.0, 0.5)
-        _check_range("val_fraction", val_fraction, 0.0, 0.5)
-        _check_range("test_fraction", test_fraction, 0.0, 0.5)
-        _check_range("global_batch_size", global_batch_size, 1, 1 << 40)
-        job = SageMakerJob.from_environment()
+        super().__init__("albert-mlm", global_batch_size, eval_batch_size, num_workers, cache_dir, seed)
+        check_range("sequence_length", sequence_length, 16, 1 << 20)
+        check_range("mask_probability", mask_probability, 0.0, 0.5)
+        check_range("val_fraction", val_fraction, 0.0, 0.5)
+        check_range("test_fraction", test_fraction, 0.0, 0.5)
         self._preparation = Preparation(
             find_text(
                 text,
-                job.channels,
+                self.job.channels,
                 dataset_config=dataset_config,
                 dataset_split=dataset_split,
                 text_column=text_column,
@@ -136,19 +123,15 @@ class MLMDataModule(LightningDataModule):
             test_fraction,
             max_documents,
         )
-        self._cache = Path(cache_dir) if cache_dir else _default_cache(job)
         self.sequence_length = sequence_length
-        self.global_batch_size = global_batch_size
         self.num_masked = max(1, round(mask_probability * (sequence_length - 2)))
-        self._num_workers = num_workers
-        self._seed = int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
         self._splits: dict[str, MaskedSequences] = {}
         self._manifest: dict[str, Any] | None = None
 
     @property
     def folder(self) -> Path:
         """The shards of these settings."""
-        return self._preparation.folder(self._cache)
+        return self._preparation.folder(self.cache)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -166,111 +149,52 @@ class MLMDataModule(LightningDataModule):
         """The tokenizer with which the shards were made."""
         return load_tokenizer(str(self.folder / TOKENIZER_FOLDER))
 
+    def facts(self) -> dict[str, Any]:
+        """For the model card."""
+        splits = ((name.split("-")[0], entry["rows"]) for name, entry in self.manifest["files"].items())
+        counts: dict[str, int] = {}
+        for split, rows in splits:
+            counts[split] = counts.get(split, 0) + rows
+        return {"text": self._preparation.source.describe(), "sequences": counts, "tokens": self.sequence_length}
+
     def prepare_data(self) -> None:
         """Tokenise, once per host."""
-        manifest, made = self._preparation.run(self._cache)
+        manifest, made = self._preparation.run(self.cache)
         count = sum(entry["rows"] for entry in manifest["files"].values())
         verb = "tokenised" if made else "found"
-        if self.trainer is None or self.trainer.is_global_zero:
-            _log.info("%s %d articles: %d sequences in %s", verb, manifest["articles"], count, self.folder)
+        self.say("%s %d articles: %d sequences in %s", verb, manifest["articles"], count, self.folder)
 
     def setup(self, stage: str) -> None:
         """Open the shards, and check that all processes have the same."""
         manifest = read_manifest(self.folder, self._preparation.settings())
         if manifest is None:
             raise RuntimeError(f"{self.folder} holds no whole cache, although prepare_data() has run")
-        self._check_equal_everywhere(manifest)
+        self.check_equal_everywhere(manifest["digest"])
         self._manifest = manifest
         vocabulary = Vocabulary(self.vocab_size, tuple(manifest["special_ids"]), manifest["mask_id"])
-        masking = Masking(vocabulary, self.num_masked, self._seed)
+        masking = Masking(vocabulary, self.num_masked, self.seed)
         for split in ("train", "val", "test"):
             files = {name: entry for name, entry in manifest["files"].items() if name.startswith(f"{split}-")}
             if files:
                 self._splits[split] = MaskedSequences(Shards(self.folder, files), masking)
 
-    def train_dataloader(self) -> DataLoader[Batch]:
+    def train_dataloader(self) -> RecipeLoader:
         """Shuffled micro-batches of this process."""
-        micro_batch = self.micro_batch_size()
         dataset = self._splits["train"]
-        if len(dataset) < self.global_batch_size:
-            raise MisconfigurationException(
-                f"data.global_batch_size={self.global_batch_size} was set, but the text makes {len(dataset)} training"
-                " sequences. HINT: lower it, or give more text."
-            )
-        sampler = TrainingDraws(dataset, self.global_batch_size, **self._replica(), seed=self._seed)
-        return self._loader(dataset, sampler, micro_batch)
+        return self.training_loader(dataset, len(dataset))
 
-    def val_dataloader(self) -> DataLoader[Batch] | list[DataLoader[Batch]]:
+    def val_dataloader(self) -> RecipeLoader | list[RecipeLoader]:
         """Each validation sequence once over all processes, always with the same masks."""
-        return self._evaluation_loader("val")
+        return self._evaluation("val")
 
-    def test_dataloader(self) -> DataLoader[Batch] | list[DataLoader[Batch]]:
+    def test_dataloader(self) -> RecipeLoader | list[RecipeLoader]:
         """As :meth:`val_dataloader`, for the test articles."""
-        return self._evaluation_loader("test")
+        return self._evaluation("test")
 
-    def predict_dataloader(self) -> DataLoader[Batch] | list[DataLoader[Batch]]:
+    def predict_dataloader(self) -> RecipeLoader | list[RecipeLoader]:
         """The test articles, or the validation articles without any."""
-        return self._evaluation_loader("test" if "test" in self._splits else "val")
+        return self._evaluation("test" if "test" in self._splits else "val")
 
-    def micro_batch_size(self) -> int:
-        """Sequences per process and forward pass: the global batch over processes and accumulation.
-
-        Raises:
-            MisconfigurationException: If that is not a whole number.
-
-        """
-        processes = self._replica()["num_replicas"]
-        accumulate = 1 if self.trainer is None else self.trainer.accumulate_grad_batches
-        if self.global_batch_size % (processes * accumulate):
-            raise MisconfigurationException(
-                f"data.global_batch_size={self.global_batch_size} was set, but {processes} processes train with"
-                f" trainer.accumulate_grad_batches={accumulate}."
-                f" HINT: make it a multiple of {processes * accumulate}."
-            )
-        return self.global_batch_size // (processes * accumulate)
-
-    def _evaluation_loader(self, split: str) -> DataLoader[Batch] | list[DataLoader[Batch]]:
-        if split not in self._splits:
-            return []
-        dataset = self._splits[split]
-        return self._loader(dataset, EvaluationDraws(dataset, **self._replica()), self.micro_batch_size())
-
-    def _loader(self, dataset: MaskedSequences, sampler: Sampler[int], batch_size: int) -> DataLoader[Batch]:
-        return DataLoader(
-            dataset,
-            batch_size=batch_size,
-            sampler=sampler,
-            num_workers=self._num_workers,
-            collate_fn=_as_it_is,
-            pin_memory=torch.cuda.is_available(),
-            persistent_workers=self._num_workers > 0,
-        )
-
-    def _replica(self) -> dict[str, int]:
-        """How many processes see different data, and which of them this is; the strategy knows."""
-        strategy = None if self.trainer is None else self.trainer.strategy
-        alone = {"num_replicas": 1, "rank": 0}
-        replica: dict[str, int] = dict(getattr(strategy, "distributed_sampler_kwargs", alone))
-        return replica
-
-    def _check_equal_everywhere(self, manifest: dict[str, Any]) -> None:
-        if self.trainer is None or self.trainer.world_size == 1:
-            return
-        digest = self.trainer.strategy.broadcast(manifest["digest"])
-        if digest != manifest["digest"]:
-            raise RuntimeError(
-                f"this process found other sequences than rank 0 (digest {manifest['digest']} instead of {digest})."
-                " HINT: give all hosts the same text and the same tokenizer, or a common data.cache_dir."
-            )
-
-
-def _default_cache(job: SageMakerJob) -> Path:
-    if job.in_container:  # not among the folders that SageMaker uploads
-        return Path(tempfile.gettempdir()) / f"lightning-sagemaker-{os.getuid()}" / "albert-mlm"
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "lightning-sagemaker" / "albert-mlm"
-
-
-def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise MisconfigurationException(f"data.{name}={value} was set. HINT: it must be between {low:g} and {high:g}.")
+    def _evaluation(self, split: str) -> RecipeLoader | list[RecipeLoader]:
+        dataset = self._splits.get(split)
+        return [] if dataset is None else self.evaluation_loader(dataset, len(dataset))

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.recipes._common.cache import build_once, settings_key
 from lightning_sagemaker.recipes.albert_mlm.packing import Packer
-from lightning_sagemaker.recipes.albert_mlm.shards import ShardWriter, build_once, settings_key
+from lightning_sagemaker.recipes.albert_mlm.shards import ShardWriter
 from lightning_sagemaker.recipes.albert_mlm.text import TextSource, TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import (
     TRAIN,

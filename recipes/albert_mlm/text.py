@@ -48,6 +48,12 @@ class TextSource:
             return {"dataset": [self.dataset, self.dataset_config, self.dataset_split, self.text_column]}
         return {"builtin": sys.version}
 
+    def describe(self) -> str:
+        """In words."""
+        if self.files:
+            return ", ".join(str(path) for path in self.files)
+        return self.dataset or "the documentation of Python's standard library"
+
     def documents(self) -> Iterator[str]:
         """The articles in order; empty ones are left out."""
         texts = self._file_lines() if self.files else self._dataset_rows() if self.dataset else builtin_documents()

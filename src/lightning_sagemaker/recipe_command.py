@@ -14,6 +14,11 @@ HELP = "run a recipe, or list the recipes"
 
 RECIPES = {
     "albert-mlm": ("lightning_sagemaker.recipes.albert_mlm.train", "ALBERT masked-language-model pretraining"),
+    "bert-qa": ("lightning_sagemaker.recipes.bert_qa.train", "extractive question answering"),
+    "sequence-classification": (
+        "lightning_sagemaker.recipes.sequence_classification.train",
+        "classification and regression of texts",
+    ),
 }
 """Name -> module with ``main(arguments)`` -> description."""
 

@@ -14,7 +14,7 @@ import yaml
 
 from lightning_sagemaker import recipe_command
 from lightning_sagemaker.launch import run_local_cluster
-from lightning_sagemaker.recipes._common import RecipeCLI
+from lightning_sagemaker.recipes._common.cli import RecipeCLI
 from lightning_sagemaker.recipes.albert_mlm.recipe import RECIPE
 from tests.conftest import ROOT, run_bounded
 
@@ -141,7 +141,7 @@ def test_other_stages_start_from_the_model_folder(text_file, one_process, tmp_pa
     RecipeCLI(RECIPE, options)
     output = tmp_path / "output"
     if stage == "predict":
-        rows = [json.loads(line) for line in (output / "predictions-0.jsonl").read_text().splitlines()]
+        rows = [json.loads(line) for line in (output / "predictions.jsonl").read_text().splitlines()]
         assert [row["index"] for row in rows] == list(range(len(rows)))
         assert len(rows) > 3
         assert len(rows[0]["predictions"]) == len(rows[0]["labels"]) == round(0.15 * 30)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sagemaker.recipes._common import ArgumentNameError, Names, normalise
+from lightning_sagemaker.recipes._common.arguments import ArgumentNameError, Names, normalise
 
 NAMES = Names(
     {"max_steps": "trainer.max_steps", "text": "data.text", "lowercase": "data.lowercase"}, frozenset({"run_dir"})
@@ -69,7 +69,7 @@ def test_unknown_name_names_the_nearest(folder):
 
 
 def test_short_names_lead_to_options_that_exist():
-    from lightning_sagemaker.recipes._common import RecipeCLI
+    from lightning_sagemaker.recipes._common.cli import RecipeCLI
     from lightning_sagemaker.recipes.albert_mlm.recipe import RECIPE, SHORT_NAMES
 
     config = RecipeCLI(RECIPE, ["--strategy", "auto"], run=False).config["fit"]
@@ -78,7 +78,7 @@ def test_short_names_lead_to_options_that_exist():
 
 
 def test_every_yaml_parses():
-    from lightning_sagemaker.recipes._common import RecipeCLI
+    from lightning_sagemaker.recipes._common.cli import RecipeCLI
     from lightning_sagemaker.recipes.albert_mlm.recipe import RECIPE
 
     files = sorted(Path(RECIPE.folder).glob("*.yaml"))

@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
+from types import SimpleNamespace
+
 import pytest
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from transformers import AlbertConfig
 
+from lightning_sagemaker.recipes._common.optimization import parameter_groups
 from lightning_sagemaker.recipes.albert_mlm.masking import IGNORED
-from lightning_sagemaker.recipes.albert_mlm.module import SIZES, AlbertMLM, MaskedTokenMetrics, parameter_groups
+from lightning_sagemaker.recipes.albert_mlm.module import SIZES, AlbertMLM, MaskedTokenMetrics
 
 VOCABULARY, LENGTH, NUM_MASKED = 101, 32, 5
 
 
 @pytest.fixture
 def module():
-    module = AlbertMLM(size="tiny")
-    module._build(VOCABULARY, LENGTH)
+    return built(size="tiny")
+
+
+def built(vocabulary=VOCABULARY, length=LENGTH, **options):
+    """A module for data of which only two numbers matter."""
+    module = AlbertMLM(**options)
+    module._trainer = SimpleNamespace(datamodule=SimpleNamespace(vocab_size=vocabulary, sequence_length=length))
+    module.configure_model()
+    module._trainer = None
     return module
 
 
@@ -48,8 +59,7 @@ def test_logits_are_computed_at_masked_positions_only(module, batch):
 
 def test_decoder_is_tied_and_initial_weights_do_not_depend_on_earlier_random_numbers(module):
     torch.rand(10)
-    other = AlbertMLM(size="tiny")
-    other._build(VOCABULARY, LENGTH)
+    other = built(size="tiny")
     embeddings = module.model.albert.embeddings.word_embeddings.weight
     assert module.model.predictions.decoder.weight is embeddings
     torch.testing.assert_close(embeddings, other.model.albert.embeddings.word_embeddings.weight, atol=0, rtol=0)
@@ -61,7 +71,7 @@ def test_published_sizes():
     for size, millions in (("base", 12), ("large", 18)):
         with torch.device("meta"):
             module = AlbertMLM(size=size)
-            module._build_from_config(AlbertConfig(vocab_size=30000, **SIZES[size]))
+            module._set_model(AlbertConfig(vocab_size=30000, **SIZES[size]))
         assert sum(p.numel() for p in module.parameters()) / 1e6 == pytest.approx(millions, abs=1.3)
 
 
@@ -78,17 +88,20 @@ def test_weight_decay_leaves_out_vectors(module):
 
 def test_metrics_are_means_over_all_counted_tokens():
     metrics = MaskedTokenMetrics()
-    metrics.update(torch.tensor([1.0, 2.0]), torch.tensor([5, 6]), torch.tensor([5, 7]))
-    metrics.update(torch.tensor([3.0, 0.0]), torch.tensor([8, 9]), torch.tensor([8, IGNORED]))
+    metrics.update(torch.tensor([1.0, 2.0]), torch.tensor([True, False]))
+    metrics.update(torch.tensor([3.0, 0.0]), torch.tensor([True, False]), 1)
     values = {name: value.item() for name, value in metrics.compute().items()}
     assert values == pytest.approx({"loss": 2.0, "accuracy": 2 / 3, "perplexity": 7.389056099})
 
 
-def test_predictions_leave_out_padding(module, batch):
-    batch["index"] = torch.tensor([3, -1, 5, 7])
-    rows = module.predict_step(batch, 0)
+def test_predictions_leave_out_padding_and_are_in_order(module, batch, tmp_path):
+    batch["index"] = torch.tensor([7, -1, 5, 3])
+    module.predict_step(batch, 0)
+    module._trainer = SimpleNamespace(world_size=1, is_global_zero=True)
+    module.write_predictions(tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     assert [row["index"] for row in rows] == [3, 5, 7]
-    assert rows[0]["labels"] == batch["labels"][0].tolist()
+    assert rows[2]["labels"] == batch["labels"][0].tolist()
     assert len(rows[0]["predictions"]) == NUM_MASKED
 
 
@@ -100,6 +113,6 @@ def test_unknown_size_is_refused():
 def test_weights_that_do_not_fit_the_data_are_refused(module, tmp_path):
     module.model.save_pretrained(tmp_path)
     with pytest.raises(MisconfigurationException, match=r"101 tokens.*102 tokens"):
-        AlbertMLM(pretrained=str(tmp_path))._build(VOCABULARY + 1, LENGTH)
+        built(VOCABULARY + 1, pretrained=str(tmp_path))
     with pytest.raises(MisconfigurationException, match="512 positions"):
-        AlbertMLM(pretrained=str(tmp_path))._build(VOCABULARY, 600)
+        built(length=600, pretrained=str(tmp_path))

@@ -38,9 +38,15 @@ class SageMakerDDPStrategy(JobAware, DDPStrategy):
             super().setup_distributed()
 
     @override
-    def configure_ddp(self) -> None:
-        if not self._is_alone:
-            super().configure_ddp()
+    def setup(self, trainer: Any) -> None:
+        if self._is_alone:
+            super(DDPStrategy, self).setup(trainer)  # DDP's would synchronise the weights for an evaluation
+        else:
+            super().setup(trainer)
+
+    @override
+    def _setup_model(self, model: Any) -> Any:
+        return model if self._is_alone else super()._setup_model(model)
 
 
 class SMDDPStrategy(ReducesBySMDDP, JobAware, DDPStrategy):

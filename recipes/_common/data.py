@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the recipes' data modules share: batches for this process, loaders, the check that all hosts have the same."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from lightning_sagemaker import SageMakerJob
+from lightning_sagemaker.recipes._common.batches import EvaluationBatches, Integers, TrainingBatches
+from lightning_sagemaker.recipes._common.cache import default_cache
+from lightning_sagemaker.recipes._common.speed import num_workers as choose_num_workers
+
+_EVALUATION_BATCH = 64
+
+_log = logging.getLogger(__name__)
+
+
+class RecipeLoader(DataLoader[Any]):
+    """Loads whole batches: the sampler's items are lists of samples, the dataset's ``dataset[list]`` a batch.
+
+    Where an interrupted epoch goes on follows from the trainer's step, so there is no state to keep; saying so keeps
+    Lightning from warning that the loader could not go on.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing."""
+
+
+class RecipeData(LightningDataModule):
+    """Batches of one recipe; what a step trains on does not depend on the number of processes.
+
+    Args:
+        name: Of the recipe.
+        global_batch_size: Samples per optimizer step over all processes and accumulated micro-batches.
+        eval_batch_size: Samples per process and forward pass in evaluation. Default: the global batch, at most 64.
+        num_workers: Loader processes for each training process. Default: the processor cores of each training process
+            on a GPU host, none otherwise.
+        cache_dir: Where prepared data is kept. Default: the user's cache folder, in a training job a temporary one.
+        seed: Of the order of samples. Default: the run's (``seed_everything``).
+
+    """
+
+    def __init__(
+        self,
+        name: str,
+        global_batch_size: int,
+        eval_batch_size: int | None,
+        num_workers: int | None,
+        cache_dir: str | None,
+        seed: int | None,
+    ) -> None:
+        super().__init__()
+        check_range("global_batch_size", global_batch_size, 1, 1 << 40)
+        check_range("eval_batch_size", eval_batch_size or 1, 1, 1 << 20)
+        self.job = SageMakerJob.from_environment()
+        self.cache = Path(cache_dir) if cache_dir else default_cache(self.job, name)
+        self.global_batch_size = global_batch_size
+        self.eval_batch_size = eval_batch_size or min(global_batch_size, _EVALUATION_BATCH)
+        self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
+        self._num_workers = num_workers
+
+    def micro_batch_size(self) -> int:
+        """Samples per process and forward pass in training: the global batch over processes and accumulation.
+
+        Raises:
+            MisconfigurationException: If that is not a whole number.
+
+        """
+        processes = self.replica()["num_replicas"]
+        accumulate = self._accumulate()
+        if self.global_batch_size % (processes * accumulate):
+            raise MisconfigurationException(
+                f"data.global_batch_size={self.global_batch_size} was set, but {processes} processes train with"
+                f" trainer.accumulate_grad_batches={accumulate}."
+                f" HINT: make it a multiple of {processes * accumulate}."
+            )
+        return self.global_batch_size // (processes * accumulate)
+
+    def training_loader(self, dataset: Dataset[Any], size: int, lengths: Integers | None = None) -> RecipeLoader:
+        """Shuffled micro-batches of this process; a run that is continued goes on where it ended.
+
+        Args:
+            dataset: Makes a batch of a list of draws.
+            size: Number of its samples.
+            lengths: ``[size]``, to put samples of similar length into a batch.
+
+        Raises:
+            MisconfigurationException: If there are too few samples for a step, or batch sizes do not divide.
+
+        """
+        self.micro_batch_size()
+        if size < self.global_batch_size:
+            raise MisconfigurationException(
+                f"data.global_batch_size={self.global_batch_size} was set, but there are {size} training samples."
+                " HINT: lower it, or give more data."
+            )
+        batches = TrainingBatches(
+            size,
+            self.global_batch_size,
+            **self.replica(),
+            accumulate=self._accumulate(),
+            seed=self.seed,
+            lengths=lengths,
+            steps_before=0 if self.trainer is None else self.trainer.global_step,
+        )
+        return self._loader(dataset, batches)
+
+    def evaluation_loader(self, dataset: Dataset[Any], size: int, lengths: Integers | None = None) -> RecipeLoader:
+        """Each sample once over all processes; the arguments are those of :meth:`training_loader`."""
+        return self._loader(dataset, EvaluationBatches(size, self.eval_batch_size, **self.replica(), lengths=lengths))
+
+    def replica(self) -> dict[str, int]:
+        """How many processes see different data, and which of them this is; the strategy knows."""
+        strategy = None if self.trainer is None else self.trainer.strategy
+        alone = {"num_replicas": 1, "rank": 0}
+        replica: dict[str, int] = dict(getattr(strategy, "distributed_sampler_kwargs", alone))
+        return replica
+
+    def say(self, message: str, *values: object) -> None:
+        """Log on rank zero."""
+        if self.trainer is None or self.trainer.is_global_zero:
+            _log.info(message, *values)
+
+    def check_equal_everywhere(self, digest: str) -> None:
+        """Raise on every process whose data differs from rank 0's.
+
+        Raises:
+            RuntimeError: If it does.
+
+        """
+        if self.trainer is None or self.trainer.world_size == 1:
+            return
+        expected = self.trainer.strategy.broadcast(digest)
+        if digest != expected:
+            raise RuntimeError(
+                f"this process found other data than rank 0 (digest {digest} instead of {expected})."
+                " HINT: give all hosts the same files and the same tokenizer, or a common data.cache_dir."
+            )
+
+    def _accumulate(self) -> int:
+        return 1 if self.trainer is None else self.trainer.accumulate_grad_batches
+
+    def _loader(self, dataset: Dataset[Any], batches: Sampler[Any]) -> RecipeLoader:
+        workers = self._choose_workers()
+        return RecipeLoader(
+            dataset,
+            batch_size=None,
+            sampler=batches,
+            num_workers=workers,
+            pin_memory=torch.cuda.is_available(),
+            persistent_workers=workers > 0,
+        )
+
+    def _choose_workers(self) -> int:
+        if self._num_workers is None:
+            on_host = 1 if self.trainer is None else self.trainer.num_devices
+            self._num_workers, reason = choose_num_workers(on_host, torch.cuda.is_available())
+            self.say("num_workers %d: %s", self._num_workers, reason)
+        return self._num_workers
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Refuse a number out of range.
+
+    Raises:
+        MisconfigurationException: If it is.
+
+    """
+    if not low <= value <= high:
+        raise MisconfigurationException(f"data.{name}={value} was set. HINT: it must be between {low:g} and {high:g}.")

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes with a trained model: a card that says how it came about, and the code that SageMaker serves it with."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from lightning_sagemaker.recipes._common.files import write_text
+
+_PACKAGES = ("lightning-sagemaker", "torch", "lightning", "transformers")
+
+_SERVING = Template('''\
+"""Serves the model on SageMaker: the four functions that its PyTorch inference toolkit looks for."""
+
+import json
+
+import torch
+from transformers import pipeline
+
+TASK = "$task"
+
+
+def model_fn(model_dir, context=None):
+    """Load the model from the unpacked archive."""
+    return pipeline(TASK, model=model_dir, tokenizer=model_dir, device=0 if torch.cuda.is_available() else -1)
+
+
+def input_fn(body, content_type="application/json", context=None):
+    """Decode a request: {"inputs": ..., "parameters": {...}}."""
+    if content_type.split(";")[0].strip() != "application/json":
+        raise ValueError(f"content type {content_type!r} was sent, but only application/json is served")
+    request = json.loads(body)
+    if not isinstance(request, dict) or "inputs" not in request:
+        raise ValueError('the request must be {"inputs": ..., "parameters": {...}}')
+    return request
+
+
+def predict_fn(request, model, context=None):
+    """Compute the answer."""
+    inputs, parameters = request["inputs"], request.get("parameters") or {}
+    if isinstance(inputs, dict) and TASK == "question-answering":
+        return model(**inputs, **parameters)
+    return model(inputs, **parameters)
+
+
+def output_fn(prediction, accept="application/json", context=None):
+    """Encode the answer."""
+    return json.dumps(prediction)
+''')
+
+
+def write_serving_code(folder: Path, task: str) -> None:
+    """Write ``code/inference.py`` and ``code/requirements.txt``, SageMaker's layout of a model archive.
+
+    Args:
+        folder: Of the model.
+        task: Of transformers' ``pipeline``.
+
+    """
+    write_text(folder / "code" / "inference.py", _SERVING.substitute(task=task))
+    # Not torch: the serving image carries its own.
+    write_text(folder / "code" / "requirements.txt", "transformers>=4.56\n")
+
+
+def model_card(recipe: str, facts: Mapping[str, Any], settings: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
+    """The model's README in the form of the Hugging Face hub.
+
+    Args:
+        recipe: Its name.
+        facts: Of the data.
+        settings: Of the model.
+        metrics: At the end of training.
+
+    """
+    versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    commit = _commit()
+    parts = [
+        "---\nlibrary_name: transformers\ntags:\n- lightning-sagemaker\n---\n",
+        f"# Trained by `{recipe}` of lightning-sagemaker\n",
+        _table("Data", facts),
+        _table("Settings", settings),
+        _table("Metrics", metrics),
+        _table("Made with", versions | ({"commit": commit} if commit else {})),
+        "`code/inference.py` serves the model on SageMaker.\n",
+    ]
+    return "\n".join(parts)
+
+
+def _table(title: str, entries: Mapping[str, Any]) -> str:
+    rows = [f"| {name} | {_cell(value)} |" for name, value in sorted(entries.items())]
+    return "\n".join([f"## {title}\n", "| | |", "| --- | --- |", *rows, ""])
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _commit() -> str | None:
+    """Of the working directory's repository, if it is one."""
+    try:
+        command = ["git", "rev-parse", "HEAD"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None

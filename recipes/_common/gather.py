@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that the processes computed, brought together without duplicates or losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+
+
+class Rows:
+    """Collects rows by index; call :meth:`gather` on all processes at the end of an epoch.
+
+    All processes must add as many rows of the same shapes, padding (a negative index) included, as
+    :class:`~lightning_sagemaker.recipes._common.batches.EvaluationBatches` gives them.
+    """
+
+    def __init__(self) -> None:
+        self._index: list[Tensor] = []
+        self._columns: list[Mapping[str, Tensor]] = []
+
+    def add(self, index: Tensor, columns: Mapping[str, Tensor]) -> None:
+        """Append a batch.
+
+        Args:
+            index: ``[batch]``, of the sample; negative: padding.
+            columns: Name -> ``[batch, ...]``.
+
+        """
+        self._index.append(index.detach().cpu())
+        self._columns.append({name: column.detach().cpu() for name, column in columns.items()})
+
+    def gather(self, trainer: Trainer) -> tuple[Tensor, dict[str, Tensor]]:
+        """All rows of all processes, ascending by index, and forget them.
+
+        Returns:
+            Indices ``[rows]`` and name -> ``[rows, ...]``, on the processor and equal on all processes.
+
+        """
+        index = _all(trainer, self._index)
+        order = torch.argsort(index)[int((index < 0).sum()) :]
+        names: Sequence[str] = list(self._columns[0]) if self._columns else []
+        columns = {name: _all(trainer, [batch[name] for batch in self._columns])[order] for name in names}
+        self._index, self._columns = [], []
+        return index[order], columns
+
+
+def _all(trainer: Trainer, parts: Sequence[Tensor]) -> Tensor:
+    if not parts:
+        return torch.zeros(0, dtype=torch.int64)
+    mine = torch.cat(list(parts))
+    if trainer.world_size == 1:
+        return mine
+    gathered: Tensor = trainer.strategy.all_gather(mine.to(trainer.strategy.root_device))
+    return gathered.cpu().flatten(0, 1)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the recipes' LightningModules share: the optimizer, logging at logged steps, a self-contained checkpoint."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchmetrics
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor
+from transformers import AutoConfig, PretrainedConfig
+
+from lightning_sagemaker.recipes._common.optimization import Optimization
+from lightning_sagemaker.recipes._common.pretrained import CONFIG_KEY, TOKENIZER_KEY, seeded, tokenizer_files
+from lightning_sagemaker.recipes._common.speed import fuse
+
+Batch = dict[str, Tensor]
+
+
+class RecipeModule(LightningModule):
+    """A transformers model in training.
+
+    A subclass builds the model in :meth:`build`, returns the loss in :meth:`training_loss`, and keeps what is logged in
+    ``train_metrics`` (while training) and ``evaluation_metrics``: torchmetrics of which ``compute()`` gives a
+    dictionary, with sums over all processes, so that they are equal on any number of them.
+
+    Args:
+        optimizer: ``adamw`` or ``lamb``.
+        learning_rate: The highest, after the warm-up.
+        end_learning_rate: Where ``polynomial`` ends.
+        power: Of ``polynomial``.
+        schedule: ``linear``, ``polynomial``, ``cosine``, ``constant_with_warmup`` or another of transformers.
+        warmup_steps: Optimizer steps of linear increase; below 1: as a share of all steps.
+        weight_decay: Of matrices; biases and LayerNorm have none.
+        betas: Of the optimizer's moving averages.
+        epsilon: Added to the optimizer's denominator.
+        fused: Compute the same numbers in fewer operations (see :func:`~lightning_sagemaker.recipes._common.speed.fuse`).
+        compile: Compile the model with ``torch.compile``; its first steps are slow.
+
+    """
+
+    train_metrics: torchmetrics.Metric
+    evaluation_metrics: torchmetrics.Metric
+    pipeline_task = ""
+    """Of transformers' ``pipeline``, to serve the model."""
+
+    def __init__(
+        self,
+        optimizer: str = "adamw",
+        learning_rate: float = 1e-4,
+        end_learning_rate: float = 0.0,
+        power: float = 1.0,
+        schedule: str = "linear",
+        warmup_steps: float = 0,
+        weight_decay: float = 0.01,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-6,
+        fused: bool = True,
+        compile: bool = False,
+    ) -> None:
+        super().__init__()
+        self.optimization = Optimization(
+            optimizer,
+            learning_rate,
+            end_learning_rate,
+            power,
+            schedule,
+            warmup_steps,
+            weight_decay,
+            (betas[0], betas[1]),
+            epsilon,
+        )
+        self.model: Any = None
+        self._fused, self._compiled = fused, compile
+        self._last_step = 0
+        self._tokenizer_files: dict[str, str] | None = None
+
+    @abstractmethod
+    def build(self, config: PretrainedConfig | None) -> Any:
+        """The model: from the settings and the data, or of ``config`` without weights."""
+
+    @abstractmethod
+    def training_loss(self, batch: Batch) -> Tensor:
+        """The mean loss of a batch; adds to ``train_metrics``."""
+
+    def configure_model(self) -> None:
+        """Build the model once the data is known; `load_from_checkpoint` knows it only later."""
+        if self.model is None and self._trainer is not None:
+            self._set_model(None)
+
+    def _set_model(self, config: PretrainedConfig | None) -> None:
+        # The weights must not depend on how many random numbers were drawn before, such as by another launcher.
+        self.model = seeded(int(os.environ.get("PL_GLOBAL_SEED", "0")), lambda: self.build(config))
+        if self._fused:
+            fuse(self.model)
+        if self._compiled:
+            self.model.base_model.compile(dynamic=True)
+        self.model.train()
+
+    @property
+    def data(self) -> Any:
+        """The data module that the trainer was given.
+
+        Raises:
+            MisconfigurationException: If it was given loaders instead.
+
+        """
+        data = getattr(self.trainer, "datamodule", None)
+        if data is None:
+            raise MisconfigurationException(
+                f"{type(self).__name__} was given to the trainer without its data module."
+                " HINT: trainer.fit(module, datamodule=...)."
+            )
+        return data
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The loss."""
+        return self.training_loss(batch)
+
+    def on_train_start(self) -> None:
+        """Remember where the run begins."""
+        self._last_step = self.trainer.global_step
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """At logged steps, log the means since the last one over all processes; only then do they communicate."""
+        step = self.trainer.global_step
+        if step == self._last_step:  # a micro-batch that was accumulated
+            return
+        self._last_step = step
+        if step % max(1, self.trainer.log_every_n_steps) == 0:  # type: ignore[attr-defined]
+            self.log_dict(self._take(self.train_metrics), prog_bar=True)
+            rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+            self.log_dict({"learning_rate": rate, **self._position()})
+
+    def log_evaluation(self, values: Mapping[str, Any]) -> None:
+        """Log numbers that are equal on all processes; ``sync_dist`` keeps Lightning from warning that they may not be."""
+        self.log_dict(dict(values), prog_bar=True, sync_dist=True)
+        self.log_dict(self._position(), sync_dist=True)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the means over all processes."""
+        self.log_evaluation({f"val_{name}": value for name, value in self._take(self.evaluation_metrics).items()})
+
+    def on_test_epoch_end(self) -> None:
+        """Log the means over all processes."""
+        self.log_evaluation({f"test_{name}": value for name, value in self._take(self.evaluation_metrics).items()})
+
+    def write_evaluation(self, folder: Path, split: str) -> None:
+        """Write what the last evaluation leaves beside its metrics; called on rank zero."""
+
+    def write_predictions(self, folder: Path) -> None:
+        """Write what was predicted; called on all processes."""
+
+    def _take(self, metrics: torchmetrics.Metric) -> dict[str, Tensor]:
+        values: dict[str, Tensor] = metrics.compute()
+        metrics.reset()
+        return values
+
+    def _position(self) -> dict[str, float]:
+        """Lightning takes the value named ``step`` for the x axis (its own starts at 0), and then omits the epoch."""
+        return {"step": float(self.trainer.global_step), "epoch": float(self.current_epoch)}
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """The optimizer with a schedule over all steps of the run."""
+        num_steps = int(self.trainer.estimated_stepping_batches)
+        return self.optimization.build(self, num_steps, fused=self.trainer.precision != "16-mixed")
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the model's configuration and the tokenizer, so that a checkpoint can be used without the data."""
+        if self._tokenizer_files is None:
+            self._tokenizer_files = tokenizer_files(self.data.load_tokenizer())
+        checkpoint[CONFIG_KEY] = _plain(self.model.config.to_dict())
+        checkpoint[TOKENIZER_KEY] = self._tokenizer_files
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Build the model that the checkpoint is of, unless there is one."""
+        if self.model is None:
+            self._set_model(AutoConfig.for_model(**checkpoint[CONFIG_KEY]))
+        self._tokenizer_files = checkpoint[TOKENIZER_KEY]
+
+
+def _plain(value: Any) -> Any:
+    """``value`` with containers and numbers only, which load with ``weights_only=True``."""
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, torch.dtype) else value

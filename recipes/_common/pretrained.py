@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models and tokenizers from a Hugging Face folder, from the hub, or from a checkpoint of these recipes."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import nn
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+
+from lightning_sagemaker.recipes._common.cache import file_fingerprint
+
+CHECKPOINT_SUFFIX = ".ckpt"
+CONFIG_KEY, TOKENIZER_KEY = "model_config", "tokenizer_files"
+"""What a checkpoint of these recipes holds beside Lightning's own entries: all that is needed to build its model."""
+
+_log = logging.getLogger(__name__)
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether ``name`` is a file of Lightning's rather than a Hugging Face folder or hub name."""
+    return name.endswith(CHECKPOINT_SUFFIX)
+
+
+def load_config(name: str, **overrides: Any) -> PretrainedConfig:
+    """The configuration that ``name`` stands for, with some values replaced.
+
+    Raises:
+        MisconfigurationException: If there is none.
+
+    """
+    if is_checkpoint(name):
+        return AutoConfig.for_model(**{**_checkpoint(name)[CONFIG_KEY], **overrides})
+    try:
+        return AutoConfig.from_pretrained(name, **overrides)
+    except (OSError, ValueError) as error:
+        raise _not_loadable(name, error) from error
+
+
+def load_model(kind: Any, name: str, config: PretrainedConfig) -> Any:
+    """A model with the weights that ``name`` stands for.
+
+    Args:
+        kind: Auto class, such as ``AutoModelForQuestionAnswering``.
+        name: Hugging Face folder, hub name, or ``*.ckpt``.
+        config: From :func:`load_config`.
+
+    Raises:
+        MisconfigurationException: If there are no such weights, or they are of another kind of model.
+
+    """
+    if not is_checkpoint(name):
+        try:
+            return kind.from_pretrained(name, config=config, ignore_mismatched_sizes=True)
+        except OSError as error:
+            raise _not_loadable(name, error) from error
+    model = kind.from_config(config)
+    prefix = "model."
+    weights = {k[len(prefix) :]: v for k, v in _checkpoint(name)["state_dict"].items() if k.startswith(prefix)}
+    return _take_body(model, weights, name)
+
+
+def _take_body(model: Any, weights: Mapping[str, torch.Tensor], name: str) -> Any:
+    """Fill in what both models have; the body must be whole, the heads may be new."""
+    own: dict[str, torch.Tensor] = model.state_dict()
+    fitting = {key: value for key, value in weights.items() if key in own and own[key].shape == value.shape}
+    new = sorted(own.keys() - fitting.keys())
+    body = [key for key in new if key.startswith(model.base_model_prefix + ".") and ".pooler" not in key]
+    if body:
+        raise MisconfigurationException(
+            f"model.pretrained={name!r} lacks {len(body)} weights of {type(model).__name__}, such as {body[0]}."
+            " HINT: give a checkpoint of a recipe with the same kind of model."
+        )
+    model.load_state_dict(fitting, strict=False)
+    if new:
+        _log.info("not in %s and therefore new: %s", name, ", ".join(new))
+    return model
+
+
+def load_tokenizer(name: str) -> Any:
+    """The fast tokenizer that ``name`` stands for.
+
+    Raises:
+        MisconfigurationException: If there is none, or it is not a fast one.
+
+    """
+    if is_checkpoint(name):
+        return tokenizer_from_files(_checkpoint(name)[TOKENIZER_KEY])
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise _not_loadable(name, error) from error
+    if not tokenizer.is_fast:
+        raise MisconfigurationException(
+            f"the tokenizer of {name!r} is not a fast one, so it cannot say which characters a token came from."
+            " HINT: install `tokenizers` and `sentencepiece`, or convert it with AutoTokenizer(..., use_fast=True)."
+        )
+    return tokenizer
+
+
+def tokenizer_files(tokenizer: Any) -> dict[str, str]:
+    """File name -> content, as plain text that a checkpoint can hold."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        paths = sorted(path for path in Path(folder).iterdir() if path.suffix in (".json", ".txt"))
+        return {path.name: path.read_text(encoding="utf-8") for path in paths}
+
+
+def tokenizer_from_files(files: Mapping[str, str]) -> Any:
+    """The tokenizer of :func:`tokenizer_files`."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            (Path(folder) / name).write_text(text, encoding="utf-8")
+        return AutoTokenizer.from_pretrained(folder)
+
+
+def pretrained_fingerprint(name: str) -> Any:
+    """Changes whenever the tokenizer that ``name`` stands for may have changed."""
+    path = Path(name)
+    if path.is_dir():
+        return [
+            file_fingerprint(found) for found in sorted(path.iterdir()) if found.suffix in (".json", ".txt", ".model")
+        ]
+    return file_fingerprint(path) if path.is_file() else name
+
+
+def check_length(config: PretrainedConfig, length: int, option: str) -> None:
+    """Refuse sequences that the model has no positions for.
+
+    Raises:
+        MisconfigurationException: If ``length`` is over the model's.
+
+    """
+    # RoBERTa counts positions from its padding token's id on, so two of them are never used.
+    offset = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+    limit = getattr(config, "max_position_embeddings", length + offset) - offset
+    if length > limit:
+        raise MisconfigurationException(
+            f"{option}={length} was set, but the model has {limit} positions. HINT: set at most {limit}."
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def _checkpoint(name: str) -> dict[str, Any]:
+    path = Path(name)
+    if not path.is_file():
+        raise MisconfigurationException(
+            f"model.pretrained={name!r} was set, but there is no such file in {Path.cwd()}."
+            " HINT: give the .ckpt of a recipe, a Hugging Face folder, or a hub name."
+        )
+    checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    missing = [key for key in (CONFIG_KEY, TOKENIZER_KEY, "state_dict") if key not in checkpoint]
+    if missing:
+        raise MisconfigurationException(
+            f"model.pretrained={name!r} was set, but that checkpoint has no {', '.join(missing)}."
+            " HINT: only checkpoints that a recipe of this package wrote can be read so; export others with"
+            " save_pretrained."
+        )
+    return checkpoint
+
+
+def _not_loadable(name: str, error: Exception) -> MisconfigurationException:
+    reason = str(error).strip().splitlines()[0]
+    return MisconfigurationException(
+        f"{name!r} was given, but no model or tokenizer can be loaded from it ({reason})."
+        " HINT: give a Hugging Face folder, a hub name (with network access), or the .ckpt of a recipe."
+    )
+
+
+def seeded(seed: int, build: Any) -> nn.Module:
+    """What ``build()`` makes with random numbers that do not depend on how many were drawn before it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module: nn.Module = build()
+        return module

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of unequal length on disk: one array of all values and one of where each row ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+
+
+class Ragged:
+    """Integer rows, read through memory maps.
+
+    Args:
+        folder: Where :func:`save_ragged` wrote.
+        name: Of the rows.
+
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._values = np.load(folder / f"{name}-values.npy", mmap_mode="r")
+        ends = np.load(folder / f"{name}-ends.npy")
+        self._starts = np.concatenate([[0], ends])
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, index: int) -> npt.NDArray[Any]:
+        row: npt.NDArray[Any] = self._values[self._starts[index] : self._starts[index + 1]]
+        return row
+
+    @property
+    def lengths(self) -> Integers:
+        """``[rows]``."""
+        lengths: Integers = np.diff(self._starts)
+        return lengths
+
+
+def save_ragged(folder: Path, name: str, rows: Iterable[Sequence[int]]) -> list[Path]:
+    """Write rows of non-negative integers below 2**31; the files, for the manifest."""
+    arrays = [np.asarray(row, dtype=np.int32) for row in rows]
+    values, ends = folder / f"{name}-values.npy", folder / f"{name}-ends.npy"
+    np.save(values, np.concatenate(arrays) if arrays else np.zeros(0, np.int32))
+    np.save(ends, np.cumsum([len(row) for row in arrays], dtype=np.int64))
+    return [values, ends]

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A transformer that finds answers in texts, as a LightningModule."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+from torch.nn import functional
+from transformers import AutoModelForQuestionAnswering, BertConfig, PretrainedConfig
+
+from lightning_sagemaker.recipes._common.files import write_text
+from lightning_sagemaker.recipes._common.gather import Rows
+from lightning_sagemaker.recipes._common.metrics import LossAndAccuracy
+from lightning_sagemaker.recipes._common.module import Batch, RecipeModule
+from lightning_sagemaker.recipes._common.pretrained import check_length, load_config, load_model
+from lightning_sagemaker.recipes._common.sizes import BERT_SIZES
+from lightning_sagemaker.recipes.bert_qa.answers import Answers, best_spans, choose_answers, merge_windows
+from lightning_sagemaker.recipes.bert_qa.metrics import evaluate
+
+AUTO = "auto"
+
+
+class QuestionAnswerer(RecipeModule):
+    """Fine-tunes a transformer to find answers in a context, or trains a small one from scratch.
+
+    Args:
+        pretrained: Hugging Face folder, hub name, or a ``.ckpt`` of these recipes. Default: from scratch.
+        size: ``tiny``, ``small`` or ``base`` BERT, from scratch.
+        dropout: Of hidden states and attention. Default: the model's own.
+        n_best_size: Answers for each question in ``nbest_predictions.json``.
+        max_answer_length: Tokens of an answer.
+        null_score_threshold: How much higher than that of the best answer the score of no answer must be to predict
+            none; ``auto``: what gave the best F1 in the last validation (0 before it).
+        optimization: See :class:`~lightning_sagemaker.recipes._common.module.RecipeModule`.
+
+    Raises:
+        MisconfigurationException: If a value is unknown or out of range, or the data does not fit the weights.
+
+    """
+
+    pipeline_task = "question-answering"
+
+    def __init__(
+        self,
+        pretrained: str | None = None,
+        size: str = "tiny",
+        dropout: float | None = None,
+        n_best_size: int = 20,
+        max_answer_length: int = 30,
+        null_score_threshold: float | str = 0.0,
+        **optimization: Any,
+    ) -> None:
+        super().__init__(**optimization)
+        if size not in BERT_SIZES:
+            raise MisconfigurationException(
+                f"model.size={size!r} was set. HINT: choose one of {', '.join(BERT_SIZES)}."
+            )
+        if n_best_size < 1 or max_answer_length < 1:
+            raise MisconfigurationException(
+                f"model.n_best_size={n_best_size} and model.max_answer_length={max_answer_length} were set."
+                " HINT: both must be at least 1."
+            )
+        if isinstance(null_score_threshold, str) and null_score_threshold != AUTO:
+            raise MisconfigurationException(
+                f"model.null_score_threshold={null_score_threshold!r} was set. HINT: give a number, or {AUTO}."
+            )
+        self.save_hyperparameters()
+        self.train_metrics = LossAndAccuracy()
+        self._rows = Rows()
+        self._answers: Answers | None = None
+        tuned = 0.0 if isinstance(null_score_threshold, str) else null_score_threshold
+        self.null_threshold: Tensor
+        self.register_buffer("null_threshold", torch.tensor(tuned, dtype=torch.float64))
+
+    def build(self, config: PretrainedConfig | None) -> Any:
+        """The model with scores for first and last tokens."""
+        if config is not None:
+            return AutoModelForQuestionAnswering.from_config(config)
+        settings: dict[str, Any] = {}
+        if self.hparams["dropout"] is not None:
+            settings = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), self.hparams["dropout"])
+        pretrained = self.hparams["pretrained"]
+        if pretrained is None:
+            made = BertConfig(vocab_size=self.data.vocab_size, **{**BERT_SIZES[self.hparams["size"]], **settings})
+            check_length(made, self.data.max_seq_length, "data.max_seq_length")
+            return AutoModelForQuestionAnswering.from_config(made)
+        loaded = load_config(pretrained, **settings)
+        check_length(loaded, self.data.max_seq_length, "data.max_seq_length")
+        return load_model(AutoModelForQuestionAnswering, pretrained, loaded)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of each token to be the first and the last of the answer, each ``[batch, length]`` like the inputs."""
+        types = {"token_type_ids": token_type_ids} if getattr(self.model.config, "type_vocab_size", 1) > 1 else {}
+        output = self.model(input_ids=input_ids, attention_mask=attention_mask, **types)
+        return output.start_logits.float(), output.end_logits.float()
+
+    def _scores(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        scores: tuple[Tensor, Tensor] = self(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
+        return scores
+
+    def training_loss(self, batch: Batch) -> Tensor:
+        """The mean loss."""
+        start, end = self._scores(batch)
+        losses = span_losses(start, end, batch["labels"])
+        found = torch.stack([start.argmax(dim=1), end.argmax(dim=1)], dim=1)
+        self.train_metrics.update(losses, (found == batch["labels"]).all(dim=1))
+        return losses.mean()
+
+    def _evaluate(self, batch: Batch) -> Tensor:
+        start, end = self._scores(batch)
+        columns = best_spans(
+            start, end, batch["in_context"], self.hparams["n_best_size"], self.hparams["max_answer_length"]
+        )
+        self._rows.add(batch["index"], {**columns, "loss": span_losses(start, end, batch["labels"])})
+        return columns["start"]
+
+    def _gather(self, split: str) -> tuple[Answers, float]:
+        """The answers to all questions of a split, equal on all processes, and the mean loss."""
+        windows = self.data.splits[split]
+        index, columns = self._rows.gather(self.trainer)
+        arrays = {name: column.numpy() for name, column in columns.items()}
+        question = windows.windows.question[index.numpy()]
+        shift = windows.shift(index.numpy())
+        candidates = merge_windows(question, arrays, shift, self.hparams["n_best_size"])
+        spans = zip(candidates.question, candidates.first, candidates.last, strict=True)
+        texts = [windows.text(*map(int, span)) for span in spans]
+        null = np.full(windows.num_questions, np.inf)
+        np.minimum.at(null, question, arrays["null"].astype(np.float64))
+        ids = [entry["id"] for entry in windows.texts["questions"]]
+        threshold = float(self.null_threshold) if self.data.version_2_with_negative else None
+        answers = choose_answers(ids, texts, candidates, null, threshold)
+        return answers, float(columns["loss"].double().mean())
+
+    def _end_evaluation(self, split: str) -> dict[str, float]:
+        answers, loss = self._gather(split)
+        records = self.data.splits[split].texts["questions"]
+        golds = {entry["id"]: entry["answers"] for entry in records}
+        values = {"loss": loss}
+        if self.data.version_2_with_negative:
+            tuned = evaluate(golds, answers.best, answers.null_odds)
+            values |= {name: value for name, value in tuned.items() if name.startswith("best_")}
+            if self.hparams["null_score_threshold"] == AUTO and split == "val":
+                self.null_threshold.fill_(tuned["best_f1_thresh"])
+                threshold = tuned["best_f1_thresh"]
+                chosen = {
+                    name: "" if answers.null_odds[name] > threshold else text for name, text in answers.best.items()
+                }
+                answers = Answers(chosen, answers.best, answers.nbest, answers.null_odds)
+        self._answers = answers
+        return values | evaluate(golds, answers.predictions)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Keep the best spans."""
+        self._evaluate(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the metrics."""
+        self.log_evaluation({f"val_{name}": value for name, value in self._end_evaluation("val").items()})
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Keep the best spans."""
+        self._evaluate(batch)
+
+    def on_test_epoch_end(self) -> None:
+        """Log the metrics."""
+        self.log_evaluation({f"test_{name}": value for name, value in self._end_evaluation("test").items()})
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Keep the best spans; returns where they begin in the inputs: ``[batch, spans]``."""
+        return self._evaluate(batch)
+
+    def write_predictions(self, folder: Path) -> None:
+        """``predictions.json``, ``nbest_predictions.json`` and ``null_odds.json``."""
+        self._answers, _ = self._gather(self.data.predicted_split)
+        if self.trainer.is_global_zero:
+            self.write_evaluation(folder, "predict")
+
+    def write_evaluation(self, folder: Path, split: str) -> None:
+        """The same files, on rank zero."""
+        if self._answers is None:
+            return
+        write_text(folder / "predictions.json", json.dumps(self._answers.predictions, indent=4) + "\n")
+        write_text(folder / "nbest_predictions.json", json.dumps(self._answers.nbest, indent=4) + "\n")
+        if self.data.version_2_with_negative:
+            write_text(folder / "null_odds.json", json.dumps(self._answers.null_odds, indent=4) + "\n")
+
+
+def span_losses(start: Tensor, end: Tensor, labels: Tensor) -> Tensor:
+    """Mean of the cross-entropies of first and last token.
+
+    Args:
+        start: ``[batch, length]``, score of each token to be the first.
+        end: ``[batch, length]``, to be the last.
+        labels: ``[batch, 2]``, their places.
+
+    Returns:
+        ``[batch]``.
+
+    """
+    first = functional.cross_entropy(start, labels[:, 0], reduction="none")
+    last = functional.cross_entropy(end, labels[:, 1], reduction="none")
+    return (first + last) / 2

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and tokenises questions and contexts into a cache."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lightning_sagemaker.recipes._common.cache import build_once, file_entry, settings_key
+from lightning_sagemaker.recipes._common.pretrained import load_tokenizer, pretrained_fingerprint
+from lightning_sagemaker.recipes._common.ragged import save_ragged
+from lightning_sagemaker.recipes._common.tables import DataError, fingerprint
+from lightning_sagemaker.recipes._common.wordpiece import train_wordpiece
+from lightning_sagemaker.recipes.bert_qa.facts import fact_articles
+from lightning_sagemaker.recipes.bert_qa.squad import Question, nested_questions, place_answers, read_questions
+
+BUILTIN = "facts"
+TOKENIZER_FOLDER = "tokenizer"
+
+_FORMAT = 1
+"""Raised whenever the same settings would give another cache."""
+
+_BUILTIN_ARTICLES = {"train": 4000, "val": 150}
+_HUB_SPLITS = {"train": "train", "val": "validation", "test": "test", "predict": "test"}
+_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Everything that decides what the cache holds.
+
+    Contexts and questions are tokenised once each, however many questions a context has and windows it is cut into.
+
+    Args:
+        files: Split (train, val, test, predict) -> file, folder, hub name or ``facts``.
+        dataset_config: Of a hub dataset.
+        pretrained: Of the tokenizer; ``None``: one is trained.
+        vocab_size: Of a trained tokenizer.
+        max_query_length: Tokens of a question; the rest is cut off.
+        misplaced_answers: One of :data:`~squad.POLICIES`.
+        unanswerable: Whether questions without an answer are kept for training.
+        limits: Split -> most questions.
+
+    """
+
+    files: Mapping[str, str]
+    dataset_config: str | None = None
+    pretrained: str | None = None
+    vocab_size: int = 8000
+    max_query_length: int = 64
+    misplaced_answers: str = "error"
+    unanswerable: bool = False
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+    def settings(self) -> dict[str, Any]:
+        """As plain containers, files and tokenizer by their fingerprints."""
+        settings = {key: value for key, value in asdict(self).items() if key not in ("files", "pretrained")}
+        sources = {
+            split: [name, _BUILTIN_ARTICLES] if name == BUILTIN else fingerprint(name, f"data.{split}")
+            for split, name in self.files.items()
+        }
+        start = None if self.pretrained is None else pretrained_fingerprint(self.pretrained)
+        plain: dict[str, Any] = {**settings, "format": _FORMAT, "sources": sources, "pretrained": start}
+        return plain
+
+    def folder(self, cache: Path) -> Path:
+        """Where the cache of these settings is."""
+        return cache / settings_key(self.settings())
+
+    def run(self, cache: Path) -> tuple[dict[str, Any], bool]:
+        """Make the cache unless it is there; the manifest, and whether it was made now."""
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+        return build_once(self.folder(cache), self.settings(), self._build)
+
+    def _build(self, folder: Path) -> dict[str, Any]:
+        splits = self._read()
+        tokenizer = self._tokenizer(splits)
+        tokenizer.save_pretrained(str(folder / TOKENIZER_FOLDER))
+        paths = [path for split, part in splits.items() for path in _save(folder, split, part, tokenizer, self)]
+        return {
+            "files": {path.name: file_entry(path) for path in paths},
+            "counts": {split: len(questions) for split, questions in splits.items()},
+            "vocab_size": len(tokenizer),
+        }
+
+    def _read(self) -> dict[str, list[Question]]:
+        splits: dict[str, list[Question]] = {}
+        for split, name in self.files.items():
+            if name == BUILTIN:
+                splits |= {
+                    part: nested_questions(fact_articles(count, part)) for part, count in _BUILTIN_ARTICLES.items()
+                }
+            else:
+                splits[split] = read_questions(name, f"data.{split}", _HUB_SPLITS[split], self.dataset_config)
+        for split, questions in splits.items():
+            placed = place_answers(questions, self.misplaced_answers, f"the {split} data")
+            if split == "train":
+                placed = self._for_training(placed)
+            splits[split] = placed[: self.limits.get(split)]
+        return splits
+
+    def _for_training(self, questions: list[Question]) -> list[Question]:
+        if self.unanswerable:
+            return questions
+        answerable = [question for question in questions if question.answers]
+        if not answerable:
+            raise DataError(
+                "no training question has an answer. HINT: check data.train; for questions without answers set"
+                " data.version_2_with_negative=true."
+            )
+        return answerable
+
+    def _tokenizer(self, splits: Mapping[str, Sequence[Question]]) -> Any:
+        if self.pretrained is not None:
+            return load_tokenizer(self.pretrained)
+        if "train" not in splits:
+            raise DataError(
+                "there is neither training data to train a tokenizer from, nor a model that has one."
+                " HINT: set data.train or model.pretrained."
+            )
+        contexts = dict.fromkeys(question.context for question in splits["train"])
+        return train_wordpiece([*contexts, *(question.question for question in splits["train"])], self.vocab_size)
+
+
+def _save(folder: Path, split: str, questions: Sequence[Question], tokenizer: Any, settings: Preparation) -> list[Path]:
+    contexts = {text: number for number, text in enumerate(dict.fromkeys(q.context for q in questions))}
+    tokens, offsets = _tokenize(tokenizer, list(contexts))
+    asked, _ = _tokenize(tokenizer, [question.question.strip() for question in questions])
+    rows = np.array([_place(question, contexts[question.context], offsets) for question in questions], dtype=np.int64)
+    examples, texts = folder / f"{split}-questions.npy", folder / f"{split}-texts.json"
+    np.save(examples, rows.reshape(-1, 3))
+    records = [{"id": q.id, "answers": q.answers} for q in questions]
+    texts.write_text(json.dumps({"contexts": list(contexts), "questions": records}), encoding="utf-8")
+    return [
+        *save_ragged(folder, f"{split}-context-tokens", tokens),
+        *save_ragged(folder, f"{split}-context-offsets", [np.asarray(part).reshape(-1) for part in offsets]),
+        *save_ragged(folder, f"{split}-question-tokens", [part[: settings.max_query_length] for part in asked]),
+        examples,
+        texts,
+    ]
+
+
+def _tokenize(tokenizer: Any, texts: Sequence[str]) -> tuple[list[Any], list[Any]]:
+    """Token ids and ``[tokens, 2]`` places in the text, in characters, of each text; without special tokens."""
+    ids, places = [], []
+    for begin in range(0, len(texts), _BATCH):
+        options = {"add_special_tokens": False, "return_offsets_mapping": True, "return_attention_mask": False}
+        encoded = tokenizer(list(texts[begin : begin + _BATCH]), verbose=False, **options)
+        ids += encoded["input_ids"]
+        places += [np.array(part, dtype=np.int64).reshape(-1, 2) for part in encoded["offset_mapping"]]
+    return ids, places
+
+
+def _place(question: Question, context: int, offsets: Sequence[Any]) -> tuple[int, int, int]:
+    """Number of the context, and first and last token of the first answer; -1 without one."""
+    if not question.answers:
+        return context, -1, -1
+    begin = question.starts[0]
+    end = begin + len(question.answers[0])
+    places = offsets[context]
+    first = int(np.searchsorted(places[:, 1], begin, side="right"))
+    last = int(np.searchsorted(places[:, 0], end, side="left")) - 1
+    if first > last or first >= len(places):
+        return context, -1, -1  # the tokenizer drops those characters
+    return context, first, last

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train, validate, test or predict with an extractive question answerer.
+
+``python train.py --max_steps 100`` is what SageMaker calls; ``lightning-sagemaker run bert-qa fit`` comes here
+too. Arguments: see README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning_sagemaker.recipes._common.entry import run_recipe, use_folder
+
+PACKAGE = "lightning_sagemaker.recipes.bert_qa"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one stage; ``arguments`` are ``sys.argv[1:]`` by default."""
+    run_recipe(PACKAGE, arguments)
+
+
+if __name__ == "__main__":
+    use_folder(PACKAGE, __file__)
+    main()

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts and labels to batches, as a LightningDataModule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from lightning_sagemaker.recipes._common.batches import sample_indices
+from lightning_sagemaker.recipes._common.cache import read_manifest
+from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
+from lightning_sagemaker.recipes._common.pretrained import load_tokenizer
+from lightning_sagemaker.recipes._common.ragged import Ragged
+from lightning_sagemaker.recipes.sequence_classification.glue import SOURCE, TASKS
+from lightning_sagemaker.recipes.sequence_classification.labels import (
+    PROBLEMS,
+    SINGLE,
+    LabelScheme,
+    class_weights,
+    given_weights,
+)
+from lightning_sagemaker.recipes.sequence_classification.prepare import BUILTIN, TOKENIZER_FOLDER, Preparation
+
+_CHANNELS = {"train": ("train", "training"), "val": ("validation", "val"), "test": ("test",), "predict": ("predict",)}
+"""Split -> names of SageMaker input channels that ``auto`` looks for, in this order."""
+
+Batch = dict[str, Tensor]
+
+
+class Texts(Dataset[Batch]):
+    """Tokenised texts of one split; whole batches are made at once.
+
+    Args:
+        folder: Of the cache.
+        split: Its name.
+        pad_id: Of the tokenizer.
+        multiple: Lengths are padded to a multiple of it.
+        pad_to: Pad every batch to this length instead of its longest text's.
+
+    """
+
+    def __init__(self, folder: Path, split: str, pad_id: int, multiple: int, pad_to: int | None) -> None:
+        self._ids = Ragged(folder, split)
+        self._firsts = np.load(folder / f"{split}-firsts.npy", mmap_mode="r")
+        labels = folder / f"{split}-labels.npy"
+        self.labels = np.load(labels) if labels.is_file() else None
+        self._pad_id, self._multiple, self._pad_to = pad_id, multiple, pad_to
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def lengths(self) -> Any:
+        """``[samples]``, in tokens."""
+        return self._ids.lengths
+
+    def __getitem__(self, draws: list[int]) -> Batch:
+        """Tokens, types and mask ``[B, length]``; ``labels`` ``[B]`` or ``[B, classes]``; ``index`` ``[B]``."""
+        indices = sample_indices(draws, len(self))
+        rows = [self._ids[index] for index in indices]
+        length = self._pad_to or -(-max(len(row) for row in rows) // self._multiple) * self._multiple
+        ids = np.full((len(rows), length), self._pad_id, dtype=np.int64)
+        for target, row in zip(ids, rows, strict=True):
+            target[: len(row)] = row
+        places = np.arange(length)
+        mask = places < np.array([[len(row)] for row in rows])
+        second = (places >= self._firsts[indices][:, None]) & mask
+        numbers = np.asarray(draws, dtype=np.int64)
+        arrays = {
+            "input_ids": ids,
+            "attention_mask": mask.astype(np.int64),
+            "token_type_ids": second.astype(np.int64),
+            "index": np.where(numbers < 0, numbers, indices),
+        }
+        if self.labels is not None:
+            arrays["labels"] = self.labels[indices]
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+class ClassificationDataModule(RecipeData):
+    """Batches for classification or regression of texts and pairs of texts.
+
+    The data is read, split and tokenised once per host. Texts of similar length share a batch.
+
+    Args:
+        train: ``auto`` (the job's ``train`` channel, else the embedded transactions unless another split is given),
+            ``transactions``, a CSV, TSV, JSON, JSON-lines or Parquet file, a folder of them, or a Hugging Face dataset.
+        validation: The same kinds. Default: the job's ``validation`` channel, else taken from the training data.
+        test: The same kinds. Default: the job's ``test`` channel, else taken from the training data.
+        predict: The same kinds, without labels. Default: the test data.
+        task: Name of a GLUE task; then ``train`` may name another copy of the benchmark than the hub's.
+        dataset_config: Configuration of a Hugging Face dataset.
+        text_columns: Columns with the one or two texts. Default: found by name.
+        label_column: Column with the label. Default: found by name.
+        label_delimiter: What separates several labels of one text.
+        label_map: Label in the data -> label to use; can merge labels.
+        problem: ``auto``, ``single_label``, ``multi_label`` or ``regression``.
+        class_weights: ``balanced``, or class -> weight in the loss. Default: all alike.
+        tokenizer: Folder or hub name. Default: of ``model.pretrained``, else one is trained.
+        vocab_size: Tokens of a trained tokenizer.
+        max_length: Tokens; longer texts are cut.
+        global_batch_size: Texts per optimizer step over all processes and accumulated micro-batches.
+        eval_batch_size: Texts per process and forward pass in evaluation. Default: the global batch, at most 64.
+        group_by_length: Put texts of similar length into a batch.
+        pad_to_max_length: Pad every batch to ``max_length``.
+        pad_to_multiple_of: Default: 8 on a GPU, 1 otherwise.
+        val_fraction: Share of the training data for validation, if there is no validation data.
+        test_fraction: Share of the training data for testing, if there is neither.
+        max_train_samples: Use no more than this.
+        max_eval_samples: Use no more than this for validation and for testing.
+        max_predict_samples: Use no more than this.
+        num_workers: Loader processes for each training process. Default: the processor cores of each training process
+            on a GPU host, none otherwise.
+        cache_dir: Where prepared data is kept. Default: the user's cache folder, in a training job a temporary one.
+        seed: Of order and split. Default: the run's (``seed_everything``).
+
+    Raises:
+        MisconfigurationException: If a value is unknown or out of range, or batch sizes do not divide.
+
+    """
+
+    def __init__(
+        self,
+        train: str | None = "auto",
+        validation: str | None = None,
+        test: str | None = None,
+        predict: str | None = None,
+        task: str | None = None,
+        dataset_config: str | None = None,
+        text_columns: list[str] | str | None = None,
+        label_column: str | None = None,
+        label_delimiter: str | None = None,
+        label_map: dict[str, str] | None = None,
+        problem: str = "auto",
+        class_weights: str | dict[str, float] | None = None,
+        tokenizer: str | None = None,
+        vocab_size: int = 8000,
+        max_length: int = 128,
+        global_batch_size: int = 32,
+        eval_batch_size: int | None = None,
+        group_by_length: bool = True,
+        pad_to_max_length: bool = False,
+        pad_to_multiple_of: int | None = None,
+        val_fraction: float = 0.1,
+        test_fraction: float = 0.1,
+        max_train_samples: int | None = None,
+        max_eval_samples: int | None = None,
+        max_predict_samples: int | None = None,
+        num_workers: int | None = None,
+        cache_dir: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__("sequence-classification", global_batch_size, eval_batch_size, num_workers, cache_dir, seed)
+        check_range("max_length", max_length, 4, 1 << 20)
+        check_range("val_fraction", val_fraction, 0.0, 0.5)
+        check_range("test_fraction", test_fraction, 0.0, 0.5)
+        _check_choice("problem", problem, ("auto", *PROBLEMS))
+        if task is not None:
+            _check_choice("task", task, tuple(TASKS))
+        if isinstance(class_weights, str):
+            _check_choice("class_weights", class_weights, ("balanced",))
+        columns = [text_columns] if isinstance(text_columns, str) else text_columns or []
+        if len(columns) > 2:
+            raise MisconfigurationException(f"data.text_columns={columns} was set. HINT: give one or two columns.")
+        given = {"train": train, "val": validation, "test": test, "predict": predict}
+        files = self._sources(given, task)
+        fractions = {} if "val" in files else {"val": val_fraction, "test": test_fraction}
+        limits = {"train": max_train_samples, "val": max_eval_samples, "test": max_eval_samples}
+        limits["predict"] = max_predict_samples
+        self._settings: dict[str, Any] = {
+            "files": files,
+            "task": task,
+            "dataset_config": dataset_config,
+            "text_columns": tuple(columns),
+            "label_column": label_column,
+            "label_delimiter": label_delimiter,
+            "label_map": label_map or {},
+            "problem": problem,
+            "vocab_size": vocab_size,
+            "max_length": max_length,
+            "fractions": fractions,
+            "limits": {split: limit for split, limit in limits.items() if limit is not None},
+            "seed": self.seed,
+        }
+        self.task = task
+        self.max_length = max_length
+        self._tokenizer_name = tokenizer
+        self._class_weights = class_weights
+        self._group_by_length = group_by_length
+        self._multiple = pad_to_multiple_of or (8 if torch.cuda.is_available() else 1)
+        self._pad_to = max_length if pad_to_max_length else None
+        self._manifest: dict[str, Any] | None = None
+        self._splits: dict[str, Texts] = {}
+
+    def _sources(self, given: dict[str, str | None], task: str | None) -> dict[str, str]:
+        channels = self.job.channels
+        found = {
+            split: next((str(channels[name]) for name in names if name in channels), None)
+            for split, names in _CHANNELS.items()
+        }
+        others = any(given[split] or found[split] for split in ("val", "test", "predict"))
+        if given["train"] == "auto":
+            default = SOURCE if task else None if others else BUILTIN
+            given = {**given, "train": found["train"] or default}
+        chosen = {split: name or found[split] for split, name in given.items()}
+        return {split: name for split, name in chosen.items() if name}
+
+    def _preparation(self) -> Preparation:
+        """Known once there is a trainer: the tokenizer is by default that of the model."""
+        module = None if self.trainer is None else self.trainer.lightning_module
+        pretrained = None if module is None else module.hparams.get("pretrained")
+        return Preparation(**self._settings, pretrained=self._tokenizer_name or pretrained)
+
+    @property
+    def folder(self) -> Path:
+        """The cache of these settings."""
+        return self._preparation().folder(self.cache)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What is in the cache; after :meth:`setup`."""
+        if self._manifest is None:
+            raise RuntimeError("the data module was not set up: call prepare_data() and setup() first")
+        return self._manifest
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens; after :meth:`setup`."""
+        return int(self.manifest["vocab_size"])
+
+    @property
+    def scheme(self) -> LabelScheme:
+        """Problem and classes; after :meth:`setup`."""
+        return LabelScheme(self.manifest["problem"], tuple(self.manifest["labels"]))
+
+    @property
+    def weights(self) -> list[float] | None:
+        """Weight of each class in the loss, if they are not all alike; after :meth:`setup`."""
+        if self._class_weights is None or "train" not in self._splits:
+            return None
+        labels = self._splits["train"].labels
+        assert labels is not None
+        if self.scheme.problem != SINGLE:
+            raise MisconfigurationException(
+                f"data.class_weights was set, but the problem is {self.scheme.problem}."
+                f" HINT: only {SINGLE} has class weights."
+            )
+        if isinstance(self._class_weights, str):
+            return class_weights(labels, len(self.scheme.names))
+        return given_weights(labels, self.scheme.names, self._class_weights)
+
+    def load_tokenizer(self) -> Any:
+        """The tokenizer of the cache."""
+        return load_tokenizer(str(self.folder / TOKENIZER_FOLDER))
+
+    def facts(self) -> dict[str, Any]:
+        """For the model card."""
+        return {
+            "data": self.task or ", ".join(f"{split}: {name}" for split, name in self._settings["files"].items()),
+            "samples": self.manifest["counts"],
+            "problem": self.scheme.problem,
+            "labels": list(self.scheme.names),
+        }
+
+    def prepare_data(self) -> None:
+        """Read, split and tokenise, once per host."""
+        manifest, made = self._preparation().run(self.cache)
+        counts = ", ".join(f"{split} {count}" for split, count in manifest["counts"].items())
+        self.say("%s %s: %s in %s", "tokenised" if made else "found", manifest["problem"], counts, self.folder)
+
+    def setup(self, stage: str) -> None:
+        """Open the cache, and check that all processes have the same."""
+        preparation = self._preparation()
+        folder = preparation.folder(self.cache)
+        manifest = read_manifest(folder, preparation.settings())
+        if manifest is None:
+            raise RuntimeError(f"{folder} holds no whole cache, although prepare_data() has run")
+        self.check_equal_everywhere(manifest["digest"])
+        self._manifest = manifest
+        pad_id = self.load_tokenizer().pad_token_id
+        self._splits = {
+            split: Texts(folder, split, pad_id, self._multiple, self._pad_to)
+            for split, count in manifest["counts"].items()
+            if count
+        }
+
+    def train_dataloader(self) -> RecipeLoader:
+        """Shuffled micro-batches of this process."""
+        texts = self._of("train")
+        return self.training_loader(texts, len(texts), self._lengths(texts))
+
+    def val_dataloader(self) -> list[RecipeLoader]:
+        """Each validation sample once over all processes; MNLI has two sets."""
+        return self._evaluation("val")
+
+    def test_dataloader(self) -> list[RecipeLoader]:
+        """Each test sample once over all processes."""
+        return self._evaluation("test")
+
+    def predict_dataloader(self) -> list[RecipeLoader]:
+        """The samples to predict, or the test samples, or the validation samples."""
+        return next((loaders for split in ("predict", "test", "val") if (loaders := self._evaluation(split))), [])
+
+    def _evaluation(self, split: str) -> list[RecipeLoader]:
+        names = [name for name in self._splits if name.split("_")[0] == split]
+        texts: Sequence[Texts] = [self._splits[name] for name in names]
+        return [self.evaluation_loader(part, len(part), self._lengths(part)) for part in texts]
+
+    def _of(self, split: str) -> Texts:
+        if split not in self._splits:
+            raise MisconfigurationException(f"there is no {split} data. HINT: set data.{split}.")
+        return self._splits[split]
+
+    def _lengths(self, texts: Texts) -> Any:
+        return texts.lengths if self._group_by_length else None
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise MisconfigurationException(f"data.{name}={value!r} was set. HINT: choose one of {', '.join(choices)}.")

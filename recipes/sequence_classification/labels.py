@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the values of a label column to numbers: one class, several classes or a score per text."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lightning_sagemaker.recipes._common.tables import DataError
+
+SINGLE, MULTI, REGRESSION = "single_label", "multi_label", "regression"
+PROBLEMS = (SINGLE, MULTI, REGRESSION)
+
+_NAMED = 5
+"""Labels named in a message."""
+
+
+@dataclass(frozen=True)
+class LabelScheme:
+    """What the numbers mean.
+
+    Args:
+        problem: One of :data:`PROBLEMS`.
+        names: Of the classes, by number; none for regression.
+
+    """
+
+    problem: str
+    names: tuple[str, ...] = ()
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers that the model computes for a text."""
+        return max(1, len(self.names))
+
+    def encode(self, values: Sequence[Any], what: str) -> npt.NDArray[np.float32]:
+        """The labels of a split: ``[samples]`` class numbers or scores, or ``[samples, classes]`` of 0 and 1.
+
+        Raises:
+            DataError: If a label was not seen in training, or is no number in regression.
+
+        """
+        if self.problem == REGRESSION:
+            return _scores(values, what)
+        number = {name: index for index, name in enumerate(self.names)}
+        unknown = Counter(name for value in values for name in _names(value) if name not in number)
+        if unknown:
+            named = ", ".join(f"{name!r} ({count})" for name, count in unknown.most_common(_NAMED))
+            raise DataError(
+                f"{what} has {unknown.total()} labels that training has not: {named}."
+                f" HINT: the labels are {', '.join(self.names[:20])}; correct them, map them with data.label_map, or"
+                " give training samples of each."
+            )
+        if self.problem == SINGLE:
+            return np.array([number[_names(value)[0]] for value in values], dtype=np.float32)
+        encoded = np.zeros((len(values), len(self.names)), dtype=np.float32)
+        for row, value in zip(encoded, values, strict=True):
+            row[[number[name] for name in _names(value)]] = 1
+        return encoded
+
+
+def clean(values: Iterable[Any], delimiter: str | None, label_map: Mapping[str, str]) -> list[Any]:
+    """Labels as text or lists of text, renamed by ``label_map``; numbers stay numbers for regression.
+
+    Args:
+        values: Of the label column.
+        delimiter: Between several labels in one text.
+        label_map: Label in the data -> label to use.
+
+    """
+
+    def one(value: Any) -> Any:
+        if delimiter is not None and isinstance(value, str):
+            value = [part.strip() for part in value.split(delimiter) if part.strip()]
+        if isinstance(value, list | tuple):
+            return [one(part) for part in value]
+        renamed = label_map.get(str(value))
+        return value if renamed is None else renamed
+
+    return [one(value) for value in values]
+
+
+def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) -> LabelScheme:
+    """The scheme of training labels.
+
+    Args:
+        values: Of the training split, from :func:`clean`.
+        problem: One of :data:`PROBLEMS`, or ``auto``: lists are several labels, numbers with a fraction are scores.
+        known: Labels of the model to start from; their order is kept if they are the same labels.
+
+    Raises:
+        DataError: If there are fewer than two classes.
+
+    """
+    if problem == "auto":
+        problem = _detect(values)
+    if problem == REGRESSION:
+        return LabelScheme(REGRESSION)
+    names = {name for value in values for name in _names(value)}
+    if len(names) < 2:
+        raise DataError(
+            f"the training labels are all {names or 'missing'}. HINT: at least two different ones are needed."
+        )
+    by_lowercase = {name.lower(): name for name in names}
+    if len(by_lowercase) == len(names) and {name.lower() for name in known} == set(by_lowercase):
+        return LabelScheme(problem, tuple(by_lowercase[name.lower()] for name in known))
+    ordered = sorted(names, key=int) if all(name.lstrip("-").isdecimal() for name in names) else sorted(names)
+    return LabelScheme(problem, tuple(ordered))
+
+
+def class_weights(labels: npt.NDArray[np.float32], num_classes: int) -> list[float]:
+    """For each class the inverse of its share, scaled so that the mean over the samples is 1."""
+    counts = np.bincount(labels.astype(np.int64), minlength=num_classes)
+    return [float(len(labels) / (np.count_nonzero(counts) * count)) if count else 0.0 for count in counts]
+
+
+def given_weights(labels: npt.NDArray[np.float32], names: Sequence[str], weights: Mapping[str, float]) -> list[float]:
+    """A weight for each class, 1 if not given, scaled so that the mean over the samples is 1.
+
+    Raises:
+        DataError: If a weight is of no class, or not positive.
+
+    """
+    wrong = [name for name, weight in weights.items() if name not in names or weight <= 0]
+    if wrong:
+        raise DataError(
+            f"data.class_weights gives a weight to {', '.join(map(repr, wrong))}."
+            f" HINT: weights must be positive, and the classes are {', '.join(names[:20])}."
+        )
+    raw = np.array([weights.get(name, 1.0) for name in names])
+    return [float(weight) for weight in raw / raw[labels.astype(np.int64)].mean()]
+
+
+def _detect(values: Sequence[Any]) -> str:
+    if any(isinstance(value, list) for value in values):
+        return MULTI
+    numbers = [_number(value) for value in values]
+    if all(number is not None for number in numbers) and any(number % 1 for number in numbers if number is not None):
+        return REGRESSION
+    return SINGLE
+
+
+def _names(value: Any) -> list[str]:
+    return [str(part) for part in value] if isinstance(value, list) else [str(value)]
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _scores(values: Sequence[Any], what: str) -> npt.NDArray[np.float32]:
+    numbers = [_number(value) for value in values]
+    wrong = [row for row, number in enumerate(numbers) if number is None]
+    if wrong:
+        raise DataError(
+            f"{what} has {len(wrong)} labels that are no number, the first in record {wrong[0] + 1}:"
+            f" {values[wrong[0]]!r}. HINT: data.problem=regression needs numbers; single_label takes names."
+        )
+    return np.array(numbers, dtype=np.float32)
