@@ -23,13 +23,14 @@ def settings_key(settings: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def read_manifest(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The manifest, if ``folder`` is a whole cache made with ``settings``; otherwise ``None``."""
+def read_manifest(folder: Path, settings: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """The manifest, if ``folder`` is a whole cache made with ``settings``, if given; otherwise ``None``."""
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
         sizes = {name: (folder / name).stat().st_size for name in manifest["files"]}
         whole = all(size == manifest["files"][name]["bytes"] for name, size in sizes.items())
-        return manifest if whole and manifest["key"] == settings_key(settings) else None
+        as_wanted = settings is None or manifest["key"] == settings_key(settings)
+        return manifest if whole and as_wanted else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -103,9 +104,3 @@ def default_cache(job: SageMakerJob, recipe: str) -> Path:
         return Path(tempfile.gettempdir()) / f"lightning-sagemaker-{os.getuid()}" / recipe
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "lightning-sagemaker" / recipe
-
-
-def file_fingerprint(path: Path) -> list[Any]:
-    """Changes whenever the file may have changed."""
-    stat = path.stat()
-    return [str(path.resolve()), stat.st_size, stat.st_mtime_ns]

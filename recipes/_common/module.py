@@ -7,21 +7,31 @@ import os
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-import torchmetrics
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig
 
+from lightning_sagemaker.recipes._common.albert import place_norms
 from lightning_sagemaker.recipes._common.optimization import Optimization
 from lightning_sagemaker.recipes._common.pretrained import CONFIG_KEY, TOKENIZER_KEY, seeded, tokenizer_files
 from lightning_sagemaker.recipes._common.speed import fuse
 
 Batch = dict[str, Tensor]
+
+
+class Metrics(Protocol):
+    """A metric of torchmetrics, or several."""
+
+    def compute(self) -> Any:
+        """Name -> value over all processes."""
+
+    def reset(self) -> Any:
+        """Forget everything."""
 
 
 class RecipeModule(LightningModule):
@@ -46,8 +56,8 @@ class RecipeModule(LightningModule):
 
     """
 
-    train_metrics: torchmetrics.Metric
-    evaluation_metrics: torchmetrics.Metric
+    train_metrics: Metrics
+    evaluation_metrics: Metrics
     pipeline_task = ""
     """Of transformers' ``pipeline``, to serve the model."""
 
@@ -98,11 +108,16 @@ class RecipeModule(LightningModule):
     def _set_model(self, config: PretrainedConfig | None) -> None:
         # The weights must not depend on how many random numbers were drawn before, such as by another launcher.
         self.model = seeded(int(os.environ.get("PL_GLOBAL_SEED", "0")), lambda: self.build(config))
+        place_norms(self.model)
         if self._fused:
             fuse(self.model)
         if self._compiled:
-            self.model.base_model.compile(dynamic=True)
+            self.compile_model()
         self.model.train()
+
+    def compile_model(self) -> None:
+        """Compile the model without its head; lengths change from batch to batch."""
+        self.model.base_model.compile(dynamic=True)
 
     @property
     def data(self) -> Any:
@@ -158,7 +173,7 @@ class RecipeModule(LightningModule):
     def write_predictions(self, folder: Path) -> None:
         """Write what was predicted; called on all processes."""
 
-    def _take(self, metrics: torchmetrics.Metric) -> dict[str, Tensor]:
+    def _take(self, metrics: Metrics) -> dict[str, Tensor]:
         values: dict[str, Tensor] = metrics.compute()
         metrics.reset()
         return values

@@ -15,8 +15,6 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
-from lightning_sagemaker.recipes._common.cache import file_fingerprint
-
 CHECKPOINT_SUFFIX = ".ckpt"
 CONFIG_KEY, TOKENIZER_KEY = "model_config", "tokenizer_files"
 """What a checkpoint of these recipes holds beside Lightning's own entries: all that is needed to build its model."""
@@ -119,16 +117,6 @@ def tokenizer_from_files(files: Mapping[str, str]) -> Any:
         for name, text in files.items():
             (Path(folder) / name).write_text(text, encoding="utf-8")
         return AutoTokenizer.from_pretrained(folder)
-
-
-def pretrained_fingerprint(name: str) -> Any:
-    """Changes whenever the tokenizer that ``name`` stands for may have changed."""
-    path = Path(name)
-    if path.is_dir():
-        return [
-            file_fingerprint(found) for found in sorted(path.iterdir()) if found.suffix in (".json", ".txt", ".model")
-        ]
-    return file_fingerprint(path) if path.is_file() else name
 
 
 def check_length(config: PretrainedConfig, length: int, option: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.recipes._common.cache import file_fingerprint
+from lightning_sagemaker.recipes._common.fingerprints import file_fingerprint
 
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 

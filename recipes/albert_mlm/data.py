@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_sagemaker.recipes._common.batches import sample_indices
 from lightning_sagemaker.recipes._common.cache import read_manifest
 from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
-from lightning_sagemaker.recipes.albert_mlm.masking import Masking, Vocabulary
+from lightning_sagemaker.recipes.albert_mlm.masking import IGNORED, UNITS, Masking, Vocabulary, chance_of
+from lightning_sagemaker.recipes.albert_mlm.packing import Words, swap_segments
 from lightning_sagemaker.recipes.albert_mlm.prepare import TOKENIZER_FOLDER, Preparation
 from lightning_sagemaker.recipes.albert_mlm.shards import Shards
-from lightning_sagemaker.recipes.albert_mlm.text import find_text
-from lightning_sagemaker.recipes.albert_mlm.tokenizer import load_tokenizer
+from lightning_sagemaker.recipes.albert_mlm.text import find_text, prepared_folder
+from lightning_sagemaker.recipes.albert_mlm.tokenizer import TRAIN, load_tokenizer
 
 Batch = dict[str, Tensor]
 
@@ -29,23 +31,39 @@ class MaskedSequences(Dataset[Batch]):
     Args:
         shards: Of one split.
         masking: What to hide.
+        seed: Decides which sequences have their two segments swapped.
 
     """
 
-    def __init__(self, shards: Shards, masking: Masking) -> None:
+    def __init__(self, shards: Shards, masking: Masking, seed: int) -> None:
         self._shards = shards
         self._masking = masking
+        self._seed = seed
 
     def __len__(self) -> int:
         return len(self._shards)
 
     def __getitem__(self, draws: list[int]) -> Batch:
-        """One batch: ``input_ids`` ``[B, length]``, ``positions`` and ``labels`` ``[B, masked]``, ``index`` ``[B]``."""
+        """One batch.
+
+        Returns:
+            ``input_ids`` ``[B, length]``, ``positions`` and ``labels`` ``[B, masked]``, ``index`` ``[B]``; with two
+            segments also ``token_type_ids`` ``[B, length]`` and ``swapped`` ``[B]``, 1 where they are.
+
+        """
         numbers = np.asarray(draws, dtype=np.int64)
         indices = sample_indices(draws, len(self))
-        tokens, positions, labels = self._masking(self._shards.rows(indices), numbers)
+        rows, first = self._shards.rows(indices), self._shards.first_segments(indices)
+        segments = {}
+        if first is not None:
+            swapped = chance_of(self._seed, numbers) < 0.5
+            other, other_first = swap_segments(rows, first)
+            rows, first = np.where(swapped[:, None], other, rows), np.where(swapped, other_first, first)
+            types = (np.arange(rows.shape[1]) > first[:, None] + 1).astype(np.int64)
+            segments = {"token_type_ids": types, "swapped": np.where(numbers < 0, IGNORED, swapped).astype(np.int64)}
+        tokens, positions, labels = self._masking(rows, numbers)
         index = np.where(numbers < 0, numbers, indices)
-        arrays = {"input_ids": tokens, "positions": positions, "labels": labels, "index": index}
+        arrays = {"input_ids": tokens, "positions": positions, "labels": labels, "index": index, **segments}
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
@@ -57,16 +75,20 @@ class MLMDataModule(RecipeData):
     number of processes, workers or accumulated micro-batches.
 
     Args:
-        text: ``builtin`` (prose from Python's own documentation), ``auto`` (the job's ``train`` channel if it has one,
-            else builtin), files or folders with one article per line, or the name of a Hugging Face dataset.
+        text: A folder that ``lightning-sagemaker prepare albert-mlm`` has made, ``builtin`` (prose from Python's own
+            documentation), ``auto`` (the job's ``train`` channel if it has one, else builtin), files or folders with one
+            article per line, or the name of a Hugging Face dataset.
         dataset_config: Configuration of a Hugging Face dataset.
         dataset_split: Part of a Hugging Face dataset.
         text_column: Column of a Hugging Face dataset.
-        tokenizer: ``train`` (a SentencePiece-like unigram model learned from the text), or a folder or hub name.
+        tokenizer: ``auto`` (that of ``model.pretrained``, else ``train``), ``train`` (a SentencePiece-like unigram model
+            learned from the text), or a folder or hub name.
         vocab_size: Tokens of a trained tokenizer.
         lowercase: Whether a trained tokenizer lower-cases.
         sequence_length: Tokens per sequence with the special ones, usually 128 or 512.
+        sentence_order: Two segments in each sequence, in half of them swapped, for sentence-order prediction.
         mask_probability: Share of a sequence's tokens to predict, at most 0.5.
+        mask_unit: What is hidden together: ``token``, ``word`` or ``span`` (one to three words).
         global_batch_size: Sequences per optimizer step over all processes and accumulated micro-batches.
         val_fraction: Share of articles for validation.
         test_fraction: Share of articles for testing.
@@ -88,11 +110,13 @@ class MLMDataModule(RecipeData):
         dataset_config: str | None = None,
         dataset_split: str = "train",
         text_column: str = "text",
-        tokenizer: str = "train",
+        tokenizer: str = "auto",
         vocab_size: int = 30000,
         lowercase: bool = True,
         sequence_length: int = 128,
+        sentence_order: bool = False,
         mask_probability: float = 0.15,
+        mask_unit: str = "token",
         global_batch_size: int = 256,
         val_fraction: float = 0.05,
         test_fraction: float = 0.01,
@@ -107,31 +131,40 @@ class MLMDataModule(RecipeData):
         check_range("mask_probability", mask_probability, 0.0, 0.5)
         check_range("val_fraction", val_fraction, 0.0, 0.5)
         check_range("test_fraction", test_fraction, 0.0, 0.5)
-        self._preparation = Preparation(
-            find_text(
-                text,
-                self.job.channels,
-                dataset_config=dataset_config,
-                dataset_split=dataset_split,
-                text_column=text_column,
-            ),
-            tokenizer,
-            vocab_size,
-            lowercase,
-            sequence_length,
-            val_fraction,
-            test_fraction,
-            max_documents,
-        )
+        if mask_unit not in UNITS:
+            raise MisconfigurationException(f"data.mask_unit={mask_unit!r} was set. HINT: one of {', '.join(UNITS)}.")
+        self._tokenizer_name = tokenizer
+        self._prepared = prepared_folder(text)
+        self._settings: dict[str, Any] = {
+            "vocab_size": vocab_size,
+            "lowercase": lowercase,
+            "sequence_length": sequence_length,
+            "sentence_order": sentence_order,
+            "val_fraction": val_fraction,
+            "test_fraction": test_fraction,
+            "max_documents": max_documents,
+        }
+        if self._prepared is None:
+            columns = {"dataset_config": dataset_config, "dataset_split": dataset_split, "text_column": text_column}
+            self._settings["source"] = find_text(text, self.job.channels, **columns)
         self.sequence_length = sequence_length
-        self.num_masked = max(1, round(mask_probability * (sequence_length - 2)))
+        self.sentence_order = sentence_order
+        self.num_masked = max(1, round(mask_probability * (sequence_length - 2 - sentence_order)))
+        self._mask_unit = mask_unit
         self._splits: dict[str, MaskedSequences] = {}
         self._manifest: dict[str, Any] | None = None
+
+    def _preparation(self) -> Preparation:
+        """Known once there is a trainer: the tokenizer is by default that of the model."""
+        module = None if self.trainer is None else self.trainer.lightning_module
+        pretrained = None if module is None else module.hparams.get("pretrained")
+        name = (pretrained or TRAIN) if self._tokenizer_name == "auto" else self._tokenizer_name
+        return Preparation(tokenizer=name, **self._settings)
 
     @property
     def folder(self) -> Path:
         """The shards of these settings."""
-        return self._preparation.folder(self.cache)
+        return self._prepared or self._preparation().folder(self.cache)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -155,28 +188,58 @@ class MLMDataModule(RecipeData):
         counts: dict[str, int] = {}
         for split, rows in splits:
             counts[split] = counts.get(split, 0) + rows
-        return {"text": self._preparation.source.describe(), "sequences": counts, "tokens": self.sequence_length}
+        return {"text": self._describe(), "sequences": counts, "tokens": self.sequence_length}
 
     def prepare_data(self) -> None:
         """Tokenise, once per host."""
-        manifest, made = self._preparation.run(self.cache)
+        if self._prepared is not None:
+            return
+        manifest, made = self._preparation().run(self.cache)
         count = sum(entry["rows"] for entry in manifest["files"].values())
         verb = "tokenised" if made else "found"
         self.say("%s %d articles: %d sequences in %s", verb, manifest["articles"], count, self.folder)
 
     def setup(self, stage: str) -> None:
         """Open the shards, and check that all processes have the same."""
-        manifest = read_manifest(self.folder, self._preparation.settings())
-        if manifest is None:
-            raise RuntimeError(f"{self.folder} holds no whole cache, although prepare_data() has run")
+        manifest = self._read_manifest()
         self.check_equal_everywhere(manifest["digest"])
         self._manifest = manifest
-        vocabulary = Vocabulary(self.vocab_size, tuple(manifest["special_ids"]), manifest["mask_id"])
-        masking = Masking(vocabulary, self.num_masked, self.seed)
+        masking = Masking(self._vocabulary(manifest), self.num_masked, self.seed, self._mask_unit)
         for split in ("train", "val", "test"):
             files = {name: entry for name, entry in manifest["files"].items() if name.startswith(f"{split}-")}
             if files:
-                self._splits[split] = MaskedSequences(Shards(self.folder, files), masking)
+                self._splits[split] = MaskedSequences(Shards(self.folder, files), masking, self.seed)
+
+    def _read_manifest(self) -> dict[str, Any]:
+        if self._prepared is None:
+            manifest = read_manifest(self.folder, self._preparation().settings())
+            if manifest is None:
+                raise RuntimeError(f"{self.folder} holds no whole cache, although prepare_data() has run")
+            return manifest
+        manifest = read_manifest(self._prepared)
+        if manifest is None:
+            raise MisconfigurationException(
+                f"data.text={str(self._prepared)!r} was set, but the shards there are not whole."
+                " HINT: run `lightning-sagemaker prepare albert-mlm` with this folder again."
+            )
+        for name in ("sequence_length", "sentence_order"):
+            if manifest[name] != self._settings[name]:
+                raise MisconfigurationException(
+                    f"data.{name}={self._settings[name]} was set, but the shards in {self._prepared} were made with"
+                    f" {manifest[name]}. HINT: set data.{name}={str(manifest[name]).lower()}, or prepare others."
+                )
+        return manifest
+
+    def _describe(self) -> str:
+        return str(self._prepared) if self._prepared else str(self._settings["source"].describe())
+
+    def _vocabulary(self, manifest: dict[str, Any]) -> Vocabulary:
+        begins = None
+        if self._mask_unit != "token":
+            tokenizer = self.load_tokenizer()
+            ids = (tokenizer.cls_token_id, tokenizer.sep_token_id)
+            begins = Words.of(tokenizer.backend_tokenizer, *ids, manifest["special_ids"]).begins
+        return Vocabulary(self.vocab_size, tuple(manifest["special_ids"]), manifest["mask_id"], begins)
 
     def train_dataloader(self) -> RecipeLoader:
         """Shuffled micro-batches of this process."""

@@ -25,7 +25,14 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 _Hashes = npt.NDArray[np.uint64]
+
+UNITS = ("token", "word", "span")
+"""What is hidden together."""
+
+_LONGEST_SPAN = 3
+"""Words. A span has n of them with a probability proportional to 1/n, as in the ALBERT paper (Lan et al., 2019)."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +43,14 @@ class Vocabulary:
         size: Number of tokens.
         special: Ids that are never masked and never replace a token.
         mask: Id of the mask token.
+        begins: ``[size]``, tokens with which a word begins; needed to mask whole words.
 
     """
 
     size: int
     special: tuple[int, ...]
     mask: int
+    begins: Flags | None = None
 
     @property
     def ordinary(self) -> Integers:
@@ -60,12 +69,15 @@ class Masking:
         vocabulary: Of the tokenizer.
         num_masked: Tokens to predict in each sequence.
         seed: Of the run.
+        unit: What is hidden together: one ``token``, all tokens of a ``word``, or those of a ``span`` of one to three
+            words. So that the number stays the same, the last word or span chosen may be hidden in part.
 
     """
 
     vocabulary: Vocabulary
     num_masked: int
     seed: int = 0
+    unit: str = "token"
 
     def __call__(self, tokens: Integers, draws: Integers) -> tuple[Integers, Integers, Integers]:
         """Mask a batch.
@@ -92,10 +104,41 @@ class Masking:
         return masked, positions, labels
 
     def _choose(self, tokens: Integers, draws: Integers) -> Integers:
-        keys = _hash(self.seed, draws, np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape), stream=0)
+        keys = _hash(self.seed, draws, self._units(tokens, draws), stream=0)
         keys[np.isin(tokens, self.vocabulary.special)] = _LAST
+        if self.unit != "token":
+            # The tokens of a unit have the same key: sorting must keep them in order, so that a cut falls at its end.
+            return np.sort(np.argsort(keys, axis=1, kind="stable")[:, : self.num_masked], axis=1)
         chosen = np.argpartition(keys, self.num_masked - 1, axis=1)[:, : self.num_masked]
         return np.sort(chosen, axis=1).astype(np.int64)
+
+    def _units(self, tokens: Integers, draws: Integers) -> Integers:
+        """The number of the unit that each token belongs to, of the shape of ``tokens``."""
+        places = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
+        if self.unit == "token":
+            return places
+        assert self.vocabulary.begins is not None
+        special = np.isin(tokens, self.vocabulary.special)
+        after_special = np.concatenate([np.ones_like(special[:, :1]), special[:, :-1]], axis=1)
+        words = np.cumsum(self.vocabulary.begins[tokens] | special | after_special, axis=1) - 1
+        return words if self.unit == "word" else np.take_along_axis(self._spans(words.shape, draws), words, axis=1)
+
+    def _spans(self, shape: tuple[int, ...], draws: Integers) -> Integers:
+        """For each word of a sequence the number of its span: spans of random lengths follow one another."""
+        places = np.broadcast_to(np.arange(shape[1]), shape)
+        chances = np.cumsum(1 / np.arange(1, _LONGEST_SPAN + 1))
+        lengths = 1 + np.searchsorted(
+            chances / chances[-1], _unit(_hash(self.seed, draws, places, stream=3)), side="right"
+        )
+        begins = np.zeros((shape[0], shape[1] + 1), dtype=np.int64)
+        np.put_along_axis(begins, np.minimum(np.cumsum(lengths, axis=1), shape[1]), 1, axis=1)
+        spans: Integers = np.cumsum(begins[:, :-1], axis=1)
+        return spans
+
+
+def chance_of(seed: int, draws: Integers) -> npt.NDArray[np.float64]:
+    """A uniform number in [0, 1) for each draw, not one of those that masking uses."""
+    return _unit(_hash(seed, draws, np.full((len(draws), 1), -1), stream=3))[:, 0]
 
 
 def _hash(seed: int, draws: Integers, positions: Integers, stream: int) -> _Hashes:

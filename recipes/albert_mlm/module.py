@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AlbertConfig, AlbertForMaskedLM, AutoModelForMaskedLM, PretrainedConfig
+from transformers import AlbertConfig, AlbertForMaskedLM, AlbertForPreTraining, PretrainedConfig
 
+from lightning_sagemaker.recipes._common.albert import PRE_LAYER_NORM, encode
 from lightning_sagemaker.recipes._common.files import write_text
 from lightning_sagemaker.recipes._common.gather import Rows
 from lightning_sagemaker.recipes._common.metrics import LossAndAccuracy
@@ -46,27 +48,51 @@ SIZES: dict[str, dict[str, Any]] = {
 """``base`` and ``large`` as in table 1 of the ALBERT paper (Lan et al., 2019); ``tiny`` is for trials."""
 
 
-class MaskedTokenMetrics(LossAndAccuracy):
-    """Mean loss, accuracy and perplexity over masked tokens of all processes."""
+class PretrainingMetrics(nn.Module):
+    """Means over the masked tokens and, if there are two segments, over the sequences, of all processes.
+
+    Args:
+        perplexity: Whether to compute it.
+
+    """
+
+    def __init__(self, perplexity: bool = True) -> None:
+        super().__init__()
+        self.mlm, self.sop = LossAndAccuracy(), LossAndAccuracy()
+        self.ordered = False
+        self._perplexity = perplexity
 
     def compute(self) -> dict[str, Tensor]:
-        """``loss`` in nats, ``accuracy`` and ``perplexity``; NaN without any token."""
-        values = super().compute()
-        return values | {"perplexity": values["loss"].exp()}
+        """``loss`` in nats, ``accuracy`` of masked tokens and ``perplexity``.
+
+        With two segments ``loss`` is the sum of ``mlm_loss`` and ``sop_loss``, and there is ``sop_accuracy``.
+        """
+        mlm, sop = self.mlm.compute(), self.sop.compute()
+        values = mlm | ({"perplexity": mlm["loss"].exp()} if self._perplexity else {})
+        if not self.ordered:
+            return values
+        order = {"mlm_loss": mlm["loss"], "sop_loss": sop["loss"], "sop_accuracy": sop["accuracy"]}
+        return values | order | {"loss": mlm["loss"] + sop["loss"]}
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.mlm.reset()
+        self.sop.reset()
 
 
 class AlbertMLM(RecipeModule):
     """Masked-language-model pretraining of ALBERT, from scratch or from weights.
 
-    Logits are computed at the masked positions only: ``[masked tokens, vocabulary]`` instead of
-    ``[batch, length, vocabulary]``, with the same loss.
-
-    Not supported: sentence-order prediction.
+    The last layer and the logits are computed at the masked positions only: ``[masked tokens, vocabulary]`` instead of
+    ``[batch, length, vocabulary]``, with the same loss. With ``data.sentence_order`` the loss is the sum of those of
+    masked tokens and of the order of the two segments.
 
     Args:
         size: ``tiny``, ``base`` or ``large``; what ``pretrained`` says goes before it.
         pretrained: Name or path of weights to start from, with a matching ``data.tokenizer``.
         dropout: Of hidden states and attention; ALBERT trains without.
+        pre_layer_norm: Normalise before attention and feed-forward instead of after, from scratch; transformers' own
+            classes cannot load such a model right, these recipes can.
         optimization: See :class:`~lightning_sagemaker.recipes._common.module.RecipeModule`.
 
     Raises:
@@ -81,35 +107,50 @@ class AlbertMLM(RecipeModule):
         size: str = "base",
         pretrained: str | None = None,
         dropout: float = 0.0,
+        pre_layer_norm: bool = False,
         **optimization: Any,
     ) -> None:
         super().__init__(**optimization)
         if size not in SIZES:
             raise MisconfigurationException(f"model.size={size!r} was set. HINT: choose one of {', '.join(SIZES)}.")
         self.save_hyperparameters()
-        self.train_metrics = LossAndAccuracy()
-        self.evaluation_metrics = MaskedTokenMetrics()
+        self.train_metrics = PretrainingMetrics(perplexity=False)
+        self.evaluation_metrics = PretrainingMetrics()
+        self._encode: Callable[..., Tensor] = encode
         self._rows = Rows()
 
     def build(self, config: PretrainedConfig | None) -> Any:
         """ALBERT with a masked-language-model head."""
+        kind = AlbertForPreTraining if self._orders(config) else AlbertForMaskedLM
         if config is not None:
-            return AlbertForMaskedLM(config)
+            return kind(config)
         vocab_size, sequence_length = self.data.vocab_size, self.data.sequence_length
         pretrained = self.hparams["pretrained"]
         if pretrained is not None:
             loaded = load_config(pretrained)
             self._check_fits(loaded, vocab_size, sequence_length)
-            return load_model(AutoModelForMaskedLM, pretrained, loaded)
+            return load_model(kind, pretrained, loaded)
         dropout = self.hparams["dropout"]
         made = AlbertConfig(
+            architectures=[kind.__name__],
+            **{PRE_LAYER_NORM: self.hparams["pre_layer_norm"]},
             vocab_size=vocab_size,
             max_position_embeddings=max(512, sequence_length),
             hidden_dropout_prob=dropout,
             attention_probs_dropout_prob=dropout,
             **SIZES[self.hparams["size"]],
         )
-        return AlbertForMaskedLM(made)
+        return kind(made)
+
+    def _orders(self, config: PretrainedConfig | None) -> bool:
+        """Whether sentence order is predicted: what the data says, or the checkpoint without any data."""
+        if config is not None:
+            return "AlbertForPreTraining" in (config.architectures or ())
+        return bool(self.data.sentence_order)
+
+    def compile_model(self) -> None:
+        """Compile what :meth:`forward` calls; shapes are always the same."""
+        self._encode = torch.compile(encode)
 
     def _check_fits(self, config: PretrainedConfig, vocab_size: int, sequence_length: int) -> None:
         if vocab_size > config.vocab_size or sequence_length > config.max_position_embeddings:
@@ -119,36 +160,53 @@ class AlbertMLM(RecipeModule):
                 f" {sequence_length}. HINT: set data.tokenizer to the same name, and a data.sequence_length that fits."
             )
 
-    def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
-        """Logits at the masked positions.
+    def forward(
+        self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Scores of masked tokens and of the segments' order.
 
         Args:
             input_ids: ``[batch, length]``, without padding.
             positions: ``[batch, masked]``.
+            token_type_ids: ``[batch, length]``, with two segments.
 
         Returns:
-            ``[batch * masked, vocabulary]``.
+            ``[batch * masked, vocabulary]``; ``[batch, 2]`` with two segments: in order, swapped.
 
         """
-        hidden = self.model.albert(input_ids=input_ids).last_hidden_state
-        batch, length = input_ids.shape
-        starts = torch.arange(0, batch * length, length, device=positions.device)
-        logits: Tensor = self.model.predictions(hidden.flatten(0, 1)[(positions + starts[:, None]).flatten()])
-        return logits
+        if token_type_ids is None:
+            hidden = self._encode(self.model.albert, input_ids, None, positions)
+            return self.model.predictions(hidden.flatten(0, 1)), None
+        with_cls = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
+        hidden = self._encode(self.model.albert, input_ids, token_type_ids, with_cls)
+        albert = self.model.albert
+        pooled = albert.pooler_activation(albert.pooler(hidden[:, 0]))
+        return self.model.predictions(hidden[:, 1:].flatten(0, 1)), self.model.sop_classifier(pooled)
 
-    def _losses(self, batch: Batch, metrics: LossAndAccuracy | None) -> tuple[Tensor, Tensor]:
-        """Loss of each masked token and the most likely tokens, both of the shape of ``labels``."""
+    def _losses(self, batch: Batch, metrics: PretrainingMetrics | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Losses of the masked tokens and the most likely tokens, of the shape of ``labels``; losses of the order."""
         labels = batch["labels"].flatten()
-        logits = self(batch["input_ids"], batch["positions"])
+        logits, order = self(batch["input_ids"], batch["positions"], batch.get("token_type_ids"))
         losses = functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="none")
         predictions = logits.detach().argmax(dim=-1)
+        order_losses = losses.new_zeros(0)
         if metrics is not None:
-            metrics.update(losses, predictions == labels, (labels != IGNORED).sum())
-        return losses.view_as(batch["labels"]), predictions.view_as(batch["labels"])
+            metrics.mlm.update(losses, predictions == labels, (labels != IGNORED).sum())
+        if order is not None:
+            swapped = batch["swapped"]
+            order_losses = functional.cross_entropy(order.float(), swapped, ignore_index=IGNORED, reduction="none")
+            if metrics is not None:
+                metrics.ordered = True
+                metrics.sop.update(order_losses, order.detach().argmax(dim=-1) == swapped, (swapped != IGNORED).sum())
+        return losses.view_as(batch["labels"]), predictions.view_as(batch["labels"]), order_losses
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """Mean loss over the masked tokens; all sequences have as many, so the mean of means is the mean."""
-        return self._losses(batch, self.train_metrics)[0].mean()
+        """Mean over the masked tokens, and over the sequences for the order of the segments.
+
+        All sequences have as many masked tokens, so the mean of the processes' means is the mean.
+        """
+        losses, _, order = self._losses(batch, self.train_metrics)
+        return losses.mean() + order.mean() if len(order) else losses.mean()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add a batch to the metrics."""
@@ -165,7 +223,7 @@ class AlbertMLM(RecipeModule):
             The most likely tokens: ``[batch, masked]``.
 
         """
-        losses, predictions = self._losses(batch, None)
+        losses, predictions, _ = self._losses(batch, None)
         columns = {name: batch[name] for name in ("positions", "labels")}
         self._rows.add(batch["index"], {**columns, "predictions": predictions, "loss": losses.mean(dim=1)})
         return predictions

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,51 +13,143 @@ import numpy.typing as npt
 SHORTEST_PIECE = 8
 """Tokens: a shorter article, or a shorter end of one, is left out; it teaches little and costs a separator."""
 
+_MIDDLE = (0.25, 0.75)
+"""Where a sequence may be divided into two segments, as shares of its length."""
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Words:
+    """What packing must know of a vocabulary.
+
+    Args:
+        cls: Id of ``[CLS]``.
+        sep: Id of ``[SEP]``.
+        special: ``[vocabulary]``, ids that masking leaves alone.
+        begins: ``[vocabulary]``, tokens with which a word begins.
+        ends_sentence: ``[vocabulary]``, tokens after which a sentence may have ended.
+
+    """
+
+    cls: int
+    sep: int
+    special: Flags
+    begins: Flags
+    ends_sentence: Flags
+
+    @classmethod
+    def of(cls, tokenizer: Any, cls_id: int, sep_id: int, special: Sequence[int]) -> Words:
+        """Those of a ``tokenizers.Tokenizer``: WordPiece marks what continues a word, the others what begins one."""
+        size = tokenizer.get_vocab_size(with_added_tokens=True)
+        tokens = [tokenizer.id_to_token(number) or "" for number in range(size)]
+        is_special = np.zeros(size, dtype=bool)
+        is_special[list(special)] = True
+        if any(token.startswith("##") for token in tokens):
+            begins = [not token.startswith("##") for token in tokens]
+        else:
+            begins = [token.startswith(("\u2581", "\u0120")) for token in tokens]
+        ends = [token.rstrip("\"'\u201d\u2019)").endswith((".", "!", "?")) for token in tokens]
+        return cls(cls_id, sep_id, is_special, np.array(begins) | is_special, np.array(ends) & ~is_special)
+
 
 @dataclass
 class Packer:
-    """Cuts articles into sequences ``[CLS] tokens [SEP]`` of ``length`` tokens.
+    """Cuts articles into the insides of sequences of ``body`` tokens.
 
     An article fills as many sequences of its own as it can. What is left at its end is packed with the ends of other
     articles, a ``[SEP]`` between them: only such sequences cross articles, and no sequence is padded.
 
     Args:
-        length: Tokens per sequence with the special ones.
-        cls: Id of ``[CLS]``.
+        body: Tokens of a sequence without the special ones around it.
         sep: Id of ``[SEP]``.
-        special: Ids that masking leaves alone. A sequence of which they make up more than half is left out.
 
     """
 
-    length: int
-    cls: int
+    body: int
     sep: int
-    special: frozenset[int]
-    _ends: list[int] = field(default_factory=list, init=False)
+    _full: list[Integers] = field(default_factory=list, init=False)
+    _ends: list[Integers] = field(default_factory=list, init=False)
+    _waiting: int = field(default=0, init=False)
 
-    @property
-    def body(self) -> int:
-        """Tokens of text in a sequence."""
-        return self.length - 2
-
-    def add(self, tokens: Sequence[int]) -> Iterator[npt.NDArray[np.int64]]:
-        """Sequences that are full after adding one article."""
+    def add(self, tokens: Sequence[int]) -> None:
+        """Add one article."""
         if len(tokens) < SHORTEST_PIECE:
             return
-        whole = len(tokens) - len(tokens) % self.body
-        for start in range(0, whole, self.body):
-            yield from self._sequence(tokens[start : start + self.body])
-        if len(tokens) - whole < SHORTEST_PIECE:
-            return
-        if self._ends:
-            self._ends.append(self.sep)
-        self._ends.extend(tokens[whole:])
-        while len(self._ends) >= self.body:
-            yield from self._sequence(self._ends[: self.body])
-            del self._ends[: self.body]
-            if self._ends[:1] == [self.sep]:
-                del self._ends[0]
+        article = np.asarray(tokens, dtype=np.int64)
+        whole = len(article) - len(article) % self.body
+        if whole:
+            self._full.append(article[:whole].reshape(-1, self.body))
+        if len(article) - whole >= SHORTEST_PIECE:
+            self._pack(article[whole:])
 
-    def _sequence(self, tokens: Sequence[int]) -> Iterator[npt.NDArray[np.int64]]:
-        if 2 * sum(token in self.special for token in tokens) <= self.length - 4:
-            yield np.array([self.cls, *tokens, self.sep], dtype=np.int64)
+    def _pack(self, end: Integers) -> None:
+        if self._waiting:
+            end = np.concatenate([[self.sep], end])
+        self._ends.append(end)
+        self._waiting += len(end)
+        while self._waiting >= self.body:
+            joined = np.concatenate(self._ends)
+            self._full.append(joined[None, : self.body])
+            rest = joined[self.body :]
+            rest = rest[1:] if len(rest) and rest[0] == self.sep else rest
+            self._ends, self._waiting = [rest], len(rest)
+
+    def sequences(self) -> Integers:
+        """All full insides so far, in order, and forget them: ``[sequences, body]``."""
+        full, self._full = self._full, []
+        return np.concatenate(full) if full else np.zeros((0, self.body), dtype=np.int64)
+
+
+def one_segment(bodies: Integers, words: Words) -> Integers:
+    """``[CLS] body [SEP]``; a sequence that is mostly special tokens is left out."""
+    return _frame(_without_empty(bodies, words), words)
+
+
+def two_segments(bodies: Integers, words: Words) -> tuple[Integers, Integers]:
+    """``[CLS] first [SEP] second [SEP]``, divided where a sentence begins, as near to the middle as possible.
+
+    Where no sentence begins in the middle half, at a word; where none does, in the middle.
+
+    Returns:
+        ``[sequences, body + 3]``, and the number of tokens of each first segment ``[sequences]``.
+
+    """
+    bodies = _without_empty(bodies, words)
+    length = bodies.shape[1]
+    place = np.arange(1, length)
+    inside = ~words.special[bodies]
+    word = words.begins[bodies[:, 1:]] & inside[:, 1:] & inside[:, :-1]
+    sentence = word & words.ends_sentence[bodies[:, :-1]]
+    central = (place >= _MIDDLE[0] * length) & (place <= _MIDDLE[1] * length)
+    # A sentence anywhere in the middle half goes before a word, and a word before any token.
+    penalty = np.where(sentence & central, 0, np.where(word & central, length, 2 * length))
+    first = 1 + np.argmin(np.abs(place - length // 2) + penalty, axis=1)
+    after = np.arange(length + 1)
+    moved = np.take_along_axis(bodies, np.minimum(after - (after > first[:, None]), length - 1), axis=1)
+    divided = np.where(after == first[:, None], words.sep, moved)
+    return _frame(divided, words), first
+
+
+def swap_segments(rows: Integers, first: Integers) -> tuple[Integers, Integers]:
+    """The two segments of each row in the other order, and the lengths of those that are now first."""
+    second = rows.shape[1] - 3 - first
+    place = np.arange(rows.shape[1])[None, :]
+    begin = second[:, None]
+    source = np.where(place <= begin, place + first[:, None] + 1, place - begin - 1)
+    # [CLS] and the separators stay what they are wherever they come from.
+    source = np.where(place == 0, 0, np.where(place == begin + 1, rows.shape[1] - 1, source))
+    source = np.where(place == rows.shape[1] - 1, place, source)
+    return np.take_along_axis(rows, source, axis=1), second
+
+
+def _without_empty(bodies: Integers, words: Words) -> Integers:
+    kept: Integers = bodies[2 * words.special[bodies].sum(axis=1) <= bodies.shape[1] - 2]
+    return kept
+
+
+def _frame(bodies: Integers, words: Words) -> Integers:
+    framed = np.empty((len(bodies), bodies.shape[1] + 2), dtype=np.int64)
+    framed[:, 0], framed[:, 1:-1], framed[:, -1] = words.cls, bodies, words.sep
+    return framed

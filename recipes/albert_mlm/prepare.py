@@ -1,38 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenises the text into a cache of shards."""
+"""Tokenises the text into a cache of shards; imports neither torch nor transformers, as its processes are many."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.recipes._common.cache import build_once, settings_key
-from lightning_sagemaker.recipes.albert_mlm.packing import Packer
-from lightning_sagemaker.recipes.albert_mlm.shards import ShardWriter
+from lightning_sagemaker.recipes._common.cache import MANIFEST, build_once, read_manifest, settings_key
+from lightning_sagemaker.recipes._common.files import write_text
+from lightning_sagemaker.recipes._common.fingerprints import pretrained_fingerprint
+from lightning_sagemaker.recipes.albert_mlm.packing import Packer, Words, one_segment, two_segments
+from lightning_sagemaker.recipes.albert_mlm.shards import write_shard
 from lightning_sagemaker.recipes.albert_mlm.text import TextSource, TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import (
     TRAIN,
     load_tokenizer,
-    tokenizer_fingerprint,
     train_tokenizer,
 )
 
 TOKENIZER_FOLDER = "tokenizer"
 SPLITS = ("train", "val", "test")
 
-_FORMAT = 1
+_FORMAT = 2
 """Raised whenever the same settings would give other shards."""
 
-_BATCH = 1000
-"""Articles tokenised at once."""
+_SHARD_CHARACTERS = 16_000_000
+"""Text of one shard. More would fill the memory, less would make too many files."""
 
-_TOKENIZER_CHARACTERS = 100_000_000
+_BATCH_CHARACTERS = 500_000
+"""Text that is tokenised at once."""
+
+_TOKENIZER_CHARACTERS = 20_000_000
 """A tokenizer learns from at most so many characters; more would not change it much but would fill the memory."""
+
+Progress = Callable[[int], None]
+"""Called with the number of characters that were done."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,7 @@ class Preparation:
         vocab_size: Of a trained tokenizer.
         lowercase: Of a trained tokenizer.
         sequence_length: Tokens per sequence.
+        sentence_order: Whether sequences have two segments, for sentence-order prediction.
         val_fraction: Share of articles for validation.
         test_fraction: Share of articles for testing.
         max_documents: Read no more articles than this.
@@ -52,13 +63,14 @@ class Preparation:
     """
 
     source: TextSource
-    tokenizer: str
-    vocab_size: int
-    lowercase: bool
-    sequence_length: int
-    val_fraction: float
-    test_fraction: float
-    max_documents: int | None
+    tokenizer: str = TRAIN
+    vocab_size: int = 30000
+    lowercase: bool = True
+    sequence_length: int = 128
+    sentence_order: bool = False
+    val_fraction: float = 0.05
+    test_fraction: float = 0.01
+    max_documents: int | None = None
 
     def settings(self) -> dict[str, Any]:
         """As plain containers, the text and tokenizer by their fingerprints."""
@@ -66,8 +78,9 @@ class Preparation:
         return {
             "format": _FORMAT,
             "text": self.source.fingerprint(),
-            "tokenizer": [self.vocab_size, self.lowercase] if trained else tokenizer_fingerprint(self.tokenizer),
+            "tokenizer": [self.vocab_size, self.lowercase] if trained else pretrained_fingerprint(self.tokenizer),
             "sequence_length": self.sequence_length,
+            "sentence_order": self.sentence_order,
             "fractions": [self.val_fraction, self.test_fraction],
             "max_documents": self.max_documents,
         }
@@ -80,61 +93,115 @@ class Preparation:
         """Make the shards unless they are there; the manifest, and whether they were made now."""
         # Saying it explicitly also keeps the library from warning about the data loader's workers.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-        return build_once(self.folder(cache), self.settings(), self._build)
+        return build_once(self.folder(cache), self.settings(), self._fill_at_once)
 
-    def _documents(self) -> Iterator[str]:
-        return itertools.islice(self.source.documents(), self.max_documents)
+    def _fill_at_once(self, folder: Path) -> dict[str, Any]:
+        entries = self.fill(folder, workers=0)
+        for record in folder.glob(_RECORDS):
+            record.unlink()
+        return entries
 
-    def _build(self, folder: Path) -> dict[str, Any]:
+    def run_in(self, folder: Path, workers: int, progress: Progress) -> tuple[dict[str, Any], bool]:
+        """As :meth:`run`, but in ``folder`` itself, where an interrupted run goes on.
+
+        Args:
+            folder: Made if missing.
+            workers: Processes.
+            progress: Is told how much was done.
+
+        Raises:
+            TextSourceError: If the folder holds what was made from other settings.
+
+        """
+        settings = self.settings()
+        manifest = read_manifest(folder, settings)
+        if manifest is not None:
+            return manifest, False
+        started = folder / _STARTED
+        if (folder / MANIFEST).exists() or (started.exists() and json.loads(started.read_text()) != settings):
+            raise TextSourceError(
+                f"{folder} holds shards of other text or settings, or damaged ones."
+                " HINT: give another folder, or delete that one."
+            )
+        write_text(started, json.dumps(settings))
+        manifest = {"key": settings_key(settings), "settings": settings, **self.fill(folder, workers, progress)}
+        manifest["digest"] = settings_key(manifest["files"])
+        write_text(folder / MANIFEST, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+        for leftover in (*folder.glob(_RECORDS), started):
+            leftover.unlink()
+        return manifest, True
+
+    def fill(self, folder: Path, workers: int, progress: Progress = lambda _: None) -> dict[str, Any]:
+        """Write tokenizer and shards into ``folder``; the manifest's entries."""
+        tokenizer = self._tokenizer(folder)
+        special = sorted(set(tokenizer.all_special_ids))
+        job = _Job(
+            str(folder),
+            self.sequence_length,
+            self.sentence_order,
+            self.val_fraction,
+            self.test_fraction,
+            (tokenizer.cls_token_id, tokenizer.sep_token_id),
+            tuple(special),
+            len(tokenizer),
+        )
+        entries: dict[str, Any] = {}
+        articles = 0
+        for result in _run_jobs(job, self._chunks(), workers):
+            progress(result["characters"])
+            articles += result["articles"]
+            entries |= result["files"]
+        self._check(articles, entries)
+        return {
+            "articles": articles,
+            "files": dict(sorted(entries.items())),
+            "vocab_size": len(tokenizer),
+            "special_ids": special,
+            "mask_id": tokenizer.mask_token_id,
+            "sequence_length": self.sequence_length,
+            "sentence_order": self.sentence_order,
+        }
+
+    def _tokenizer(self, folder: Path) -> Any:
+        saved = folder / TOKENIZER_FOLDER
+        if (saved / "tokenizer_config.json").is_file():  # of an interrupted run; written last
+            return load_tokenizer(str(saved))
         if self.tokenizer == TRAIN:
             tokenizer: Any = train_tokenizer(self._training_text(), self.vocab_size, self.lowercase)
         else:
             tokenizer = load_tokenizer(self.tokenizer)
-        tokenizer.save_pretrained(str(folder / TOKENIZER_FOLDER))
-        special = frozenset(tokenizer.all_special_ids)
-        writers = {split: ShardWriter(folder, split, len(tokenizer)) for split in SPLITS}
-        packers = {
-            split: Packer(self.sequence_length, tokenizer.cls_token_id, tokenizer.sep_token_id, special)
-            for split in SPLITS
-        }
-        articles = 0
-        for batch in _batched(self._documents(), _BATCH):
-            articles += len(batch)
-            ids = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
-            for document, tokens in zip(batch, ids, strict=True):
-                split = self._split(document)
-                for sequence in packers[split].add(tokens):
-                    writers[split].add(sequence)
-        for writer in writers.values():
-            writer.flush()
-        self._check(articles, writers)
-        return {
-            "articles": articles,
-            "files": {name: entry for writer in writers.values() for name, entry in writer.files.items()},
-            "vocab_size": len(tokenizer),
-            "special_ids": sorted(special),
-            "mask_id": tokenizer.mask_token_id,
-        }
+        tokenizer.save_pretrained(str(saved))
+        return tokenizer
+
+    def _documents(self) -> Iterator[str]:
+        return itertools.islice(self.source.documents(), self.max_documents)
+
+    def _chunks(self) -> Iterator[list[str]]:
+        """The articles of each shard."""
+        chunk: list[str] = []
+        characters = 0
+        for document in self._documents():
+            chunk.append(document)
+            characters += len(document)
+            if characters >= _SHARD_CHARACTERS:
+                yield chunk
+                chunk, characters = [], 0
+        if chunk:
+            yield chunk
 
     def _training_text(self) -> Iterator[str]:
         characters = 0
         for document in self._documents():
-            if self._split(document) == "train":
+            if split_of(document, self.val_fraction, self.test_fraction) == "train":
                 yield document
                 characters += len(document)
                 if characters > _TOKENIZER_CHARACTERS:
                     return
 
-    def _split(self, document: str) -> str:
-        """By the article's text, so neither its place in the files nor other articles matter."""
-        place = int.from_bytes(hashlib.blake2b(document.encode(), digest_size=8).digest(), "big") / (1 << 64)
-        if place < self.val_fraction:
-            return "val"
-        return "test" if place < self.val_fraction + self.test_fraction else "train"
-
-    def _check(self, articles: int, writers: dict[str, ShardWriter]) -> None:
+    def _check(self, articles: int, entries: Mapping[str, Any]) -> None:
         fractions = {"train": 1.0, "val": self.val_fraction, "test": self.test_fraction}
-        empty = [split for split in SPLITS if fractions[split] and not writers[split].files]
+        present = {name.split("-")[0] for name in entries}
+        empty = [split for split in SPLITS if fractions[split] and split not in present]
         if empty:
             raise TextSourceError(
                 f"{articles} articles make no sequence of {self.sequence_length} tokens for: {', '.join(empty)}."
@@ -143,7 +210,101 @@ class Preparation:
             )
 
 
-def _batched(items: Iterable[str], size: int) -> Iterator[list[str]]:
-    iterator = iter(items)
-    while batch := list(itertools.islice(iterator, size)):
+_STARTED, _RECORDS = ".started.json", ".shard-*.json"
+"""In the folder of an interrupted run: its settings, and what each finished shard holds."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One shard of each split; plain values, as it is sent to other processes."""
+
+    folder: str
+    length: int
+    sentence_order: bool
+    val_fraction: float
+    test_fraction: float
+    cls_sep: tuple[int, int]
+    special: tuple[int, ...]
+    vocab_size: int
+    number: int = 0
+    parallel: bool = True
+
+    @property
+    def record(self) -> Path:
+        return Path(self.folder) / f".shard-{self.number:05d}.json"
+
+    def finished(self) -> dict[str, Any] | None:
+        """The result of an earlier run, if its files are whole."""
+        try:
+            result: dict[str, Any] = json.loads(self.record.read_text())
+            sizes = {name: (Path(self.folder) / name).stat().st_size for name in result["files"]}
+        except (OSError, ValueError, KeyError):
+            return None
+        return result if all(result["files"][name]["bytes"] == size for name, size in sizes.items()) else None
+
+    def __call__(self, documents: list[str]) -> dict[str, Any]:
+        os.environ["TOKENIZERS_PARALLELISM"] = str(self.parallel).lower()
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(Path(self.folder) / TOKENIZER_FOLDER / "tokenizer.json"))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        words = Words.of(tokenizer, *self.cls_sep, self.special)
+        packers = {split: Packer(self.length - 2 - self.sentence_order, words.sep) for split in SPLITS}
+        encode = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)  # without places in the text
+        for batch in _batches(documents):
+            for document, encoding in zip(batch, encode(batch, add_special_tokens=False), strict=True):
+                packers[split_of(document, self.val_fraction, self.test_fraction)].add(encoding.ids)
+        files: dict[str, Any] = {}
+        for split, packer in packers.items():
+            bodies = packer.sequences()
+            rows, first = two_segments(bodies, words) if self.sentence_order else (one_segment(bodies, words), None)
+            files |= write_shard(Path(self.folder), split, self.number, rows, first, self.vocab_size)
+        result = {"articles": len(documents), "characters": sum(map(len, documents)), "files": files}
+        write_text(self.record, json.dumps(result))
+        return result
+
+
+def _run_jobs(job: _Job, chunks: Iterator[list[str]], workers: int) -> Iterator[dict[str, Any]]:
+    """The results in order. ``workers`` 0: in this process, where the tokenizer's own threads share the work."""
+    numbered = ((replace(job, number=number), chunk) for number, chunk in enumerate(chunks))
+    if not workers:
+        for one, chunk in numbered:
+            yield one.finished() or one(chunk)
+        return
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    waiting: list[Future[dict[str, Any]] | dict[str, Any]] = []
+    try:
+        for one, chunk in numbered:
+            done = one.finished()
+            waiting.append(done or pool.submit(replace(one, parallel=False), chunk))
+            if len(waiting) > workers + 1:  # not more, or the text would pile up in memory
+                yield _result(waiting.pop(0))
+        yield from map(_result, waiting)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _result(waiting: Future[dict[str, Any]] | dict[str, Any]) -> dict[str, Any]:
+    return waiting if isinstance(waiting, dict) else waiting.result()
+
+
+def _batches(documents: list[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += len(document)
+        if characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
         yield batch
+
+
+def split_of(document: str, val_fraction: float, test_fraction: float) -> str:
+    """By the article's text, so neither its place in the files nor other articles matter."""
+    place = int.from_bytes(hashlib.blake2b(document.encode(), digest_size=8).digest(), "big") / (1 << 64)
+    if place < val_fraction:
+        return "val"
+    return "test" if place < val_fraction + test_fraction else "train"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,42 +10,41 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-ROWS_PER_SHARD = 1 << 16
+from lightning_sagemaker.recipes._common.cache import file_entry
+
+Integers = npt.NDArray[np.int64]
+
+SEGMENTS = "-segments"
+"""At the end of the name of the file that says where the second segment of each row begins."""
 
 
-class ShardWriter:
-    """Writes sequences of one split to ``FOLDER/SPLIT-00000.npy``, ... with at most :data:`ROWS_PER_SHARD` rows each.
+def write_shard(
+    folder: Path, split: str, number: int, rows: Integers, first: Integers | None, vocab_size: int
+) -> dict[str, dict[str, Any]]:
+    """Write ``SPLIT-NUMBER.npy`` and, given the lengths of first segments, ``SPLIT-NUMBER-segments.npy``.
 
     Args:
         folder: Exists.
         split: ``train``, ``val`` or ``test``.
+        number: Of the shard.
+        rows: ``[sequences, length]``; nothing is written if there are none.
+        first: ``[sequences]``.
         vocab_size: Decides between two and four bytes per token.
 
+    Returns:
+        The manifest's entries.
+
     """
-
-    def __init__(self, folder: Path, split: str, vocab_size: int) -> None:
-        self._folder = folder
-        self._split = split
-        self._dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
-        self._rows: list[npt.NDArray[Any]] = []
-        self.files: dict[str, dict[str, Any]] = {}
-
-    def add(self, sequence: npt.NDArray[np.int64]) -> None:
-        """Append one sequence."""
-        self._rows.append(sequence.astype(self._dtype))
-        if len(self._rows) == ROWS_PER_SHARD:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what has been added since the last shard."""
-        if not self._rows:
-            return
-        path = self._folder / f"{self._split}-{len(self.files):05d}.npy"
-        rows = np.stack(self._rows)
-        np.save(path, rows)
-        digest = hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
-        self.files[path.name] = {"rows": len(rows), "bytes": path.stat().st_size, "blake2b": digest}
-        self._rows = []
+    if not len(rows):
+        return {}
+    path = folder / f"{split}-{number:05d}.npy"
+    np.save(path, rows.astype(np.uint16 if vocab_size <= 1 << 16 else np.uint32))
+    entries = {path.name: {"rows": len(rows), **file_entry(path)}}
+    if first is not None:
+        path = folder / f"{split}-{number:05d}{SEGMENTS}.npy"
+        np.save(path, first.astype(np.uint16))
+        entries[path.name] = {"rows": 0, **file_entry(path)}
+    return entries
 
 
 class Shards:
@@ -54,18 +52,21 @@ class Shards:
 
     Args:
         folder: With the shards.
-        files: File name -> its entry in the manifest.
+        files: Names of the split's files in the manifest.
 
     """
 
-    def __init__(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-        self._maps = [np.load(folder / name, mmap_mode="r") for name in sorted(files)]
+    def __init__(self, folder: Path, files: Mapping[str, Any]) -> None:
+        names = sorted(name for name in files if SEGMENTS not in name)
+        self._maps = [np.load(folder / name, mmap_mode="r") for name in names]
         self._ends = np.cumsum([0, *(len(rows) for rows in self._maps)])
+        parts = [np.load(folder / name) for name in sorted(files) if SEGMENTS in name]
+        self._first = np.concatenate(parts).astype(np.int64) if parts else None
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def rows(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def rows(self, indices: Integers) -> Integers:
         """The sequences at ``indices``: ``[len(indices), length]``."""
         shards = np.searchsorted(self._ends, indices, side="right") - 1
         result = np.empty((len(indices), self._maps[0].shape[1]), dtype=np.int64)
@@ -73,3 +74,7 @@ class Shards:
             chosen = shards == shard
             result[chosen] = self._maps[shard][indices[chosen] - self._ends[shard]]
         return result
+
+    def first_segments(self, indices: Integers) -> Integers | None:
+        """Their numbers of tokens in the first segment ``[len(indices)]``; ``None`` if there is only one segment."""
+        return None if self._first is None else self._first[indices]

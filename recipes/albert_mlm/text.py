@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.recipes._common.cache import MANIFEST
 from lightning_sagemaker.recipes.albert_mlm.builtin_text import builtin_documents
 
 BUILTIN = "builtin"
@@ -114,6 +115,12 @@ def find_text(text: str | Sequence[str], channels: Mapping[str, Path], **dataset
             " HINT: give UTF-8 files with one article per line; in a folder they must end in .txt."
         )
     return TextSource(files=files)
+
+
+def prepared_folder(text: str | Sequence[str]) -> Path | None:
+    """The folder of shards that ``text`` names, if it names one."""
+    folder = Path(text) if isinstance(text, str) else None
+    return folder if folder is not None and (folder / MANIFEST).is_file() else None
 
 
 def _looks_like_path(name: str) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 TRAIN = "train"
 SPECIAL_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
@@ -59,6 +60,8 @@ def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[(token, SPECIAL_TOKENS.index(token)) for token in ("[CLS]", "[SEP]")],
     )
+    from transformers import PreTrainedTokenizerFast  # imports torch, which preparing text does without
+
     pad, unknown, classify, separate, mask = SPECIAL_TOKENS
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
@@ -72,27 +75,19 @@ def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 
 
 def load_tokenizer(name: str) -> Any:
-    """A fast tokenizer from a folder or the Hugging Face hub.
+    """A fast tokenizer from a folder, the Hugging Face hub or a checkpoint of these recipes.
 
     Raises:
         ValueError: If it lacks what masked-language modelling needs.
 
     """
-    tokenizer = AutoTokenizer.from_pretrained(name)
+    from lightning_sagemaker.recipes._common.pretrained import load_tokenizer as load_any
+
+    tokenizer = load_any(name)
     missing = [kind for kind in ("cls", "sep", "mask") if getattr(tokenizer, f"{kind}_token_id") is None]
-    if missing or not tokenizer.is_fast:
-        lack = f"has no {', '.join(missing)} token" if missing else "is not a fast one"
+    if missing:
         raise ValueError(
-            f"data.tokenizer={name!r} was set, but that tokenizer {lack}."
+            f"data.tokenizer={name!r} was set, but that tokenizer has no {', '.join(missing)} token."
             " HINT: use a fast BERT- or ALBERT-like tokenizer, or data.tokenizer=train."
         )
     return tokenizer
-
-
-def tokenizer_fingerprint(name: str) -> Any:
-    """Changes whenever the tokenizer that ``name`` stands for may have changed."""
-    path = Path(name)
-    if not path.is_dir():
-        return name
-    files = sorted(found for found in path.iterdir() if found.is_file())
-    return [[found.name, found.stat().st_size, found.stat().st_mtime_ns] for found in files]

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_sagemaker.recipes._common.cache import build_once, file_entry, settings_key
-from lightning_sagemaker.recipes._common.pretrained import load_config, load_tokenizer, pretrained_fingerprint
+from lightning_sagemaker.recipes._common.fingerprints import pretrained_fingerprint
+from lightning_sagemaker.recipes._common.pretrained import load_config, load_tokenizer
 from lightning_sagemaker.recipes._common.ragged import save_ragged
 from lightning_sagemaker.recipes._common.tables import (
     DataError,

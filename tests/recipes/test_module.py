@@ -9,7 +9,7 @@ from transformers import AlbertConfig
 
 from lightning_sagemaker.recipes._common.optimization import parameter_groups
 from lightning_sagemaker.recipes.albert_mlm.masking import IGNORED
-from lightning_sagemaker.recipes.albert_mlm.module import SIZES, AlbertMLM, MaskedTokenMetrics
+from lightning_sagemaker.recipes.albert_mlm.module import SIZES, AlbertMLM, PretrainingMetrics
 
 VOCABULARY, LENGTH, NUM_MASKED = 101, 32, 5
 
@@ -22,7 +22,9 @@ def module():
 def built(vocabulary=VOCABULARY, length=LENGTH, **options):
     """A module for data of which only two numbers matter."""
     module = AlbertMLM(**options)
-    module._trainer = SimpleNamespace(datamodule=SimpleNamespace(vocab_size=vocabulary, sequence_length=length))
+    module._trainer = SimpleNamespace(
+        datamodule=SimpleNamespace(vocab_size=vocabulary, sequence_length=length, sentence_order=False)
+    )
     module.configure_model()
     module._trainer = None
     return module
@@ -87,9 +89,9 @@ def test_weight_decay_leaves_out_vectors(module):
 
 
 def test_metrics_are_means_over_all_counted_tokens():
-    metrics = MaskedTokenMetrics()
-    metrics.update(torch.tensor([1.0, 2.0]), torch.tensor([True, False]))
-    metrics.update(torch.tensor([3.0, 0.0]), torch.tensor([True, False]), 1)
+    metrics = PretrainingMetrics()
+    metrics.mlm.update(torch.tensor([1.0, 2.0]), torch.tensor([True, False]))
+    metrics.mlm.update(torch.tensor([3.0, 0.0]), torch.tensor([True, False]), 1)
     values = {name: value.item() for name, value in metrics.compute().items()}
     assert values == pytest.approx({"loss": 2.0, "accuracy": 2 / 3, "perplexity": 7.389056099})
 

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recipes against ``transformers.Trainer``: the same model, data, batch size, precision and threads, in turn.
+
+    python benchmarks/recipes.py mlm-small
+    python benchmarks/recipes.py qa --squad train-v1.1.json --peer padded
+    python benchmarks/recipes.py classification --table train.csv --peer best --precision bf16-mixed
+    python benchmarks/recipes.py mlm-base --as-started
+
+Each round starts one process of ours, through the recipe's command line, and one of the peer's, written as its users
+write it, one after the other. Printed are samples/s over the timed steps, peak memory, the time from the start of the
+process to the end of its first step, and the ratios with their spread over the rounds. The data is prepared before.
+
+Without ``--as-started``, both sides have the same precision and the same allocator settings. With it, ours has what its
+command line chooses by itself and the peer has its defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+SIZES = {
+    "mlm-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+    "mlm-small": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024},
+    "qa": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+    "qa-small": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024},
+    "classification": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 1536},
+}
+BATCH = {"mlm-base": 16, "mlm-small": 16, "qa": 4, "qa-small": 4, "classification": 16}
+LENGTH = {"mlm-base": 128, "mlm-small": 128, "qa": 384, "qa-small": 384, "classification": 128}
+PEERS = {"mlm": ("default",), "qa": ("padded", "best"), "classification": ("padded", "dynamic", "best")}
+UNTIMED = 2
+"""Steps at the beginning that are not timed."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("job", choices=sorted(SIZES))
+    parser.add_argument("--peer", choices=("default", "padded", "dynamic", "best"), help="flags of the peer")
+    parser.add_argument("--precision", default="32-true", choices=("32-true", "bf16-mixed"))
+    parser.add_argument("--compile", action="store_true", help="torch.compile on both sides")
+    parser.add_argument("--as-started", action="store_true", help="precision and allocator as each side chooses them")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=12, help="timed steps of ours")
+    parser.add_argument("--peer-steps", type=int, help="timed steps of the peer (as many)")
+    parser.add_argument("--squad", help="file in SQuAD's form; default: made from Python's documentation")
+    parser.add_argument("--table", help="CSV file with text and category; default: the embedded transactions")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lightning-sagemaker-benchmark")
+    parser.add_argument("--side", choices=("prepare", "ours", "theirs"), help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.peer = args.peer or PEERS[args.job.split("-")[0]][0]
+    args.peer_steps = args.peer_steps or args.steps
+    if args.side:
+        {"prepare": prepare, "ours": run_ours, "theirs": run_theirs}[args.side](args)
+    else:
+        compare(args)
+
+
+def compare(args: argparse.Namespace) -> None:
+    _start(args, "prepare", 0)
+    results: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
+    for number in range(args.rounds):
+        for side in ("ours", "theirs"):
+            results[side].append(_start(args, side, number))
+    names = (("samples_per_second", "samples/s"), ("peak_mib", "peak MiB"), ("first_step_s", "first step s"))
+    print(
+        f"{args.job}, peer {args.peer}, {'as started' if args.as_started else args.precision}, "
+        f"{'compiled, ' if args.compile else ''}{args.rounds} rounds, {os.environ.get('OMP_NUM_THREADS', '?')} threads"
+    )
+    for key, name in names:
+        ours, theirs = ([result[key] for result in results[side]] for side in ("ours", "theirs"))
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        print(
+            f"  {name:<13} ours {statistics.median(ours):9.2f}   theirs {statistics.median(theirs):9.2f}"
+            f"   ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
+
+
+def _start(args: argparse.Namespace, side: str, seed: int) -> dict[str, float]:
+    report = args.work / "report.json"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)
+    environment = {
+        "OMP_NUM_THREADS": str(_cores()),
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        **os.environ,
+    }
+    os.environ["OMP_NUM_THREADS"] = environment["OMP_NUM_THREADS"]
+    command = [sys.executable, __file__, *sys.argv[1:], "--side", side, "--seed", str(seed)]
+    begin = time.time()
+    result = subprocess.run(command, env={**environment, "BENCHMARK_BEGIN": str(begin)}, capture_output=True, text=True)
+    if result.returncode:
+        sys.exit(f"{side} failed:\n{result.stdout[-3000:]}\n{result.stderr[-3000:]}")
+    return json.loads(report.read_text()) if report.is_file() else {}
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Clock:
+    """When each step ended."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def tick(self) -> None:
+        self.ends.append(time.time())
+
+    def report(self, args: argparse.Namespace) -> None:
+        timed = self.ends[UNTIMED - 1 :]
+        samples = (len(timed) - 1) * BATCH[args.job]
+        content = {
+            "samples_per_second": samples / (timed[-1] - timed[0]),
+            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "first_step_s": self.ends[0] - float(os.environ["BENCHMARK_BEGIN"]),
+        }
+        (args.work / "report.json").write_text(json.dumps(content))
+
+
+def _arguments(args: argparse.Namespace, steps: int) -> tuple[Any, list[str]]:
+    """The recipe, and its command line."""
+    common = ["--trainer.max_steps", steps, "--trainer.limit_val_batches", 0, "--trainer.log_every_n_steps", 1000]
+    common += ["--run_dir", args.work / "run", "--cache_dir", args.work / "cache", "--seed_everything", args.seed]
+    common += ["--trainer.enable_checkpointing", "false", "--trainer.logger", "false", "--model.compile", args.compile]
+    common += ["--data.global_batch_size", BATCH[args.job], "--strategy", "auto", "--data.seed", 0]
+    if not args.as_started:
+        common += ["--precision", args.precision]
+    kind = args.job.split("-")[0]
+    if kind == "mlm":
+        from lightning_sagemaker.recipes.albert_mlm.recipe import RECIPE as mlm
+
+        data = ["--data.text", "builtin", "--data.vocab_size", 30000, "--data.sequence_length", LENGTH[args.job]]
+        common[common.index("--data.seed") + 1] = args.seed
+        return mlm, [str(word) for word in [*common, *data]]
+    if kind == "qa":
+        from lightning_sagemaker.recipes.bert_qa.recipe import RECIPE as qa
+
+        data = ["--data.train", _squad(args), "--data.vocab_size", 20000, "--model.pretrained", "null"]
+        data += ["--data.max_seq_length", LENGTH[args.job], "--data.misplaced_answers", "skip"]
+        common[common.index("--data.seed") + 1] = args.seed
+        return qa, [str(word) for word in [*common, *data]]
+    from lightning_sagemaker.recipes.sequence_classification.recipe import RECIPE as classification
+
+    data = ["--data.train", args.table or "transactions", "--data.vocab_size", 20000, "--model.pretrained", "null"]
+    data += ["--data.max_length", LENGTH[args.job]]
+    return classification, [str(word) for word in [*common, *data]]
+
+
+def _squad(args: argparse.Namespace) -> Path:
+    """A file in SQuAD's form: the given one, or questions about prose of the lengths that SQuAD has."""
+    path: Path = args.work / "questions.json"
+    if args.squad or path.is_file():
+        return Path(args.squad or path)
+    from lightning_sagemaker.recipes.albert_mlm.builtin_text import builtin_documents
+
+    chance = random.Random(0)
+    words = [word for document in builtin_documents() for word in document.split()]
+    articles = []
+    for number in range(800):
+        begin, length = chance.randrange(len(words) - 400), max(20, min(330, round(chance.gauss(100, 40))))
+        context = " ".join(words[begin : begin + length])
+        answer = " ".join(words[begin + length // 2 : begin + length // 2 + 3])
+        qa = {"id": str(number), "question": " ".join(chance.sample(words, 10)) + "?"}
+        qa["answers"] = [{"text": answer, "answer_start": context.index(answer)}]
+        articles.append({"title": str(number), "paragraphs": [{"context": context, "qas": [qa]}]})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"data": articles}))
+    return path
+
+
+def _configuration(args: argparse.Namespace, vocab_size: int) -> dict[str, Any]:
+    return {"vocab_size": vocab_size, **SIZES[args.job]}
+
+
+def _set_size(args: argparse.Namespace) -> None:
+    """Give the recipes the sizes of this benchmark."""
+    from lightning_sagemaker.recipes._common import sizes
+    from lightning_sagemaker.recipes.albert_mlm import module
+
+    wanted = SIZES[args.job]
+    sizes.BERT_SIZES["tiny"] = wanted
+    module.SIZES["base"] = {**wanted, "embedding_size": 128}
+
+
+def run_ours(args: argparse.Namespace, prepare_only: bool = False) -> None:
+    from lightning.pytorch import Callback
+
+    from lightning_sagemaker.recipes._common.cli import RecipeCLI
+
+    _set_size(args)
+    clock = Clock()
+
+    class Ticks(Callback):
+        def on_train_batch_end(self, *_: Any) -> None:
+            clock.tick()
+
+    class TimedCLI(RecipeCLI):
+        def _callbacks(self, folders: Any, config: Any) -> list[Callback]:
+            return [Ticks()]
+
+    recipe, arguments = _arguments(args, args.steps + UNTIMED)
+    cli = TimedCLI(recipe, arguments, run=not prepare_only)
+    if prepare_only:
+        cli.datamodule.prepare_data()
+        cli.datamodule.setup("fit")
+        cli.datamodule.load_tokenizer().save_pretrained(args.work / args.job / "tokenizer")
+    else:
+        clock.report(args)
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """Tokenise on both sides."""
+    run_ours(args, prepare_only=True)
+    import datasets
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(args.work / args.job / "tokenizer")
+    kind = args.job.split("-")[0]
+    rows = {"mlm": _mlm_rows, "qa": _qa_rows, "classification": _classification_rows}[kind](args, tokenizer)
+    datasets.Dataset.from_dict(rows).save_to_disk(args.work / args.job / args.peer)
+
+
+def _mlm_rows(args: argparse.Namespace, tokenizer: Any) -> dict[str, list[Any]]:
+    from lightning_sagemaker.recipes.albert_mlm.builtin_text import builtin_documents
+
+    length = LENGTH[args.job]
+    ids = [token for document in builtin_documents() for token in tokenizer(document)["input_ids"]]
+    chunks = [ids[begin : begin + length] for begin in range(0, len(ids) - length + 1, length)]
+    return {"input_ids": chunks, "attention_mask": [[1] * length for _ in chunks]}
+
+
+def _qa_rows(args: argparse.Namespace, tokenizer: Any) -> dict[str, list[Any]]:
+    """Windows and labels as transformers' ``run_qa.py`` makes them."""
+    from lightning_sagemaker.recipes.bert_qa.squad import place_answers, read_questions
+
+    questions = place_answers(read_questions(str(_squad(args)), "--squad", "train"), "skip", "the file")
+    encoded = tokenizer(
+        [question.question.lstrip() for question in questions],
+        [question.context for question in questions],
+        truncation="only_second",
+        max_length=LENGTH[args.job],
+        stride=128,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+        padding="max_length" if args.peer == "padded" else False,
+    )
+    starts, ends = [], []
+    for number, owner in enumerate(encoded["overflow_to_sample_mapping"]):
+        question = questions[owner]
+        begin, end = question.starts[0], question.starts[0] + len(question.answers[0])
+        first, last = encoded.char_to_token(number, begin, 1), encoded.char_to_token(number, end - 1, 1)
+        inside = first is not None and last is not None
+        starts.append(first if inside else 0)
+        ends.append(last if inside else 0)
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    return {**{name: encoded[name] for name in names}, "start_positions": starts, "end_positions": ends}
+
+
+def _classification_rows(args: argparse.Namespace, tokenizer: Any) -> dict[str, list[Any]]:
+    from lightning_sagemaker.recipes._common.tables import read_files
+    from lightning_sagemaker.recipes.sequence_classification.transactions import transactions
+
+    records = read_files([Path(args.table)]) if args.table else transactions(8000, "train")
+    names = sorted({record["category"] for record in records})
+    options: dict[str, Any] = {"truncation": True, "max_length": LENGTH[args.job]}
+    encoded = tokenizer(
+        [record["text"] for record in records], padding="max_length" if args.peer == "padded" else False, **options
+    )
+    return {**encoded, "labels": [names.index(record["category"]) for record in records]}
+
+
+def run_theirs(args: argparse.Namespace) -> None:
+    import datasets
+    import transformers
+    from transformers import AutoTokenizer, Trainer, TrainerCallback, TrainingArguments, set_seed
+
+    if not args.as_started:
+        from lightning_sagemaker.recipes._common.speed import tune_allocator
+
+        tune_allocator()
+    set_seed(args.seed)
+    data = datasets.load_from_disk(args.work / args.job / args.peer)
+    tokenizer = AutoTokenizer.from_pretrained(args.work / args.job / "tokenizer")
+    clock = Clock()
+
+    class Ticks(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            clock.tick()
+
+    settings = _configuration(args, len(tokenizer))
+    collator: Any = transformers.default_data_collator
+    if args.peer in ("dynamic", "best"):
+        collator = transformers.DataCollatorWithPadding(tokenizer)
+    if args.job.startswith("mlm"):
+        model = transformers.AlbertForMaskedLM(transformers.AlbertConfig(**settings))
+        collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+    elif args.job.startswith("qa"):
+        model = transformers.BertForQuestionAnswering(transformers.BertConfig(**settings))
+    else:
+        labels = len(set(data["labels"]))
+        model = transformers.BertForSequenceClassification(transformers.BertConfig(num_labels=labels, **settings))
+    best = {"train_sampling_strategy": "group_by_length"} if args.peer == "best" else {}
+    arguments = TrainingArguments(
+        output_dir=str(args.work / "theirs"),
+        max_steps=args.peer_steps + UNTIMED,
+        per_device_train_batch_size=BATCH[args.job],
+        learning_rate=1e-4,
+        logging_steps=1000,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        seed=args.seed,
+        bf16=not args.as_started and args.precision == "bf16-mixed",
+        torch_compile=args.compile,
+        **best,
+    )
+    Trainer(model, arguments, train_dataset=data, data_collator=collator, callbacks=[Ticks()]).train()
+    clock.report(args)
+
+
+if __name__ == "__main__":
+    main()
