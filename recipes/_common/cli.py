@@ -158,7 +158,7 @@ class RecipeCLI(LightningCLI):
         if config.get("enable_progress_bar") is None:
             config["enable_progress_bar"] = on_terminal
         if config.get("logger") in (None, True):
-            config["logger"] = _loggers(folders, lines=not on_terminal)
+            config["logger"] = _loggers(folders, str(self.subcommand), lines=not on_terminal)
         config["callbacks"] = [*_as_list(config.get("callbacks")), *self._callbacks(folders, config)]
         return self._instantiate_trainer(config, [])
 
@@ -227,9 +227,11 @@ class _SaveConfig(SaveConfigCallback):
         self.parser.save(self.config, path, skip_none=False, overwrite=True, multifile=False)
 
 
-def _loggers(folders: RunFolders, lines: bool) -> list[Logger]:
-    loggers: list[Logger] = [TensorBoardLogger(folders.output, "tensorboard", "")] if _TENSORBOARD else []
-    loggers.append(CSVLogger(folders.output, "history", ""))
+def _loggers(folders: RunFolders, stage: str, lines: bool) -> list[Logger]:
+    loggers: list[Logger] = []
+    if stage == "fit":  # the other stages leave their numbers in a file of their own, and training's history alone
+        loggers += [TensorBoardLogger(folders.output, "tensorboard", "")] if _TENSORBOARD else []
+        loggers.append(CSVLogger(folders.output, "history", ""))
     if lines:
         loggers.append(MetricLogger())
     return loggers

@@ -138,6 +138,7 @@ class AlbertMLM(RecipeModule):
             max_position_embeddings=max(512, sequence_length),
             hidden_dropout_prob=dropout,
             attention_probs_dropout_prob=dropout,
+            classifier_dropout_prob=dropout,
             **SIZES[self.hparams["size"]],
         )
         return kind(made)

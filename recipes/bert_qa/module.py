@@ -98,7 +98,13 @@ class QuestionAnswerer(RecipeModule):
         """Scores of each token to be the first and the last of the answer, each ``[batch, length]`` like the inputs."""
         types = {"token_type_ids": token_type_ids} if getattr(self.model.config, "type_vocab_size", 1) > 1 else {}
         output = self.model(input_ids=input_ids, attention_mask=attention_mask, **types)
-        return output.start_logits.float(), output.end_logits.float()
+        # Padding takes no part, so a loss does not depend on what else is in the batch.
+        padding = attention_mask == 0
+        lowest = torch.finfo(torch.float32).min
+        return (
+            output.start_logits.float().masked_fill(padding, lowest),
+            output.end_logits.float().masked_fill(padding, lowest),
+        )
 
     def _scores(self, batch: Batch) -> tuple[Tensor, Tensor]:
         scores: tuple[Tensor, Tensor] = self(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])

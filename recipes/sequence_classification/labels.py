@@ -79,9 +79,8 @@ def clean(values: Iterable[Any], delimiter: str | None, label_map: Mapping[str, 
         if delimiter is not None and isinstance(value, str):
             value = [part.strip() for part in value.split(delimiter) if part.strip()]
         if isinstance(value, list | tuple):
-            return [one(part) for part in value]
-        renamed = label_map.get(str(value))
-        return value if renamed is None else renamed
+            return [label_map.get(str(part), part) for part in value]
+        return label_map.get(str(value), value)
 
     return [one(value) for value in values]
 

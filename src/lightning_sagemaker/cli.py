@@ -16,6 +16,9 @@ import lightning_sagemaker
 
 COMMANDS = {
     "run": "lightning_sagemaker.recipe_command",
+    "ls": "lightning_sagemaker.ls_command",
+    "cp": "lightning_sagemaker.cp_command",
+    "prepare": "lightning_sagemaker.prepare_command",
     "local": "lightning_sagemaker.launch.local_command",
     "demo": "lightning_sagemaker.demo_command",
     "doctor": "lightning_sagemaker.doctor",

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokenise text into shards before training: ``lightning-sagemaker prepare albert-mlm INPUT OUTPUT``.
+
+INPUT is a file or a folder of *.txt files with one article per line, a Hugging Face dataset, or `builtin`. Train from
+OUTPUT by --data.text OUTPUT. An interrupted run goes on where it stopped when it is started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightning_sagemaker.recipes._common.cache import file_entry, read_manifest
+from lightning_sagemaker.recipes.albert_mlm.prepare import Preparation
+from lightning_sagemaker.recipes.albert_mlm.text import TextSource, TextSourceError, find_text
+
+_LINE_EVERY = 10.0
+"""Seconds between lines of progress where there is no terminal."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prepare, or verify with ``--verify``; the exit code is 1 if the text or the shards cannot be used."""
+    args = _parser().parse_args(arguments)
+    try:
+        if args.verify:
+            return _verify(args.output)
+        source = find_text(
+            args.input,
+            {},
+            dataset_config=args.dataset_config,
+            dataset_split=args.dataset_split,
+            text_column=args.text_column,
+        )
+        preparation = Preparation(
+            source,
+            args.tokenizer,
+            args.vocab_size,
+            not args.cased,
+            args.sequence_length,
+            args.sentence_order,
+            args.val_fraction,
+            args.test_fraction,
+            args.max_documents,
+        )
+        return _prepare(preparation, args.output, args.workers)
+    except (TextSourceError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lightning-sagemaker prepare albert-mlm",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    parser.add_argument("input", help="file, folder, Hugging Face dataset, or builtin")
+    parser.add_argument("output", type=Path, help="folder of the shards")
+    parser.add_argument("--tokenizer", default="train", help="train, or a folder or hub name (%(default)s)")
+    parser.add_argument("--vocab-size", type=int, default=30000, help="of a trained tokenizer (%(default)s)")
+    parser.add_argument("--cased", action="store_true", help="a trained tokenizer keeps upper case")
+    parser.add_argument("--sequence-length", type=int, default=128, help="tokens (%(default)s)")
+    parser.add_argument("--sentence-order", action="store_true", help="two segments, for sentence-order prediction")
+    parser.add_argument("--val-fraction", type=float, default=0.05, help="share of the articles (%(default)s)")
+    parser.add_argument("--test-fraction", type=float, default=0.01, help="share of the articles (%(default)s)")
+    parser.add_argument("--max-documents", type=int, help="read no more articles than this")
+    parser.add_argument("--dataset-config", help="configuration of a Hugging Face dataset")
+    parser.add_argument("--dataset-split", default="train", help="part of a Hugging Face dataset (%(default)s)")
+    parser.add_argument("--text-column", default="text", help="column of a Hugging Face dataset (%(default)s)")
+    parser.add_argument("--workers", type=int, default=cores, help="processes (the processor's cores: %(default)s)")
+    parser.add_argument("--verify", action="store_true", help="check the checksums of OUTPUT instead")
+    return parser
+
+
+def _prepare(preparation: Preparation, output: Path, workers: int) -> int:
+    output.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    with _Progress(preparation.source) as progress:
+        manifest, made = preparation.run_in(output, max(1, workers), progress)
+    rows = sum(entry["rows"] for entry in manifest["files"].values())
+    verb = "prepared" if made else "found"
+    print(
+        f"{verb} {manifest['articles']} articles: {rows} sequences of {manifest['sequence_length']} tokens in {output}"
+    )
+    return 0
+
+
+def _verify(output: Path) -> int:
+    manifest = read_manifest(output)
+    if manifest is None:
+        raise TextSourceError(f"{output} holds no whole shards. HINT: run `prepare` with this folder again.")
+    wrong = [
+        name for name, entry in manifest["files"].items() if file_entry(output / name)["blake2b"] != entry["blake2b"]
+    ]
+    if wrong:
+        raise TextSourceError(f"{', '.join(wrong)} in {output} changed after being made. HINT: prepare them again.")
+    print(f"{len(manifest['files'])} files of {output} are as they were made")
+    return 0
+
+
+class _Progress:
+    """A bar on a terminal, a line every ten seconds elsewhere.
+
+    Args:
+        source: Whose size is known if it is files.
+
+    """
+
+    def __init__(self, source: TextSource) -> None:
+        # Bytes for characters: close for most text, and known without reading it.
+        self._total = sum(path.stat().st_size for path in source.files) or None
+        self._done = 0
+        self._begin = self._said = time.monotonic()
+
+    def __enter__(self) -> _Progress:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.fields[rate]}"))
+        self._bar = Progress(*columns, TimeRemainingColumn(), disable=not sys.stdout.isatty())
+        self._task = self._bar.add_task("", total=self._total, rate="")
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, characters: int) -> None:
+        self._done += characters
+        now = time.monotonic()
+        rate = self._done / 1e6 / max(now - self._begin, 1e-9)
+        self._bar.update(self._task, completed=self._done, rate=f"{rate:.1f} MB/s")
+        if self._bar.disable and now - self._said >= _LINE_EVERY:
+            self._said = now
+            share = f" of {self._total / 1e6:.0f}" if self._total else ""
+            print(f"{self._done / 1e6:.0f}{share} MB, {rate:.1f} MB/s", flush=True)

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copy a recipe to a folder, to start one's own from: ``lightning-sagemaker cp RECIPE DIR``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lightning_sagemaker.recipe_files import copy_recipe
+
+HELP = "copy a recipe to start one's own from"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which, and where to."""
+    parser.add_argument("recipe", help="name, as `lightning-sagemaker ls` lists it")
+    parser.add_argument("folder", type=Path, help="new or empty")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Copy it."""
+    return copy_recipe(args.recipe, args.folder)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recipes that come with this package: list them, or copy one to start from."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from lightning_sagemaker.recipe_command import RECIPES
+
+_NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc")
+
+
+def recipe_folder(name: str) -> Path:
+    """Where the files of a recipe are.
+
+    Args:
+        name: As in ``lightning-sagemaker run NAME``.
+
+    """
+    spec = find_spec(RECIPES[name][0].rpartition(".")[0])
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def list_recipes() -> int:
+    """Print each recipe, its configurations and its folder."""
+    for name, (_, description) in RECIPES.items():
+        folder = recipe_folder(name)
+        configurations = ", ".join(sorted(path.name for path in folder.glob("*.yaml")))
+        print(f"{name:<24}{description}\n{'':<24}{configurations}\n{'':<24}{folder}")
+    return 0
+
+
+def copy_recipe(name: str, target: Path) -> int:
+    """Copy a recipe's files; the exit code is 2 if there is no such recipe or the folder is not empty."""
+    if name not in RECIPES:
+        print(f"error: no recipe is called {name!r}. HINT: choose one of {', '.join(RECIPES)}.", file=sys.stderr)
+        return 2
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        print(f"error: {target} is there already. HINT: give a new folder, or an empty one.", file=sys.stderr)
+        return 2
+    shutil.copytree(recipe_folder(name), target, ignore=_NOT_COPIED, dirs_exist_ok=True)
+    print(f"{target}: change it, then run `python {target / 'train.py'} fit --config tiny.yaml`")
+    return 0

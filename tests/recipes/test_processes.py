@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every recipe on 2 and 4 processes equals itself on one: losses, metrics, predictions."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import torchrun
+from tests.recipes import worker
+
+GOLDEN = {
+    "albert": {1: 5.9991, 6: 5.9474},
+    "questions": {1: 3.7273, 6: 3.6979},
+    "classes": {1: 1.2763, 6: 3.8543},
+}
+"""Step -> loss on one process, measured with torch 2.13 on x86."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, text_file):
+    """Number of processes -> folder; two micro-batches on two processes."""
+    base = tmp_path_factory.mktemp("processes")
+    torch.set_num_threads(1)
+    worker.run(base / "1", base / "cache", text_file, "--strategy", "auto")
+    script = Path(worker.__file__)
+    more = ("--gradient_accumulation_steps", 2, "--val_check_interval", 6)
+    torchrun(script, base / "2", base / "cache", text_file, *more, processes=2, PYTHONPATH=".")
+    torchrun(script, base / "4", base / "cache", text_file, processes=4, PYTHONPATH=".")
+    return {processes: base / str(processes) for processes in (1, 2, 4)}
+
+
+def history(run: Path) -> dict[tuple[int, str], float]:
+    """(step, name) -> value, without rates."""
+    values = {}
+    with (run / "output" / "history" / "metrics.csv").open() as rows:
+        for row in csv.DictReader(rows):
+            for name, value in row.items():
+                if value and not name.endswith("_per_second") and name not in ("step", "epoch"):
+                    values[int(row["step"]), name] = float(value)
+    return values
+
+
+@pytest.mark.parametrize("name", worker.RUNS)
+def test_losses_are_those_recorded(runs, name):
+    found = history(runs[1] / name)
+    assert {step: found[step, "loss"] for step in GOLDEN[name]} == pytest.approx(GOLDEN[name], abs=0.02)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("name", worker.RUNS)
+def test_training_and_validation_equal_one_process(runs, name, processes):
+    one, several = history(runs[1] / name), history(runs[processes] / name)
+    assert {step for step, key in one if key == "loss"} == set(range(1, worker.STEPS + 1))
+    assert any(key.startswith("val_") for _, key in one)
+    assert several == pytest.approx(one, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_answers_and_scores_are_the_same_to_the_last_digit(runs, processes):
+    one, several = (runs[n] / "questions" / "output" for n in (1, processes))
+    answers = json.loads((one / "predictions.json").read_text())
+    assert len(answers) == 45
+    assert json.loads((several / "predictions.json").read_text()) == answers
+    scores = ("val_exact", "val_f1", "val_HasAns_f1", "val_NoAns_f1", "val_total")
+    metrics = [json.loads((folder / "metrics.json").read_text()) for folder in (one, several)]
+    assert [metrics[0][name] for name in scores] == [metrics[1][name] for name in scores]
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_classes_are_predicted_once_each_and_in_order(runs, processes):
+    tables = []
+    for number in (1, processes):
+        with (runs[number] / "classes" / "output" / "predictions.csv").open() as rows:
+            tables.append(list(csv.DictReader(rows)))
+    assert [int(row["index"]) for row in tables[0]] == list(range(75))
+    assert [(row["index"], row["prediction"]) for row in tables[1]] == [
+        (r["index"], r["prediction"]) for r in tables[0]
+    ]
+    for one, several in zip(*tables, strict=True):
+        chances = [{k: float(v) for k, v in row.items() if k.startswith("p_")} for row in (one, several)]
+        assert chances[1] == pytest.approx(chances[0], abs=1e-4)
+        assert sum(chances[0].values()) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_weights_are_those_of_one_process(runs, processes):
+    for name in worker.RUNS:
+        states = [
+            torch.load(runs[number] / name / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+            for number in (1, processes)
+        ]
+        for key, value in states[0].items():
+            # Relative to the whole: Adam turns the rounding of a gradient that is nearly zero into a step.
+            difference = (states[1][key] - value).norm() / value.norm().clamp(min=1)
+            assert difference < 1e-3, (name, key)

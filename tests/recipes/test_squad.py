@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Question answering: reading, windows, spans, and the official metric."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torchmetrics.text import SQuAD
+
+from lightning_sagemaker.recipes._common.tables import DataError
+from lightning_sagemaker.recipes._common.wordpiece import train_wordpiece
+from lightning_sagemaker.recipes.bert_qa.answers import best_spans, choose_answers, merge_windows
+from lightning_sagemaker.recipes.bert_qa.data import QuestionAnsweringDataModule
+from lightning_sagemaker.recipes.bert_qa.facts import fact_articles
+from lightning_sagemaker.recipes.bert_qa.metrics import evaluate
+from lightning_sagemaker.recipes.bert_qa.squad import nested_questions, place_answers, read_questions
+from lightning_sagemaker.recipes.bert_qa.windows import Template, cut_windows
+
+CASES = json.loads((Path(__file__).parent / "data" / "squad_evaluation.json").read_text())
+"""Made-up answers with what the evaluation of SQuAD 2.0 in transformers 4.57.1 computes from them."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+def test_metric_is_the_official_one_to_the_last_digit(case):
+    found = evaluate(case["answers"], case["predictions"], case["null_odds"], case["threshold"])
+    expected = {k: v for k, v in case["expected"].items() if case["null_odds"] or not k.startswith("best_")}
+    assert found == expected
+
+
+_TEXT = st.lists(
+    st.sampled_from(["the", "An", "Paris,", "café", "1,000", "“x”", "北京", "?!", "U.S."]), max_size=4
+).map(" ".join)
+
+
+@given(st.lists(st.tuples(st.lists(_TEXT, min_size=1, max_size=3), _TEXT), min_size=1, max_size=5))
+def test_metric_is_torchmetrics_where_both_have_words(pairs):
+    from lightning_sagemaker.recipes.bert_qa.metrics import normalize_answer
+
+    pairs = [(golds, text) for golds, text in pairs if all(map(normalize_answer, [*golds, text]))]
+    if not pairs:
+        return
+    metric = SQuAD()
+    metric.update(
+        [{"prediction_text": text, "id": str(i)} for i, (_, text) in enumerate(pairs)],
+        [
+            {"answers": {"answer_start": [0] * len(golds), "text": golds}, "id": str(i)}
+            for i, (golds, _) in enumerate(pairs)
+        ],
+    )
+    answers = {str(i): golds for i, (golds, _) in enumerate(pairs)}
+    found = evaluate(answers, {str(i): text for i, (_, text) in enumerate(pairs)})
+    expected = {name: value.item() for name, value in metric.compute().items()}
+    assert (found["exact"], found["f1"]) == pytest.approx((expected["exact_match"], expected["f1"]), rel=1e-5)
+
+
+def test_predicting_nothing_is_right_only_without_an_answer():
+    found = evaluate({"a": ["x"], "b": []}, {"a": "", "b": ""})
+    assert (found["exact"], found["HasAns_exact"], found["NoAns_exact"]) == (50.0, 0.0, 100.0)
+
+
+@pytest.fixture(scope="module")
+def articles():
+    return fact_articles(40, "train")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(articles):
+    questions = nested_questions(articles)
+    return train_wordpiece([text for q in questions for text in (q.question, q.context)], 400)
+
+
+@pytest.mark.parametrize(("max_length", "stride"), [(64, 16), (40, 0), (200, 50), (48, 20)])
+def test_windows_are_those_of_the_tokenizer(articles, tokenizer, max_length, stride):
+    questions = nested_questions(articles)
+    expected = tokenizer(
+        [q.question for q in questions],
+        [q.context for q in questions],
+        truncation="only_second",
+        max_length=max_length,
+        stride=stride,
+        return_overflowing_tokens=True,
+    )
+    asked = [tokenizer(q.question, add_special_tokens=False)["input_ids"] for q in questions]
+    contexts = [tokenizer(q.context, add_special_tokens=False)["input_ids"] for q in questions]
+    template = Template.of(tokenizer)
+    lengths = [np.array([len(row) for row in rows]) for rows in (asked, contexts)]
+    windows = cut_windows(*lengths, template.num_special, max_length, stride)
+    assert windows.question.tolist() == expected["overflow_to_sample_mapping"]
+    for number, ids in enumerate(expected["input_ids"]):
+        question = windows.question[number]
+        inside = contexts[question][windows.start[number] : windows.end[number]]
+        assert [*template.before, *asked[question], *template.between, *inside, *template.after] == ids
+
+
+def test_a_stride_without_room_to_move_is_refused():
+    with pytest.raises(DataError, match=r"max_seq_length=32.*doc_stride=20.*room for 19"):
+        cut_windows(np.array([10]), np.array([100]), 3, 32, 20)
+
+
+def data_module(path, cache, **options):
+    settings = {
+        "vocab_size": 400,
+        "max_seq_length": 48,
+        "doc_stride": 12,
+        "max_query_length": 24,
+        "global_batch_size": 8,
+    }
+    return QuestionAnsweringDataModule(train=str(path), cache_dir=str(cache), **{**settings, **options})
+
+
+@pytest.fixture(scope="module")
+def squad_file(articles, tmp_path_factory):
+    path = tmp_path_factory.mktemp("squad") / "train.json"
+    path.write_text(json.dumps({"version": "v2.0", "data": articles}))
+    return path
+
+
+def test_labels_are_the_tokens_of_the_answer(squad_file, tmp_path):
+    data = data_module(squad_file, tmp_path, version_2_with_negative=True)
+    data.prepare_data()
+    data.setup("fit")
+    tokenizer, windows = data.load_tokenizer(), data.splits["train"]
+    seen = 0
+    for batch in data.train_dataloader():
+        for ids, (first, last), index in zip(batch["input_ids"], batch["labels"].tolist(), batch["index"], strict=True):
+            question = windows.windows.question[index]
+            if (first, last) == (0, 0):
+                continue
+            answer = windows.texts["questions"][question]["answers"][0]
+            assert tokenizer.decode(ids[first : last + 1]) == answer.lower()
+            shift = windows.shift(index.numpy())
+            assert windows.text(question, first + shift, last + shift) == answer
+            seen += 1
+    assert seen > 60
+
+
+def test_flat_records_are_read_as_the_nested_ones(squad_file, tmp_path):
+    nested = read_questions(str(squad_file), "data.train", "train")
+    rows = [
+        {
+            "id": q.id,
+            "question": q.question,
+            "context": q.context,
+            "answers": {"text": list(q.answers), "answer_start": list(q.starts)},
+        }
+        for q in nested
+    ]
+    for name, text in (
+        ("flat.json", json.dumps({"data": rows})),
+        ("flat.jsonl", "\n".join(json.dumps(row) for row in rows)),
+    ):
+        (tmp_path / name).write_text(text)
+        assert read_questions(str(tmp_path / name), "data.train", "train") == nested
+
+
+def brute_force(start, end, inside, count, longest):
+    spans = [
+        (-(start[i] + end[j]).item(), i, j)
+        for i in range(len(start))
+        for j in range(i, min(len(start), i + longest))
+        if inside[i] and inside[j]
+    ]
+    return [(i, j) for _, i, j in sorted(spans)[:count]]
+
+
+@pytest.mark.parametrize("longest", [1, 4, 30])
+def test_best_spans_are_the_best(longest):
+    generator = torch.Generator().manual_seed(longest)
+    start, end = torch.randn(2, 5, 20, generator=generator)
+    inside = torch.zeros(5, 20, dtype=torch.bool)
+    for row, (begin, stop) in enumerate([(3, 19), (5, 6), (4, 18), (7, 7), (1, 20)]):
+        inside[row, begin:stop] = True
+    found = best_spans(start, end, inside, 12, longest)
+    for row in range(5):
+        expected = brute_force(start[row], end[row], inside[row], 12, longest)
+        spans = list(zip(found["start"][row].tolist(), found["end"][row].tolist(), strict=True))
+        assert [span for span in spans if span[0] >= 0] == expected
+    assert torch.equal(found["null"], start[:, 0] + end[:, 0])
+
+
+def test_a_span_in_two_windows_counts_once_and_the_lowest_null_score_decides():
+    columns = {
+        "start": np.array([[5, 7], [2, -1]]),
+        "end": np.array([[6, 7], [3, -1]]),
+        "start_logit": np.array([[2.0, 1.0], [3.0, -1.0]]),
+        "end_logit": np.array([[2.0, 0.5], [3.0, -1.0]]),
+    }
+    # Windows of one question: place 5 of the first and place 2 of the second are the same token of the context.
+    candidates = merge_windows(np.array([0, 0]), columns, np.array([-4, -1]), 20)
+    assert candidates.first.tolist() == [1, 3]
+    assert candidates.score.tolist() == [6.0, 1.5]
+    answers = choose_answers(["q"], ["best", "other"], candidates, np.array([7.0]), threshold=0.5)
+    assert answers.predictions == {"q": ""}
+    assert answers.null_odds == {"q": 1.0}
+    assert [entry["text"] for entry in answers.nbest["q"]] == ["", "best", "other"]
+    assert sum(entry["probability"] for entry in answers.nbest["q"]) == pytest.approx(1)
+    assert choose_answers(["q"], ["best", "other"], candidates, np.array([7.0]), None).predictions == {"q": "best"}
+
+
+def misplaced(articles):
+    broken = json.loads(json.dumps(articles))
+    first = broken[0]["paragraphs"][0]
+    for qa in first["qas"]:
+        for answer in qa["answers"]:
+            answer["answer_start"] += 1
+    return nested_questions(broken)
+
+
+def test_misplaced_answers_are_refused_left_out_or_found(articles):
+    questions = misplaced(articles)
+    wrong = [question.id for question in questions if question.misplaced]
+    with pytest.raises(DataError, match=rf"{len(wrong)} questions of x .*{wrong[0]}.*HINT"):
+        place_answers(questions, "error", "x")
+    assert len(place_answers(questions, "skip", "x")) == len(questions) - len(wrong)
+    found = place_answers(questions, "search", "x")
+    assert len(found) == len(questions)
+    assert not any(question.misplaced for question in found)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "cannot be read as JSON"),
+        ('{"data": []}', "no record"),
+        ('{"data": [{"paragraphs": [{"qas": [{"id": 1}]}]}]}', "not in SQuAD's form"),
+        ('[{"id": "1", "question": "?", "text": "x"}]', "no column 'context'"),
+        ('[{"id": "1", "question": "?", "context": "x", "answers": "x"}]', "answers of question '1'"),
+    ],
+)
+def test_unusable_files_are_refused(tmp_path, content, message):
+    path = tmp_path / "train.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=f"(?s){message}.*HINT"):
+        data_module(path, tmp_path / "cache").prepare_data()
+    assert not list((tmp_path / "cache").glob("*"))
+
+
+def test_two_questions_with_one_id_are_refused(articles, tmp_path):
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps({"data": [*articles, articles[0]]}))
+    with pytest.raises(DataError, match="two questions with the id"):
+        read_questions(str(path), "data.train", "train")
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"data\.train=.*does not exist.*HINT"):
+        data_module(tmp_path / "absent.json", tmp_path).prepare_data()
+
+
+def test_towns_of_validation_are_not_in_training():
+    names = [{article["title"] for article in fact_articles(300, split)} for split in ("train", "val")]
+    assert not names[0] & names[1]
+    random.seed(0)
+    assert fact_articles(3, "val") == fact_articles(3, "val")
