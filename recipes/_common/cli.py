@@ -23,9 +23,10 @@ from lightning_sagemaker.recipes._common.arguments import Names, normalise
 from lightning_sagemaker.recipes._common.artifacts import LAST_CHECKPOINT, RunArtifacts
 from lightning_sagemaker.recipes._common.folders import RunFolders
 from lightning_sagemaker.recipes._common.precision import automatic_precision
+from lightning_sagemaker.recipes._common.scaling import TotalExamples
 from lightning_sagemaker.recipes._common.speed import tune_allocator
 
-OWN_OPTIONS = frozenset({"run_dir", "baseline", "precision", "checkpoint_every"})
+OWN_OPTIONS = frozenset({"run_dir", "baseline", "precision", "checkpoint_every", "total_examples"})
 """Options that every recipe has beside LightningCLI's."""
 
 COMMON_SHORT_NAMES = {
@@ -49,6 +50,7 @@ COMMON_SHORT_NAMES = {
     "num_train_epochs": "trainer.max_epochs",
     "num_workers": "data.num_workers",
     "optimizer": "model.optimizer",
+    "per_device_train_batch_size": "data.per_process_batch_size",
     "pretrained": "model.pretrained",
     "schedule": "model.schedule",
     "seed": "seed_everything",
@@ -142,6 +144,12 @@ class RecipeCLI(LightningCLI):
             default="auto",
             help="Used where trainer.precision is not set; auto: bf16-mixed where the processor computes in it.",
         )
+        parser.add_argument(
+            "--total_examples",
+            type=int | None,
+            default=None,
+            help="Train on so many samples: the number of steps falls as the global batch grows.",
+        )
         parser.add_argument("--checkpoint_every", type=int, default=1000, help="Optimizer steps between checkpoints.")
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -179,7 +187,9 @@ class RecipeCLI(LightningCLI):
             save_to_log_dir=False,
         )
         save_config.folder = folders.output
+        total = self._option("total_examples")
         callbacks: list[Callback] = [
+            *([] if total is None else [TotalExamples(total)]),
             throughput,
             RunArtifacts(self.recipe.name, folders, throughput, keep, self._choice(config)),
             save_config,

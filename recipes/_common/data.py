@@ -20,6 +20,11 @@ from lightning_sagemaker.recipes._common.speed import num_workers as choose_num_
 
 _EVALUATION_BATCH = 64
 
+_CHANNELS = {"train": ("train", "training"), "val": ("validation", "val"), "test": ("test",), "predict": ("predict",)}
+"""Split -> names of SageMaker input channels, in this order."""
+
+AUTO = "auto"
+
 _log = logging.getLogger(__name__)
 
 
@@ -44,6 +49,8 @@ class RecipeData(LightningDataModule):
     Args:
         name: Of the recipe.
         global_batch_size: Samples per optimizer step over all processes and accumulated micro-batches.
+        per_process_batch_size: Samples per process and forward pass; instead of the global batch, which then grows with
+            the number of processes.
         eval_batch_size: Samples per process and forward pass in evaluation. Default: the global batch, at most 64.
         num_workers: Loader processes for each training process. Default: the processor cores of each training process
             on a GPU host, none otherwise.
@@ -56,6 +63,7 @@ class RecipeData(LightningDataModule):
         self,
         name: str,
         global_batch_size: int,
+        per_process_batch_size: int | None,
         eval_batch_size: int | None,
         num_workers: int | None,
         cache_dir: str | None,
@@ -63,13 +71,37 @@ class RecipeData(LightningDataModule):
     ) -> None:
         super().__init__()
         check_range("global_batch_size", global_batch_size, 1, 1 << 40)
+        check_range("per_process_batch_size", per_process_batch_size or 1, 1, 1 << 20)
         check_range("eval_batch_size", eval_batch_size or 1, 1, 1 << 20)
         self.job = SageMakerJob.from_environment()
         self.cache = Path(cache_dir) if cache_dir else default_cache(self.job, name)
-        self.global_batch_size = global_batch_size
-        self.eval_batch_size = eval_batch_size or min(global_batch_size, _EVALUATION_BATCH)
+        self._global_batch_size = global_batch_size
+        self._per_process_batch_size = per_process_batch_size
+        self.eval_batch_size = eval_batch_size or min(per_process_batch_size or global_batch_size, _EVALUATION_BATCH)
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
         self._num_workers = num_workers
+
+    def find_sources(
+        self, train: str | None, validation: str | None, test: str | None, predict: str | None, builtin: str
+    ) -> dict[str, str]:
+        """Split (train, val, test, predict) -> where its data is.
+
+        What is not set comes from the job's channel of that name. ``train`` ``auto`` without a channel is ``builtin``,
+        or nothing where other data is given, as to predict with a trained model.
+        """
+        given = {"train": None if train == AUTO else train, "val": validation, "test": test, "predict": predict}
+        for split, names in _CHANNELS.items():
+            channels = (str(self.job.channels[name]) for name in names if name in self.job.channels)
+            given[split] = given[split] or next(channels, None)
+        sources = {split: name for split, name in given.items() if name}
+        return {"train": builtin} if train == AUTO and not sources else sources
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per optimizer step over all processes and accumulated micro-batches."""
+        if self._per_process_batch_size is None:
+            return self._global_batch_size
+        return self._per_process_batch_size * self.replica()["num_replicas"] * self._accumulate()
 
     def micro_batch_size(self) -> int:
         """Samples per process and forward pass in training: the global batch over processes and accumulation.

@@ -85,7 +85,10 @@ class Optimization:
             return torch.optim.AdamW(groups, lr=self.learning_rate, betas=betas, eps=self.epsilon, fused=fused)
         from pytorch_optimizer import Lamb  # a second to import
 
-        lamb = Lamb(groups, lr=self.learning_rate, betas=betas, eps=self.epsilon, weight_decouple=False)
+        # As in the paper: weight decay inside the trust ratio, and no correction of the bias of the moving averages, of
+        # which the library would otherwise correct the first.
+        options = {"weight_decouple": False, "adam_debias": True}
+        lamb = Lamb(groups, lr=self.learning_rate, betas=betas, eps=self.epsilon, **options)
         lamb.clamp = float("inf")  # the paper does not bound the norm of the weights
         return lamb
 

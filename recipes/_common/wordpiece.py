@@ -3,18 +3,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """BERT's special tokens; their ids are their positions."""
 
+_LONGEST = 16
+"""Characters of a token."""
+
 
 def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = True) -> Any:
     """A WordPiece tokenizer with BERT's normalisation and special tokens; the same texts give the same tokenizer.
+
+    Its tokens are all characters, and the words and beginnings and ends of words that save the most characters. (The
+    library's own trainer breaks ties by the order of a hash table, so that hosts would disagree.)
 
     Args:
         texts: To learn from.
@@ -25,11 +32,10 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = Tru
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    vocabulary = _vocabulary(_count_words(tokenizer, texts), vocab_size)
+    tokenizer.model = models.WordPiece({token: i for i, token in enumerate(vocabulary)}, unk_token="[UNK]")
     tokenizer.decoder = decoders.WordPiece()
-    tokenizer.train_from_iterator(
-        texts,
-        trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False),
-    )
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
@@ -45,3 +51,25 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = Tru
         mask_token=mask,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     )
+
+
+def _count_words(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[str]:
+    words: Counter[str] = Counter()
+    for text in texts:
+        normal = tokenizer.normalizer.normalize_str(text)
+        words.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal))
+    return words
+
+
+def _vocabulary(words: Counter[str], size: int) -> list[str]:
+    characters = sorted({character for word in words for character in word})
+    pieces: Counter[str] = Counter()
+    for word, count in words.items():
+        for length in range(2, min(len(word), _LONGEST) + 1):
+            pieces[word[:length]] += count * (length - 1)
+            if length < len(word):
+                pieces[f"##{word[-length:]}"] += count * (length - 1)
+    singles = [*characters, *(f"##{character}" for character in characters)]
+    room = max(0, size - len(SPECIAL_TOKENS) - len(singles))
+    best = sorted(pieces, key=lambda piece: (-pieces[piece], piece))[:room]
+    return [*SPECIAL_TOKENS, *singles, *best]

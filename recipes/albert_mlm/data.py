@@ -93,6 +93,8 @@ class MLMDataModule(RecipeData):
         val_fraction: Share of articles for validation.
         test_fraction: Share of articles for testing.
         max_documents: Read no more articles than this.
+        per_process_batch_size: As many per process and forward pass, instead of the global batch, which then grows with
+            the number of processes.
         eval_batch_size: Sequences per process and forward pass in evaluation. Default: the global batch, at most 64.
         num_workers: Loader processes for each training process. Default: the processor cores of each training process
             on a GPU host, none otherwise.
@@ -121,12 +123,15 @@ class MLMDataModule(RecipeData):
         val_fraction: float = 0.05,
         test_fraction: float = 0.01,
         max_documents: int | None = None,
+        per_process_batch_size: int | None = None,
         eval_batch_size: int | None = None,
         num_workers: int | None = None,
         cache_dir: str | None = None,
         seed: int | None = None,
     ) -> None:
-        super().__init__("albert-mlm", global_batch_size, eval_batch_size, num_workers, cache_dir, seed)
+        super().__init__(
+            "albert-mlm", global_batch_size, per_process_batch_size, eval_batch_size, num_workers, cache_dir, seed
+        )
         check_range("sequence_length", sequence_length, 16, 1 << 20)
         check_range("mask_probability", mask_probability, 0.0, 0.5)
         check_range("val_fraction", val_fraction, 0.0, 0.5)

@@ -17,13 +17,13 @@ from typing import Any
 from lightning_sagemaker.recipes._common.cache import MANIFEST, build_once, read_manifest, settings_key
 from lightning_sagemaker.recipes._common.files import write_text
 from lightning_sagemaker.recipes._common.fingerprints import pretrained_fingerprint
+from lightning_sagemaker.recipes._common.unigram import train_tokenizer
 from lightning_sagemaker.recipes.albert_mlm.packing import Packer, Words, one_segment, two_segments
 from lightning_sagemaker.recipes.albert_mlm.shards import write_shard
 from lightning_sagemaker.recipes.albert_mlm.text import TextSource, TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import (
     TRAIN,
     load_tokenizer,
-    train_tokenizer,
 )
 
 TOKENIZER_FOLDER = "tokenizer"

@@ -1,77 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains ALBERT's kind of tokenizer (SentencePiece's unigram model), or loads one."""
+"""Loads a tokenizer for masked-language modelling."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
-
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+from typing import Any
 
 TRAIN = "train"
-SPECIAL_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
-"""ALBERT's special tokens in ALBERT's order; their ids are their positions."""
-
-_SCORE_DIGITS = 4
-
-
-def train_tokenizer(documents: Iterable[str], vocab_size: int, lowercase: bool) -> PreTrainedTokenizerFast:
-    """A unigram tokenizer with ALBERT's normalisation and special tokens.
-
-    The same documents give the same tokenizer: the trainer adds up in a different order each time, so scores are
-    rounded and the vocabulary is sorted. Hosts that do not share a disk therefore agree.
-
-    Args:
-        documents: Text to learn from.
-        vocab_size: Number of tokens with the special ones; fewer if the text does not have as many.
-        lowercase: Lower-case the text, as ALBERT does.
-
-    """
-    tokenizer = _empty_tokenizer(models.Unigram(), lowercase)
-    trainer = trainers.UnigramTrainer(
-        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), unk_token="<unk>", show_progress=False
-    )
-    tokenizer.train_from_iterator(documents, trainer)
-    learned = json.loads(tokenizer.to_str())["model"]["vocab"][len(SPECIAL_TOKENS) :]
-    scores = {token: round(score, _SCORE_DIGITS) for token, score in learned}
-    ordinary = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-    vocabulary = [*((token, 0.0) for token in SPECIAL_TOKENS), *ordinary]
-    return _wrap(_empty_tokenizer(models.Unigram(vocabulary, unk_id=SPECIAL_TOKENS.index("<unk>")), lowercase))
-
-
-def _empty_tokenizer(model: Any, lowercase: bool) -> Tokenizer:
-    tokenizer = Tokenizer(model)
-    steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD()]
-    steps += [normalizers.StripAccents(), *([normalizers.Lowercase()] if lowercase else [])]
-    tokenizer.normalizer = normalizers.Sequence(steps)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
-    tokenizer.decoder = decoders.Metaspace()
-    return tokenizer
-
-
-def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(token, SPECIAL_TOKENS.index(token)) for token in ("[CLS]", "[SEP]")],
-    )
-    from transformers import PreTrainedTokenizerFast  # imports torch, which preparing text does without
-
-    pad, unknown, classify, separate, mask = SPECIAL_TOKENS
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tokenizer,
-        pad_token=pad,
-        unk_token=unknown,
-        cls_token=classify,
-        sep_token=separate,
-        mask_token=mask,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )
+"""Stands for a tokenizer that is trained on the text."""
 
 
 def load_tokenizer(name: str) -> Any:

@@ -3,139 +3,21 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from torch import Tensor
-from torch.utils.data import Dataset
 
-from lightning_sagemaker.recipes._common.batches import Integers, sample_indices
+from lightning_sagemaker.recipes._common.batches import Integers
 from lightning_sagemaker.recipes._common.cache import read_manifest
 from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
 from lightning_sagemaker.recipes._common.pretrained import load_tokenizer
-from lightning_sagemaker.recipes._common.ragged import Ragged
 from lightning_sagemaker.recipes._common.tables import is_file_name
+from lightning_sagemaker.recipes.bert_qa.inputs import QuestionWindows
 from lightning_sagemaker.recipes.bert_qa.prepare import BUILTIN, TOKENIZER_FOLDER, Preparation
 from lightning_sagemaker.recipes.bert_qa.squad import POLICIES
-from lightning_sagemaker.recipes.bert_qa.windows import Template, Windows, answer_labels, cut_windows
-
-_CHANNELS = {"train": ("train", "training"), "val": ("validation", "val"), "test": ("test",), "predict": ("predict",)}
-"""Split -> names of SageMaker input channels that ``auto`` looks for, in this order."""
-
-Batch = dict[str, Tensor]
-
-
-class QuestionWindows(Dataset[Batch]):
-    """Windows of one split; whole batches are made at once.
-
-    Args:
-        folder: Of the cache.
-        split: Its name.
-        template: Of the tokenizer.
-        max_length: Tokens of an input.
-        stride: Tokens that neighbouring windows share.
-        pad_id: Of the tokenizer.
-        multiple: Lengths are padded to a multiple of it.
-        pad_to: Pad every batch to this length instead of its longest input's.
-
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        split: str,
-        template: Template,
-        max_length: int,
-        stride: int,
-        pad_id: int,
-        multiple: int,
-        pad_to: int | None,
-    ) -> None:
-        self._contexts = Ragged(folder, f"{split}-context-tokens")
-        self._offsets = Ragged(folder, f"{split}-context-offsets")
-        self._asked = Ragged(folder, f"{split}-question-tokens")
-        self._context, first, last = np.load(folder / f"{split}-questions.npy").T
-        self._texts = folder / f"{split}-texts.json"
-        self._template = template
-        self._pad_id, self._multiple, self._pad_to = pad_id, multiple, pad_to
-        lengths = self._contexts.lengths[self._context]
-        self.windows: Windows = cut_windows(self._asked.lengths, lengths, template.num_special, max_length, stride)
-        around = len(template.before) + len(template.between)
-        self._context_start: Integers = self._asked.lengths[self.windows.question] + around
-        self._labels = answer_labels(self.windows, first, last, self._context_start)
-
-    def __len__(self) -> int:
-        return len(self.windows)
-
-    @property
-    def num_questions(self) -> int:
-        """Of the split."""
-        return len(self._context)
-
-    @property
-    def lengths(self) -> Integers:
-        """``[windows]``, in tokens."""
-        return self._context_start + self.windows.end - self.windows.start + len(self._template.after)
-
-    @functools.cached_property
-    def texts(self) -> dict[str, Any]:
-        """``contexts``, and ``questions`` with ``id`` and right ``answers``."""
-        texts: dict[str, Any] = json.loads(self._texts.read_text(encoding="utf-8"))
-        return texts
-
-    def shift(self, windows: Integers) -> Integers:
-        """What to add to places in the inputs of ``windows`` to get places in their contexts."""
-        return self.windows.start[windows] - self._context_start[windows]
-
-    def text(self, question: int, first: int, last: int) -> str:
-        """The context of a question from one of its tokens to another."""
-        context = self._context[question]
-        offsets = self._offsets[context]
-        piece: str = self.texts["contexts"][context][offsets[2 * first] : offsets[2 * last + 1]]
-        return piece.strip()
-
-    def __getitem__(self, draws: list[int]) -> Batch:
-        """A batch.
-
-        Returns:
-            ``input_ids``, ``attention_mask``, ``token_type_ids``, ``in_context`` ``[B, length]``; ``labels`` ``[B, 2]``,
-            the first and last place of the answer; ``index`` ``[B]``.
-
-        """
-        indices = sample_indices(draws, len(self))
-        needed = self.lengths[indices]
-        length = self._pad_to or -(-int(needed.max()) // self._multiple) * self._multiple
-        ids = np.full((len(indices), length), self._pad_id, dtype=np.int64)
-        for row, index in zip(ids, indices, strict=True):
-            parts = self._input(int(index))
-            row[: len(parts)] = parts
-        places = np.arange(length)
-        starts = self._context_start[indices][:, None]
-        ends = starts + (self.windows.end - self.windows.start)[indices][:, None]
-        mask = places < needed[:, None]
-        first_type, second_type = self._template.types
-        numbers = np.asarray(draws, dtype=np.int64)
-        arrays = {
-            "input_ids": ids,
-            "attention_mask": mask.astype(np.int64),
-            "token_type_ids": np.where((places >= starts) & mask, second_type, first_type),
-            "in_context": (places >= starts) & (places < ends),
-            "labels": self._labels[indices],
-            "index": np.where(numbers < 0, numbers, indices),
-        }
-        return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
-
-    def _input(self, index: int) -> Integers:
-        question, windows, template = int(self.windows.question[index]), self.windows, self._template
-        context = self._contexts[self._context[question]][windows.start[index] : windows.end[index]]
-        asked = self._asked[question]
-        parts: Integers = np.concatenate([template.before, asked, template.between, context, template.after])
-        return parts
+from lightning_sagemaker.recipes.bert_qa.windows import Template
 
 
 class QuestionAnsweringDataModule(RecipeData):
@@ -159,6 +41,8 @@ class QuestionAnsweringDataModule(RecipeData):
         tokenizer: Folder or hub name. Default: of ``model.pretrained``, else one is trained.
         vocab_size: Tokens of a trained tokenizer.
         global_batch_size: Inputs per optimizer step over all processes and accumulated micro-batches.
+        per_process_batch_size: As many per process and forward pass, instead of the global batch, which then grows with
+            the number of processes.
         eval_batch_size: Inputs per process and forward pass in evaluation. Default: the global batch, at most 64.
         group_by_length: Put inputs of similar length into a batch.
         pad_to_max_length: Pad every batch to ``max_seq_length``.
@@ -191,6 +75,7 @@ class QuestionAnsweringDataModule(RecipeData):
         tokenizer: str | None = None,
         vocab_size: int = 8000,
         global_batch_size: int = 32,
+        per_process_batch_size: int | None = None,
         eval_batch_size: int | None = None,
         group_by_length: bool = True,
         pad_to_max_length: bool = False,
@@ -202,7 +87,9 @@ class QuestionAnsweringDataModule(RecipeData):
         cache_dir: str | None = None,
         seed: int | None = None,
     ) -> None:
-        super().__init__("bert-qa", global_batch_size, eval_batch_size, num_workers, cache_dir, seed)
+        super().__init__(
+            "bert-qa", global_batch_size, per_process_batch_size, eval_batch_size, num_workers, cache_dir, seed
+        )
         check_range("max_seq_length", max_seq_length, 16, 1 << 20)
         check_range("doc_stride", doc_stride, 0, max_seq_length)
         check_range("max_query_length", max_query_length, 1, max_seq_length - 8)
@@ -212,8 +99,12 @@ class QuestionAnsweringDataModule(RecipeData):
             )
         limits = {"train": max_train_samples, "val": max_eval_samples, "test": max_eval_samples}
         limits["predict"] = max_predict_samples
+        files = self.find_sources(train, validation, test, predict, BUILTIN)
+        source = files.get("train", BUILTIN)
+        if "val" not in files and source != BUILTIN and not is_file_name(source):
+            files["val"] = source  # the dataset's own part
         self._settings: dict[str, Any] = {
-            "files": self._sources({"train": train, "val": validation, "test": test, "predict": predict}),
+            "files": files,
             "dataset_config": dataset_config,
             "vocab_size": vocab_size,
             "max_query_length": max_query_length,
@@ -230,21 +121,6 @@ class QuestionAnsweringDataModule(RecipeData):
         self._pad_to = max_seq_length if pad_to_max_length else None
         self._manifest: dict[str, Any] | None = None
         self.splits: dict[str, QuestionWindows] = {}
-
-    def _sources(self, given: dict[str, str | None]) -> dict[str, str]:
-        channels = self.job.channels
-        found = {
-            split: next((str(channels[name]) for name in names if name in channels), None)
-            for split, names in _CHANNELS.items()
-        }
-        others = any(given[split] or found[split] for split in ("val", "test", "predict"))
-        if given["train"] == "auto":
-            given = {**given, "train": found["train"] or (None if others else BUILTIN)}
-        chosen = {split: name or found[split] for split, name in given.items()}
-        train = chosen["train"]
-        if train and not chosen["val"] and train != BUILTIN and not is_file_name(train):
-            chosen["val"] = train  # the dataset's own part
-        return {split: name for split, name in chosen.items() if name}
 
     def _preparation(self) -> Preparation:
         """Known once there is a trainer: the tokenizer is by default that of the model."""

@@ -24,7 +24,7 @@ from lightning_sagemaker.recipes.bert_qa.squad import Question, nested_questions
 BUILTIN = "facts"
 TOKENIZER_FOLDER = "tokenizer"
 
-_FORMAT = 1
+_FORMAT = 3
 """Raised whenever the same settings would give another cache."""
 
 _BUILTIN_ARTICLES = {"train": 4000, "val": 150}
@@ -126,7 +126,10 @@ class Preparation:
                 " HINT: set data.train or model.pretrained."
             )
         contexts = dict.fromkeys(question.context for question in splits["train"])
-        return train_wordpiece([*contexts, *(question.question for question in splits["train"])], self.vocab_size)
+        return train_wordpiece(
+            [*contexts, *(question.question for question in splits["train"])],
+            self.vocab_size,
+        )
 
 
 def _save(folder: Path, split: str, questions: Sequence[Question], tokenizer: Any, settings: Preparation) -> list[Path]:

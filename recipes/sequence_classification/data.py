@@ -7,17 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from torch import Tensor
-from torch.utils.data import Dataset
 
-from lightning_sagemaker.recipes._common.batches import sample_indices
 from lightning_sagemaker.recipes._common.cache import read_manifest
 from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
 from lightning_sagemaker.recipes._common.pretrained import load_tokenizer
-from lightning_sagemaker.recipes._common.ragged import Ragged
 from lightning_sagemaker.recipes.sequence_classification.glue import SOURCE, TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import (
     PROBLEMS,
@@ -27,61 +22,7 @@ from lightning_sagemaker.recipes.sequence_classification.labels import (
     given_weights,
 )
 from lightning_sagemaker.recipes.sequence_classification.prepare import BUILTIN, TOKENIZER_FOLDER, Preparation
-
-_CHANNELS = {"train": ("train", "training"), "val": ("validation", "val"), "test": ("test",), "predict": ("predict",)}
-"""Split -> names of SageMaker input channels that ``auto`` looks for, in this order."""
-
-Batch = dict[str, Tensor]
-
-
-class Texts(Dataset[Batch]):
-    """Tokenised texts of one split; whole batches are made at once.
-
-    Args:
-        folder: Of the cache.
-        split: Its name.
-        pad_id: Of the tokenizer.
-        multiple: Lengths are padded to a multiple of it.
-        pad_to: Pad every batch to this length instead of its longest text's.
-
-    """
-
-    def __init__(self, folder: Path, split: str, pad_id: int, multiple: int, pad_to: int | None) -> None:
-        self._ids = Ragged(folder, split)
-        self._firsts = np.load(folder / f"{split}-firsts.npy", mmap_mode="r")
-        labels = folder / f"{split}-labels.npy"
-        self.labels = np.load(labels) if labels.is_file() else None
-        self._pad_id, self._multiple, self._pad_to = pad_id, multiple, pad_to
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    @property
-    def lengths(self) -> Any:
-        """``[samples]``, in tokens."""
-        return self._ids.lengths
-
-    def __getitem__(self, draws: list[int]) -> Batch:
-        """Tokens, types and mask ``[B, length]``; ``labels`` ``[B]`` or ``[B, classes]``; ``index`` ``[B]``."""
-        indices = sample_indices(draws, len(self))
-        rows = [self._ids[index] for index in indices]
-        length = self._pad_to or -(-max(len(row) for row in rows) // self._multiple) * self._multiple
-        ids = np.full((len(rows), length), self._pad_id, dtype=np.int64)
-        for target, row in zip(ids, rows, strict=True):
-            target[: len(row)] = row
-        places = np.arange(length)
-        mask = places < np.array([[len(row)] for row in rows])
-        second = (places >= self._firsts[indices][:, None]) & mask
-        numbers = np.asarray(draws, dtype=np.int64)
-        arrays = {
-            "input_ids": ids,
-            "attention_mask": mask.astype(np.int64),
-            "token_type_ids": second.astype(np.int64),
-            "index": np.where(numbers < 0, numbers, indices),
-        }
-        if self.labels is not None:
-            arrays["labels"] = self.labels[indices]
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+from lightning_sagemaker.recipes.sequence_classification.texts import Texts
 
 
 class ClassificationDataModule(RecipeData):
@@ -107,6 +48,8 @@ class ClassificationDataModule(RecipeData):
         vocab_size: Tokens of a trained tokenizer.
         max_length: Tokens; longer texts are cut.
         global_batch_size: Texts per optimizer step over all processes and accumulated micro-batches.
+        per_process_batch_size: As many per process and forward pass, instead of the global batch, which then grows with
+            the number of processes.
         eval_batch_size: Texts per process and forward pass in evaluation. Default: the global batch, at most 64.
         group_by_length: Put texts of similar length into a batch.
         pad_to_max_length: Pad every batch to ``max_length``.
@@ -144,6 +87,7 @@ class ClassificationDataModule(RecipeData):
         vocab_size: int = 8000,
         max_length: int = 128,
         global_batch_size: int = 32,
+        per_process_batch_size: int | None = None,
         eval_batch_size: int | None = None,
         group_by_length: bool = True,
         pad_to_max_length: bool = False,
@@ -157,7 +101,15 @@ class ClassificationDataModule(RecipeData):
         cache_dir: str | None = None,
         seed: int | None = None,
     ) -> None:
-        super().__init__("sequence-classification", global_batch_size, eval_batch_size, num_workers, cache_dir, seed)
+        super().__init__(
+            "sequence-classification",
+            global_batch_size,
+            per_process_batch_size,
+            eval_batch_size,
+            num_workers,
+            cache_dir,
+            seed,
+        )
         check_range("max_length", max_length, 4, 1 << 20)
         check_range("val_fraction", val_fraction, 0.0, 0.5)
         check_range("test_fraction", test_fraction, 0.0, 0.5)
@@ -169,8 +121,7 @@ class ClassificationDataModule(RecipeData):
         columns = [text_columns] if isinstance(text_columns, str) else text_columns or []
         if len(columns) > 2:
             raise MisconfigurationException(f"data.text_columns={columns} was set. HINT: give one or two columns.")
-        given = {"train": train, "val": validation, "test": test, "predict": predict}
-        files = self._sources(given, task)
+        files = self.find_sources(train, validation, test, predict, SOURCE if task else BUILTIN)
         fractions = {} if "val" in files else {"val": val_fraction, "test": test_fraction}
         limits = {"train": max_train_samples, "val": max_eval_samples, "test": max_eval_samples}
         limits["predict"] = max_predict_samples
@@ -198,19 +149,6 @@ class ClassificationDataModule(RecipeData):
         self._pad_to = max_length if pad_to_max_length else None
         self._manifest: dict[str, Any] | None = None
         self._splits: dict[str, Texts] = {}
-
-    def _sources(self, given: dict[str, str | None], task: str | None) -> dict[str, str]:
-        channels = self.job.channels
-        found = {
-            split: next((str(channels[name]) for name in names if name in channels), None)
-            for split, names in _CHANNELS.items()
-        }
-        others = any(given[split] or found[split] for split in ("val", "test", "predict"))
-        if given["train"] == "auto":
-            default = SOURCE if task else None if others else BUILTIN
-            given = {**given, "train": found["train"] or default}
-        chosen = {split: name or found[split] for split, name in given.items()}
-        return {split: name for split, name in chosen.items() if name}
 
     def _preparation(self) -> Preparation:
         """Known once there is a trainer: the tokenizer is by default that of the model."""

@@ -35,7 +35,7 @@ from lightning_sagemaker.recipes.sequence_classification.transactions import tra
 BUILTIN = "transactions"
 TOKENIZER_FOLDER = "tokenizer"
 
-_FORMAT = 1
+_FORMAT = 3
 """Raised whenever the same settings would give another cache."""
 
 _BUILTIN_COUNTS = {"train": 8000, "val": 1000, "test": 1000}
@@ -208,7 +208,10 @@ class Preparation:
     def _tokenizer(self, splits: Mapping[str, Records], columns: Sequence[str]) -> Any:
         if self.pretrained is not None:
             return load_tokenizer(self.pretrained)
-        return train_wordpiece((str(record[c]) for record in splits["train"] for c in columns), self.vocab_size)
+        return train_wordpiece(
+            (str(record[c]) for record in splits["train"] for c in columns),
+            self.vocab_size,
+        )
 
     def _save(self, folder: Path, split: str, records: Records, columns: Sequence[str], tokenizer: Any) -> list[Path]:
         texts = [[_text(record[column], column, split) for record in records] for column in columns]

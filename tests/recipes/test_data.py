@@ -7,12 +7,12 @@ import pytest
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.recipes._common.cache import MANIFEST, build_once
+from lightning_sagemaker.recipes._common.unigram import train_tokenizer
 from lightning_sagemaker.recipes.albert_mlm.builtin_text import builtin_documents
 from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
 from lightning_sagemaker.recipes.albert_mlm.packing import Packer
 from lightning_sagemaker.recipes.albert_mlm.shards import Shards
 from lightning_sagemaker.recipes.albert_mlm.text import TextSourceError, find_text
-from lightning_sagemaker.recipes.albert_mlm.tokenizer import train_tokenizer
 
 
 def data_module(text_file, cache, **changes):

@@ -69,3 +69,60 @@ def test_padding_of_the_batch_is_ignored(tokens):
     _, _, labels = masking()(tokens[:3], np.array([0, -1, 2]))
     assert (labels[1] == IGNORED).all()
     assert (labels[[0, 2]] >= 0).all()
+
+
+@pytest.fixture(scope="module")
+def words(tokens):
+    """A vocabulary in which two of five tokens continue a word."""
+    begins = np.ones(1000, dtype=bool)
+    begins[np.arange(1000) % 5 >= 3] = False
+    begins[:5] = True
+    return Vocabulary(VOCABULARY.size, VOCABULARY.special, VOCABULARY.mask, begins)
+
+
+def units_of(tokens, vocabulary):
+    special = np.isin(tokens, vocabulary.special)
+    after = np.concatenate([np.ones_like(special[:, :1]), special[:, :-1]], axis=1)
+    return np.cumsum(vocabulary.begins[tokens] | special | after, axis=1)
+
+
+def test_whole_words_are_hidden_all_but_the_last_one(tokens, words):
+    _, positions, _ = Masking(words, NUM_MASKED, unit="word")(tokens, np.arange(len(tokens)))
+    units = units_of(tokens, words)
+    cut = 0
+    for row, chosen in enumerate(positions):
+        hidden = set(chosen.tolist())
+        members = [np.flatnonzero(units[row] == unit) for unit in np.unique(units[row][chosen])]
+        parts = [set(member.tolist()) for member in members if not set(member.tolist()) <= hidden]
+        assert len(parts) <= 1
+        for part in parts:  # the beginning of the word that did not fit
+            assert sorted(part & hidden) == sorted(part)[: len(part & hidden)]
+        cut += len(parts)
+    assert cut < len(tokens)
+    assert not np.isin(np.take_along_axis(tokens, positions, axis=1), words.special).any()
+
+
+def test_spans_are_of_one_to_three_words_with_shares_1_to_half_to_a_third(tokens, words):
+    masking = Masking(words, NUM_MASKED, unit="span")
+    spans = masking._spans((2000, 60), np.arange(2000))
+    lengths = np.bincount(
+        [len(list(group)) for row in spans for group in np.split(row, np.flatnonzero(np.diff(row)) + 1)]
+    )
+    shares = lengths[1:4] / lengths[1:4].sum()
+    assert len(lengths) == 4
+    assert shares == pytest.approx(np.array([6, 3, 2]) / 11, abs=0.01)
+    assert run_length(masking, tokens) > 1.8 * run_length(Masking(words, NUM_MASKED), tokens)
+
+
+def run_length(masking, tokens):
+    """Mean number of hidden tokens next to each other."""
+    positions = masking(tokens, np.arange(len(tokens)))[1]
+    return positions.size / (len(positions) + (np.diff(positions, axis=1) > 1).sum())
+
+
+@pytest.mark.parametrize("unit", ["word", "span"])
+def test_units_do_not_depend_on_the_batch(tokens, words, unit):
+    masking, draws = Masking(words, NUM_MASKED, unit=unit), np.arange(50) * 3
+    whole = masking(tokens[:50], draws)
+    for one, all_of_them in zip(masking(tokens[20:30], draws[20:30]), whole, strict=True):
+        np.testing.assert_array_equal(one, all_of_them[20:30])

@@ -13,8 +13,8 @@ from tests.recipes import worker
 
 GOLDEN = {
     "albert": {1: 5.9991, 6: 5.9474},
-    "questions": {1: 3.7273, 6: 3.6979},
-    "classes": {1: 1.2763, 6: 3.8543},
+    "questions": {1: 3.8481, 6: 3.9589},
+    "classes": {1: 1.8485, 6: 4.4154},
 }
 """Step -> loss on one process, measured with torch 2.13 on x86."""
 

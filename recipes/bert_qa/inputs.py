@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions with windows of their contexts, as batches."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from lightning_sagemaker.recipes._common.batches import Integers, sample_indices
+from lightning_sagemaker.recipes._common.ragged import Ragged
+from lightning_sagemaker.recipes.bert_qa.windows import Template, Windows, answer_labels, cut_windows
+
+Batch = dict[str, Tensor]
+
+
+class QuestionWindows(Dataset[Batch]):
+    """Windows of one split; whole batches are made at once.
+
+    Args:
+        folder: Of the cache.
+        split: Its name.
+        template: Of the tokenizer.
+        max_length: Tokens of an input.
+        stride: Tokens that neighbouring windows share.
+        pad_id: Of the tokenizer.
+        multiple: Lengths are padded to a multiple of it.
+        pad_to: Pad every batch to this length instead of its longest input's.
+
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        template: Template,
+        max_length: int,
+        stride: int,
+        pad_id: int,
+        multiple: int,
+        pad_to: int | None,
+    ) -> None:
+        self._contexts = Ragged(folder, f"{split}-context-tokens")
+        self._offsets = Ragged(folder, f"{split}-context-offsets")
+        self._asked = Ragged(folder, f"{split}-question-tokens")
+        self._context, first, last = np.load(folder / f"{split}-questions.npy").T
+        self._texts = folder / f"{split}-texts.json"
+        self._template = template
+        self._pad_id, self._multiple, self._pad_to = pad_id, multiple, pad_to
+        lengths = self._contexts.lengths[self._context]
+        self.windows: Windows = cut_windows(self._asked.lengths, lengths, template.num_special, max_length, stride)
+        around = len(template.before) + len(template.between)
+        self._context_start: Integers = self._asked.lengths[self.windows.question] + around
+        self._labels = answer_labels(self.windows, first, last, self._context_start)
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    @property
+    def num_questions(self) -> int:
+        """Of the split."""
+        return len(self._context)
+
+    @property
+    def lengths(self) -> Integers:
+        """``[windows]``, in tokens."""
+        return self._context_start + self.windows.end - self.windows.start + len(self._template.after)
+
+    @functools.cached_property
+    def texts(self) -> dict[str, Any]:
+        """``contexts``, and ``questions`` with ``id`` and right ``answers``."""
+        texts: dict[str, Any] = json.loads(self._texts.read_text(encoding="utf-8"))
+        return texts
+
+    def shift(self, windows: Integers) -> Integers:
+        """What to add to places in the inputs of ``windows`` to get places in their contexts."""
+        return self.windows.start[windows] - self._context_start[windows]
+
+    def text(self, question: int, first: int, last: int) -> str:
+        """The context of a question from one of its tokens to another."""
+        context = self._context[question]
+        offsets = self._offsets[context]
+        piece: str = self.texts["contexts"][context][offsets[2 * first] : offsets[2 * last + 1]]
+        return piece.strip()
+
+    def __getitem__(self, draws: list[int]) -> Batch:
+        """A batch.
+
+        Returns:
+            ``input_ids``, ``attention_mask``, ``token_type_ids``, ``in_context`` ``[B, length]``; ``labels`` ``[B, 2]``,
+            the first and last place of the answer; ``index`` ``[B]``.
+
+        """
+        indices = sample_indices(draws, len(self))
+        needed = self.lengths[indices]
+        length = self._pad_to or -(-int(needed.max()) // self._multiple) * self._multiple
+        ids = np.full((len(indices), length), self._pad_id, dtype=np.int64)
+        for row, index in zip(ids, indices, strict=True):
+            parts = self._input(int(index))
+            row[: len(parts)] = parts
+        places = np.arange(length)
+        starts = self._context_start[indices][:, None]
+        ends = starts + (self.windows.end - self.windows.start)[indices][:, None]
+        mask = places < needed[:, None]
+        first_type, second_type = self._template.types
+        numbers = np.asarray(draws, dtype=np.int64)
+        arrays = {
+            "input_ids": ids,
+            "attention_mask": mask.astype(np.int64),
+            "token_type_ids": np.where((places >= starts) & mask, second_type, first_type),
+            "in_context": (places >= starts) & (places < ends),
+            "labels": self._labels[indices],
+            "index": np.where(numbers < 0, numbers, indices),
+        }
+        return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+
+    def _input(self, index: int) -> Integers:
+        question, windows, template = int(self.windows.question[index]), self.windows, self._template
+        context = self._contexts[self._context[question]][windows.start[index] : windows.end[index]]
+        asked = self._asked[question]
+        parts: Integers = np.concatenate([template.before, asked, template.between, context, template.after])
+        return parts

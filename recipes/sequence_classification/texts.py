@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokenised texts as batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from lightning_sagemaker.recipes._common.batches import sample_indices
+from lightning_sagemaker.recipes._common.ragged import Ragged
+
+Batch = dict[str, Tensor]
+
+
+class Texts(Dataset[Batch]):
+    """Tokenised texts of one split; whole batches are made at once.
+
+    Args:
+        folder: Of the cache.
+        split: Its name.
+        pad_id: Of the tokenizer.
+        multiple: Lengths are padded to a multiple of it.
+        pad_to: Pad every batch to this length instead of its longest text's.
+
+    """
+
+    def __init__(self, folder: Path, split: str, pad_id: int, multiple: int, pad_to: int | None) -> None:
+        self._ids = Ragged(folder, split)
+        self._firsts = np.load(folder / f"{split}-firsts.npy", mmap_mode="r")
+        labels = folder / f"{split}-labels.npy"
+        self.labels = np.load(labels) if labels.is_file() else None
+        self._pad_id, self._multiple, self._pad_to = pad_id, multiple, pad_to
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def lengths(self) -> Any:
+        """``[samples]``, in tokens."""
+        return self._ids.lengths
+
+    def __getitem__(self, draws: list[int]) -> Batch:
+        """Tokens, types and mask ``[B, length]``; ``labels`` ``[B]`` or ``[B, classes]``; ``index`` ``[B]``."""
+        indices = sample_indices(draws, len(self))
+        rows = [self._ids[index] for index in indices]
+        length = self._pad_to or -(-max(len(row) for row in rows) // self._multiple) * self._multiple
+        ids = np.full((len(rows), length), self._pad_id, dtype=np.int64)
+        for target, row in zip(ids, rows, strict=True):
+            target[: len(row)] = row
+        places = np.arange(length)
+        mask = places < np.array([[len(row)] for row in rows])
+        second = (places >= self._firsts[indices][:, None]) & mask
+        numbers = np.asarray(draws, dtype=np.int64)
+        arrays = {
+            "input_ids": ids,
+            "attention_mask": mask.astype(np.int64),
+            "token_type_ids": second.astype(np.int64),
+            "index": np.where(numbers < 0, numbers, indices),
+        }
+        if self.labels is not None:
+            arrays["labels"] = self.labels[indices]
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}

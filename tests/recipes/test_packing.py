@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two segments of each sequence, and preparing text in parallel."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lightning_sagemaker.recipes._common.cache import MANIFEST
+from lightning_sagemaker.recipes._common.unigram import train_tokenizer
+from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
+from lightning_sagemaker.recipes.albert_mlm.packing import Words, swap_segments, two_segments
+from lightning_sagemaker.recipes.albert_mlm.prepare_text import main
+
+CLS, SEP, STOP = 2, 3, 9
+
+
+@pytest.fixture
+def words():
+    special, ends = np.zeros(100, dtype=bool), np.zeros(100, dtype=bool)
+    special[:5], ends[STOP] = True, True
+    begins = np.arange(100) % 2 == 0  # odd tokens continue a word
+    return Words(CLS, SEP, special, begins | special, ends)
+
+
+def test_segments_are_divided_where_a_sentence_begins_next_to_the_middle(words):
+    plain = np.full((4, 20), 11)
+    plain[0, [4, 8, 12]] = STOP, STOP, STOP
+    plain[0, [5, 9, 13]] = 10, 10, 10  # sentences begin at 5, 9 and 13
+    plain[1, 12] = 10  # no sentence, but a word
+    plain[2, 1], plain[2, 2] = STOP, 10  # a sentence outside the middle half
+    rows, first = two_segments(plain, words)
+    assert first.tolist() == [9, 12, 10, 10]
+    assert rows.shape == (4, 23)
+    for row, length, body in zip(rows.tolist(), first, plain.tolist(), strict=True):
+        assert row == [CLS, *body[:length], SEP, *body[length:], SEP]
+
+
+def test_swapping_changes_the_order_and_nothing_else(words):
+    bodies = np.random.default_rng(0).integers(5, 100, (50, 30))
+    rows, first = two_segments(bodies, words)
+    swapped, second = swap_segments(rows, first)
+    for row, other, a, b in zip(rows.tolist(), swapped.tolist(), first, second, strict=True):
+        assert a + b == 30
+        assert other == [CLS, *row[a + 2 : -1], SEP, *row[1 : a + 1], SEP]
+    np.testing.assert_array_equal(swap_segments(swapped, second)[0], rows)
+
+
+def test_words_and_sentences_of_a_trained_tokenizer():
+    tokenizer = train_tokenizer(["One sentence. Another one! A third? 1.5 is a number."] * 20, 60, True)
+    words = Words.of(tokenizer.backend_tokenizer, 2, 3, tokenizer.all_special_ids)
+    tokens = [tokenizer.convert_ids_to_tokens(i) for i in range(len(tokenizer))]
+    assert all(begins for token, begins in zip(tokens, words.begins, strict=True) if token.startswith("▁"))
+    assert {token for token, ends in zip(tokens, words.ends_sentence, strict=True) if ends} >= {"."}
+    assert not words.ends_sentence[words.special].any()
+
+
+def test_half_of_the_sequences_are_swapped_and_types_tell_the_segments(text_file, tmp_path):
+    data = MLMDataModule(
+        str(text_file),
+        cache_dir=str(tmp_path),
+        vocab_size=300,
+        sequence_length=32,
+        global_batch_size=64,
+        sentence_order=True,
+        test_fraction=0,
+    )
+    data.prepare_data()
+    data.setup("fit")
+    shares = []
+    for batch in data.train_dataloader():
+        shares.append(batch["swapped"].float().mean().item())
+        separators = (batch["input_ids"] == 3).cumsum(dim=1)
+        # [CLS] first [SEP] | second [SEP]; articles' ends are packed with separators of their own.
+        assert (batch["token_type_ids"].diff(dim=1) >= 0).all()
+        assert (batch["token_type_ids"][:, 0] == 0).all()
+        assert (separators.gather(1, batch["token_type_ids"].argmax(dim=1, keepdim=True)) >= 1).all()
+    assert np.mean(shares) == pytest.approx(0.5, abs=0.1)
+
+
+OPTIONS = ["--vocab-size", "300", "--sequence-length", "32", "--workers", "2", "--test-fraction", "0.1"]
+
+
+def test_prepared_shards_are_those_that_training_makes_itself(text_file, tmp_path, capsys):
+    assert main([str(text_file), str(tmp_path / "shards"), *OPTIONS]) == 0
+    assert "prepared 120 articles" in capsys.readouterr().out
+    options = {"vocab_size": 300, "sequence_length": 32, "global_batch_size": 8, "test_fraction": 0.1}
+    options["cache_dir"] = str(tmp_path / "cache")
+    batches = []
+    for text in (tmp_path / "shards", text_file):
+        data = MLMDataModule(str(text), **options)
+        data.prepare_data()
+        data.setup("fit")
+        batches.append(list(data.train_dataloader()))
+    for one, other in zip(*batches, strict=True):
+        assert all((one[name] == other[name]).all() for name in one)
+    assert main([str(text_file), str(tmp_path / "shards"), *OPTIONS]) == 0
+    assert "found 120 articles" in capsys.readouterr().out
+
+
+def test_an_interrupted_preparation_goes_on(text_file, tmp_path, monkeypatch):
+    from lightning_sagemaker.recipes.albert_mlm import prepare
+
+    monkeypatch.setattr(prepare, "_SHARD_CHARACTERS", 10_000)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert main([str(text_file), str(whole), *OPTIONS]) == 0
+    made = []
+    real = prepare._Job.__call__
+
+    def interrupted(job, documents):
+        if job.number == 3 and len(made) < 4:
+            raise KeyboardInterrupt
+        made.append(job.number)
+        return real(job, documents)
+
+    monkeypatch.setattr(prepare._Job, "__call__", interrupted)
+    monkeypatch.setattr(prepare, "_run_jobs", lambda job, chunks, _: serial(job, chunks))
+    with pytest.raises(KeyboardInterrupt):
+        main([str(text_file), str(broken), *OPTIONS])
+    assert made == [0, 1, 2]
+    assert not (broken / MANIFEST).exists()
+    made.append(-1)
+    assert main([str(text_file), str(broken), *OPTIONS]) == 0
+    assert made[:5] == [0, 1, 2, -1, 3]  # what was finished is not made again
+    assert json.loads((broken / MANIFEST).read_text()) == json.loads((whole / MANIFEST).read_text())
+    assert not list(broken.glob(".*"))
+
+
+def serial(job, chunks):
+    for number, chunk in enumerate(chunks):
+        one = replace(job, number=number)
+        yield one.finished() or one(chunk)
+
+
+def test_damage_is_found_and_other_settings_are_refused(text_file, tmp_path, capsys):
+    shards = tmp_path / "shards"
+    assert main([str(text_file), str(shards), *OPTIONS]) == 0
+    assert main([str(text_file), str(shards), "--verify"]) == 0
+    assert main([str(text_file), str(shards), *OPTIONS, "--sequence-length", "64"]) == 1
+    assert "other text or settings" in capsys.readouterr().err
+    path = next(shards.glob("train-*.npy"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert main([str(text_file), str(shards), "--verify"]) == 1
+    assert f"{path.name} in" in capsys.readouterr().err
+
+
+def test_shards_of_another_length_are_refused(text_file, tmp_path):
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+    assert main([str(text_file), str(tmp_path / "shards"), *OPTIONS]) == 0
+    data = MLMDataModule(str(tmp_path / "shards"), sequence_length=64)
+    with pytest.raises(MisconfigurationException, match=r"sequence_length=64.*made with 32.*HINT"):
+        data.setup("fit")
+
+
+def test_workers_need_neither_torch_nor_transformers():
+    module = "lightning_sagemaker.recipes.albert_mlm.prepare"
+    code = f"import sys, {module}; print({{'torch', 'transformers'}} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout.strip() == "set()"
