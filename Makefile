@@ -7,10 +7,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow containers lint type bench clean
+.PHONY: help demo test test-slow containers lint type bench bench-recipes clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/recipes: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -48,6 +48,10 @@ type: $(VENV)/dev ## mypy --strict on src
 
 bench: $(VENV)/dev ## step time of "smddp" against "ddp", side by side
 	$(BIN)/python benchmarks/step_overhead.py
+
+bench-recipes: $(VENV)/dev ## the recipes against transformers.Trainer; takes half an hour
+	$(PIP_INSTALL) accelerate
+	for job in mlm-small mlm-base qa classification; do $(BIN)/python benchmarks/recipes.py $$job || exit 1; done
 
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info

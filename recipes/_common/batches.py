@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -33,9 +33,9 @@ class _Batches(DistributedSampler[Any]):
 class TrainingBatches(_Batches):
     """Shuffled micro-batches of draws; step k trains on the same samples for any number of processes.
 
-    A *draw* is one visit to one sample: ``epoch * size + index``. Each epoch is a new permutation of all samples, of
-    which the end that does not fill a global batch is left out. Both, and where a run that is continued begins, are a
-    function of seed, epoch and the number of steps before.
+    A *draw* is one visit to one sample: ``pass * size + index``. Each pass over the data is a new permutation of all
+    samples, of which the end that does not fill a global batch is left out. What step k of a run trains on is a function of
+    seed and k alone: a run that is continued goes on with the next batch, wherever it stopped.
 
     With ``lengths``, samples of similar length share a batch: the permutation is cut into pools of 100 global batches,
     each pool is sorted by length and cut into global batches, and these are shuffled. Of each global batch, sorted,
@@ -50,7 +50,7 @@ class TrainingBatches(_Batches):
         accumulate: Micro-batches per optimizer step.
         seed: Of the order.
         lengths: ``[size]``, of each sample; ``None`` if all are equally long.
-        steps_before: Optimizer steps that were done before this run.
+        steps_done: Says how many optimizer steps the run has done when an epoch begins. Default: those of whole epochs.
 
     """
 
@@ -63,26 +63,31 @@ class TrainingBatches(_Batches):
         accumulate: int = 1,
         seed: int = 0,
         lengths: Integers | None = None,
-        steps_before: int = 0,
+        steps_done: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(size, num_replicas, rank, seed)
         self._global = global_batch_size
         self._accumulate = accumulate
         self._lengths = lengths
         self._steps = size // global_batch_size
-        self._first_epoch, self._skipped = divmod(steps_before, max(1, self._steps))
+        self._steps_done = steps_done
 
     def __len__(self) -> int:
         return self._steps * self._accumulate
 
     def __iter__(self) -> Iterator[list[int]]:
-        for batch in self.global_batches(self.epoch)[self._skipped if self.epoch == self._first_epoch else 0 :]:
-            for part in batch.reshape(self._accumulate, -1):
-                yield (self.epoch * self._size + part[self.rank :: self.num_replicas]).tolist()
+        done = self.epoch * self._steps if self._steps_done is None else self._steps_done()
+        batches = np.zeros((0, self._global), dtype=np.int64)
+        for step in range(done, done + self._steps):
+            number, place = divmod(step, self._steps)
+            if step == done or place == 0:
+                batches = self.global_batches(number)
+            for part in batches[place].reshape(self._accumulate, -1):
+                yield (number * self._size + part[self.rank :: self.num_replicas]).tolist()
 
-    def global_batches(self, epoch: int) -> Integers:
-        """The samples of each step of an epoch: ``[steps, global_batch_size]``."""
-        random = np.random.Generator(np.random.PCG64([self.seed, epoch]))
+    def global_batches(self, number: int) -> Integers:
+        """The samples of each step of a pass: ``[steps, global_batch_size]``."""
+        random = np.random.Generator(np.random.PCG64([self.seed, number]))
         order = random.permutation(self._size)[: self._steps * self._global]
         if self._lengths is None:
             return order.reshape(self._steps, self._global)

@@ -145,7 +145,8 @@ class RecipeData(LightningDataModule):
             accumulate=self._accumulate(),
             seed=self.seed,
             lengths=lengths,
-            steps_before=0 if self.trainer is None else self.trainer.global_step,
+            # Asked when an epoch begins: this loader is made before a checkpoint is read.
+            steps_done=None if self.trainer is None else self._steps_done,
         )
         return self._loader(dataset, batches)
 
@@ -180,6 +181,9 @@ class RecipeData(LightningDataModule):
                 f"this process found other data than rank 0 (digest {digest} instead of {expected})."
                 " HINT: give all hosts the same files and the same tokenizer, or a common data.cache_dir."
             )
+
+    def _steps_done(self) -> int:
+        return 0 if self.trainer is None else self.trainer.global_step
 
     def _accumulate(self) -> int:
         return 1 if self.trainer is None else self.trainer.accumulate_grad_batches

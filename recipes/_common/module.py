@@ -139,6 +139,11 @@ class RecipeModule(LightningModule):
         """The loss."""
         return self.training_loss(batch)
 
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        """Step, and let go of the gradients: Lightning does so only after the next forward pass."""
+        super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+        optimizer.zero_grad(set_to_none=True)
+
     def on_train_start(self) -> None:
         """Remember where the run begins."""
         self._last_step = self.trainer.global_step

@@ -16,7 +16,7 @@ SHORTEST_PIECE = 8
 _MIDDLE = (0.25, 0.75)
 """Where a sequence may be divided into two segments, as shares of its length."""
 
-Integers = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.signedinteger[Any]]
 Flags = npt.NDArray[np.bool_]
 
 
@@ -77,7 +77,7 @@ class Packer:
         """Add one article."""
         if len(tokens) < SHORTEST_PIECE:
             return
-        article = np.asarray(tokens, dtype=np.int64)
+        article = np.asarray(tokens, dtype=np.int32)
         whole = len(article) - len(article) % self.body
         if whole:
             self._full.append(article[:whole].reshape(-1, self.body))
@@ -86,7 +86,7 @@ class Packer:
 
     def _pack(self, end: Integers) -> None:
         if self._waiting:
-            end = np.concatenate([[self.sep], end])
+            end = np.concatenate([np.array([self.sep], dtype=np.int32), end])
         self._ends.append(end)
         self._waiting += len(end)
         while self._waiting >= self.body:
@@ -99,7 +99,7 @@ class Packer:
     def sequences(self) -> Integers:
         """All full insides so far, in order, and forget them: ``[sequences, body]``."""
         full, self._full = self._full, []
-        return np.concatenate(full) if full else np.zeros((0, self.body), dtype=np.int64)
+        return np.concatenate(full) if full else np.zeros((0, self.body), dtype=np.int32)
 
 
 def one_segment(bodies: Integers, words: Words) -> Integers:
@@ -150,6 +150,6 @@ def _without_empty(bodies: Integers, words: Words) -> Integers:
 
 
 def _frame(bodies: Integers, words: Words) -> Integers:
-    framed = np.empty((len(bodies), bodies.shape[1] + 2), dtype=np.int64)
+    framed = np.empty((len(bodies), bodies.shape[1] + 2), dtype=np.int32)
     framed[:, 0], framed[:, 1:-1], framed[:, -1] = words.cls, bodies, words.sep
     return framed

@@ -32,8 +32,9 @@ SPLITS = ("train", "val", "test")
 _FORMAT = 2
 """Raised whenever the same settings would give other shards."""
 
-_SHARD_CHARACTERS = 16_000_000
-"""Text of one shard. More would fill the memory, less would make too many files."""
+_SHARD_CHARACTERS = (1_000_000, 8_000_000)
+"""Least and most text of one shard: a 64th of the text, so that several processes have something to do, but not so much
+that it would fill the memory."""
 
 _BATCH_CHARACTERS = 500_000
 """Text that is tokenised at once."""
@@ -133,17 +134,21 @@ class Preparation:
 
     def fill(self, folder: Path, workers: int, progress: Progress = lambda _: None) -> dict[str, Any]:
         """Write tokenizer and shards into ``folder``; the manifest's entries."""
-        tokenizer = self._tokenizer(folder)
-        special = sorted(set(tokenizer.all_special_ids))
+        if workers:
+            # In a process of its own: what it imports is then no longer in memory.
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                facts = pool.submit(self.make_tokenizer, folder).result()
+        else:
+            facts = self.make_tokenizer(folder)
         job = _Job(
             str(folder),
             self.sequence_length,
             self.sentence_order,
             self.val_fraction,
             self.test_fraction,
-            (tokenizer.cls_token_id, tokenizer.sep_token_id),
-            tuple(special),
-            len(tokenizer),
+            facts["cls_sep"],
+            tuple(facts["special_ids"]),
+            facts["vocab_size"],
         )
         entries: dict[str, Any] = {}
         articles = 0
@@ -155,35 +160,41 @@ class Preparation:
         return {
             "articles": articles,
             "files": dict(sorted(entries.items())),
-            "vocab_size": len(tokenizer),
-            "special_ids": special,
-            "mask_id": tokenizer.mask_token_id,
+            **{name: facts[name] for name in ("vocab_size", "special_ids", "mask_id")},
             "sequence_length": self.sequence_length,
             "sentence_order": self.sentence_order,
         }
 
-    def _tokenizer(self, folder: Path) -> Any:
+    def make_tokenizer(self, folder: Path) -> dict[str, Any]:
+        """Train or load the tokenizer and save it in ``folder``; its size and the ids that preparing needs."""
         saved = folder / TOKENIZER_FOLDER
         if (saved / "tokenizer_config.json").is_file():  # of an interrupted run; written last
-            return load_tokenizer(str(saved))
-        if self.tokenizer == TRAIN:
-            tokenizer: Any = train_tokenizer(self._training_text(), self.vocab_size, self.lowercase)
+            tokenizer = load_tokenizer(str(saved))
+        elif self.tokenizer == TRAIN:
+            tokenizer = train_tokenizer(self._training_text(), self.vocab_size, self.lowercase)
         else:
             tokenizer = load_tokenizer(self.tokenizer)
         tokenizer.save_pretrained(str(saved))
-        return tokenizer
+        return {
+            "cls_sep": (tokenizer.cls_token_id, tokenizer.sep_token_id),
+            "special_ids": sorted(set(tokenizer.all_special_ids)),
+            "mask_id": tokenizer.mask_token_id,
+            "vocab_size": len(tokenizer),
+        }
 
     def _documents(self) -> Iterator[str]:
         return itertools.islice(self.source.documents(), self.max_documents)
 
     def _chunks(self) -> Iterator[list[str]]:
         """The articles of each shard."""
+        least, most = _SHARD_CHARACTERS
+        size = min(most, max(least, self.source.size() // 64))
         chunk: list[str] = []
         characters = 0
         for document in self._documents():
             chunk.append(document)
             characters += len(document)
-            if characters >= _SHARD_CHARACTERS:
+            if characters >= size:
                 yield chunk
                 chunk, characters = [], 0
         if chunk:

@@ -113,7 +113,7 @@ class _Progress:
 
     def __init__(self, source: TextSource) -> None:
         # Bytes for characters: close for most text, and known without reading it.
-        self._total = sum(path.stat().st_size for path in source.files) or None
+        self._total = source.size() or None
         self._done = 0
         self._begin = self._said = time.monotonic()
 

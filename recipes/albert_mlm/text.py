@@ -49,6 +49,10 @@ class TextSource:
             return {"dataset": [self.dataset, self.dataset_config, self.dataset_split, self.text_column]}
         return {"builtin": sys.version}
 
+    def size(self) -> int:
+        """Bytes of all files; 0 for other kinds, whose size is not known without reading them."""
+        return sum(path.stat().st_size for path in self.files)
+
     def describe(self) -> str:
         """In words."""
         if self.files:

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, BertConfig, PretrainedConfig
 
 from lightning_sagemaker.recipes._common.files import write_text
+from lightning_sagemaker.recipes._common.first_token import first_token_only
 from lightning_sagemaker.recipes._common.gather import Rows
 from lightning_sagemaker.recipes._common.metrics import LossAndAccuracy
 from lightning_sagemaker.recipes._common.module import Batch, RecipeModule
@@ -74,6 +75,12 @@ class SequenceClassifier(RecipeModule):
 
     def build(self, config: PretrainedConfig | None) -> Any:
         """The model with one output for each class of the data."""
+        model = self._build(config)
+        if self._fused:
+            first_token_only(model)
+        return model
+
+    def _build(self, config: PretrainedConfig | None) -> Any:
         if config is not None:
             return AutoModelForSequenceClassification.from_config(config)
         scheme = self.data.scheme

@@ -104,7 +104,7 @@ def test_prepared_shards_are_those_that_training_makes_itself(text_file, tmp_pat
 def test_an_interrupted_preparation_goes_on(text_file, tmp_path, monkeypatch):
     from lightning_sagemaker.recipes.albert_mlm import prepare
 
-    monkeypatch.setattr(prepare, "_SHARD_CHARACTERS", 10_000)
+    monkeypatch.setattr(prepare, "_SHARD_CHARACTERS", (10_000, 10_000))
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert main([str(text_file), str(whole), *OPTIONS]) == 0
     made = []

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the recipes learn and leave: scores on held-out data, models that serve, runs that go on."""
+
+import csv
+import importlib.util
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from lightning_sagemaker import cli
+from lightning_sagemaker.launch import run_local_cluster
+from lightning_sagemaker.recipe_command import RECIPES
+from lightning_sagemaker.recipes._common.cli import RecipeCLI
+from lightning_sagemaker.recipes.bert_qa.recipe import RECIPE as QUESTIONS
+from lightning_sagemaker.recipes.sequence_classification.recipe import RECIPE as CLASSIFICATION
+from tests.conftest import ROOT, run_bounded
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    run = tmp_path_factory.mktemp("classifier")
+    options = ["--config", "tiny.yaml", "--strategy", "auto", "--max_epochs", "2"]
+    RecipeCLI(CLASSIFICATION, [*options, "--run_dir", str(run), "--cache_dir", str(run / "cache")])
+    return run
+
+
+@pytest.fixture(scope="module")
+def answerer(tmp_path_factory):
+    run = tmp_path_factory.mktemp("answerer")
+    options = ["--config", "tiny.yaml", "--strategy", "auto", "--run_dir", str(run), "--cache_dir", str(run / "cache")]
+    RecipeCLI(QUESTIONS, options)
+    return run
+
+
+def metrics(run):
+    return json.loads((run / "output" / "metrics.json").read_text())
+
+
+def test_classifier_knows_merchants_that_it_has_never_seen(classifier):
+    # The most frequent category has 37% of the lines.
+    assert metrics(classifier)["val_accuracy"] > 0.9
+    content = json.loads((classifier / "output" / "report-validate.json").read_text())
+    assert sum(map(sum, content["confusion"])) == 1000
+    assert {"confusion-validate.png", "curves.png"} <= {path.name for path in (classifier / "output").glob("*.png")}
+
+
+def test_answerer_finds_facts_about_towns_that_it_has_never_seen(answerer):
+    # Always saying "no answer" gives 27.8.
+    assert metrics(answerer)["val_f1"] > 65
+    for name in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
+        assert len(json.loads((answerer / "output" / name).read_text())) == 600
+
+
+def served(model):
+    """The four functions of the serving code, as SageMaker's toolkit loads them."""
+    spec = importlib.util.spec_from_file_location("inference", model / "code" / "inference.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def request(model, body):
+    module = served(model)
+    loaded = module.model_fn(str(model))
+    answer = module.output_fn(module.predict_fn(module.input_fn(json.dumps(body)), loaded))
+    with pytest.raises(ValueError, match="application/json"):
+        module.input_fn("x", "text/csv")
+    return json.loads(answer)
+
+
+def test_exported_classifier_serves_a_request(classifier):
+    from transformers import pipeline
+
+    line = "CARD ZZYXX SUPERMARKET ASHBY 12.00"
+    expected = pipeline("text-classification", model=str(classifier / "model"))(line)
+    answer = request(classifier / "model", {"inputs": line})
+    assert answer[0]["label"] == expected[0]["label"] == "groceries"
+    assert answer[0]["score"] == pytest.approx(expected[0]["score"])
+    assert len(request(classifier / "model", {"inputs": [line, line], "parameters": {"top_k": 2}})[1]) == 2
+    card = (classifier / "model" / "README.md").read_text()
+    assert all(words in card for words in ("val_accuracy", "learning_rate", "transactions", "lightning-sagemaker |"))
+
+
+def test_exported_answerer_serves_a_request(answerer):
+    pytest.importorskip("transformers", reason="the recipes' own extra")
+    from transformers.pipelines import SUPPORTED_TASKS
+
+    if "question-answering" not in SUPPORTED_TASKS:
+        pytest.skip("this transformers has no question-answering pipeline")
+    inputs = {
+        "question": "How tall is the tower of Tonin?",
+        "context": "Tonin is known for its silk. Its tower is 50 metres tall.",
+    }
+    answer = request(answerer / "model", {"inputs": inputs})
+    assert "50" in answer["answer"]
+
+
+def test_one_recipe_starts_from_the_checkpoint_of_another(answerer, tmp_path):
+    options = ["--config", "tiny.yaml", "--strategy", "auto", "--run_dir", tmp_path, "--cache_dir", tmp_path / "cache"]
+    start = answerer / "checkpoints" / "last.ckpt"
+    options += ["--pretrained", start, "--max_steps", 1, "--trainer.max_epochs", -1, "--trainer.limit_val_batches", 0]
+    cli_ = RecipeCLI(CLASSIFICATION, [str(word) for word in options], run=False)
+    cli_.trainer.fit(cli_.model, cli_.datamodule)
+    vocabulary = torch.load(start, weights_only=True)["state_dict"]["model.bert.embeddings.word_embeddings.weight"]
+    assert cli_.datamodule.vocab_size == len(vocabulary)
+    moved = (cli_.model.model.bert.embeddings.word_embeddings.weight.detach() - vocabulary).abs().max()
+    assert 0 < moved < 0.01
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path):
+    def run(folder, steps, *more):
+        options = ["--config", "tiny.yaml", "--strategy", "auto", "--run_dir", tmp_path / folder, "--max_steps", steps]
+        options += ["--cache_dir", tmp_path / "cache", "--trainer.max_epochs", -1, "--log_every_n_steps", 1]
+        options += ["--max_train_samples", 160, "--max_eval_samples", 40, "--schedule", "constant", "--dropout", 0]
+        made = RecipeCLI(CLASSIFICATION, [str(word) for word in options], run=False)
+        often = ModelCheckpoint(tmp_path / folder, "{step}", every_n_train_steps=1, save_top_k=-1)
+        made.trainer.callbacks.append(often)
+        made.trainer.fit(made.model, made.datamodule, **dict(more))
+        with (tmp_path / folder / "output" / "history" / "metrics.csv").open() as rows:
+            losses = {int(row["step"]): float(row["loss"]) for row in csv.DictReader(rows) if row["loss"]}
+        return losses, torch.load(tmp_path / folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+
+    whole, weights = run("whole", 8)  # five steps are an epoch
+    run("short", 3)
+    saved = {torch.load(path, weights_only=True)["global_step"]: path for path in (tmp_path / "whole").glob("*.ckpt")}
+    middle, end = saved[3], tmp_path / "short" / "checkpoints" / "last.ckpt"
+    for number, start in enumerate((middle, end)):
+        losses, again = run(f"again-{number}", 8, ("ckpt_path", start))
+        assert losses == pytest.approx({step: whole[step] for step in range(4, 9)}, abs=1e-6)
+        for name, value in weights.items():
+            torch.testing.assert_close(again[name], value, atol=1e-6, rtol=1e-5)
+
+
+def test_steps_fall_as_the_batch_grows(tmp_path):
+    options = ["--config", "tiny.yaml", "--strategy", "auto", "--run_dir", tmp_path, "--cache_dir", tmp_path / "cache"]
+    options += ["--max_train_samples", 200, "--max_eval_samples", 20, "--total_examples", 96]
+    options += ["--per_device_train_batch_size", 8, "--gradient_accumulation_steps", 4]
+    RecipeCLI(CLASSIFICATION, [str(word) for word in options])
+    assert metrics(tmp_path)["steps"] == 96 // (8 * 4)
+
+
+def test_two_simulated_hosts_call_the_script_as_sagemaker_does(tmp_path):
+    output = io.StringIO()
+    script = ROOT / "recipes" / "sequence_classification" / "train.py"
+    options = ["--config", "tiny.yaml", "--max_steps", "3", "--trainer.max_epochs", "-1", "--max_train_samples", "200"]
+    options += ["--max_eval_samples", "20", "--data.group_by_length", "True", "--cache_dir", str(tmp_path / "cache")]
+    job = run_local_cluster(
+        [sys.executable, str(script), *options],
+        hosts=2,
+        distribution="smddp",
+        root=tmp_path / "job",
+        timeout=200,
+        output=output,
+    )
+    assert job.returncode == 0, output.getvalue()[-6000:]
+    assert (job.root / "algo-1" / "model" / "config.json").is_file()
+    assert (job.root / "algo-1" / "output" / "data" / "metrics.json").is_file()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_copy_of_each_recipe_prints_its_configuration(name, tmp_path, capsys):
+    assert cli.main(["ls"]) == 0
+    assert name in capsys.readouterr().out
+    copy = tmp_path / "mine"
+    assert cli.main(["cp", name, str(copy)]) == 0
+    result = run_bounded(
+        [sys.executable, str(copy / "train.py"), "fit", "--config", "tiny.yaml", "--print_config"], timeout=60
+    )
+    assert result.returncode == 0, result.stdout[-3000:]
+    assert "learning_rate:" in result.stdout
+    assert cli.main(["cp", name, str(copy)]) == 2
+    assert cli.main(["cp", "absent", str(tmp_path / "other")]) == 2
+
+
+def test_recipes_are_imported_by_other_lightning_code():
+    code = (
+        "from lightning_sagemaker.recipes.albert_mlm.module import AlbertMLM;"
+        "from lightning_sagemaker.recipes.bert_qa.module import QuestionAnswerer;"
+        "from lightning_sagemaker.recipes.sequence_classification.module import SequenceClassifier;"
+        "print(AlbertMLM(size='tiny').optimization.optimizer, QuestionAnswerer().hparams.n_best_size)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert result.stdout.split() == ["adamw", "20"]
