@@ -139,6 +139,23 @@ class RecipeModule(LightningModule):
         """The loss."""
         return self.training_loss(batch)
 
+    def configure_gradient_clipping(
+        self,
+        optimizer: Any,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip the norm of the gradients.
+
+        Lightning refuses a fused optimizer in every mixed precision, because one with a loss scaler would clip scaled
+        gradients; bfloat16 has no scaler.
+        """
+        if self.trainer.precision == "bf16-mixed" and gradient_clip_algorithm in (None, "norm"):
+            if gradient_clip_val:
+                torch.nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
+        else:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
         """Step, and let go of the gradients: Lightning does so only after the next forward pass."""
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)

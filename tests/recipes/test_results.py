@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from lightning_sagemaker import cli
 from lightning_sagemaker.launch import run_local_cluster
@@ -134,6 +134,28 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path):
         assert losses == pytest.approx({step: whole[step] for step in range(4, 9)}, abs=1e-6)
         for name, value in weights.items():
             torch.testing.assert_close(again[name], value, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_bfloat16_trains_and_clips(tmp_path, precision):
+    options = ["--config", "tiny.yaml", "--strategy", "auto", "--run_dir", tmp_path, "--cache_dir", tmp_path / "cache"]
+    options += ["--max_train_samples", 320, "--max_eval_samples", 20, "--precision", precision, "--max_epochs", 2]
+    options += ["--max_grad_norm", 1e-9]
+    made = RecipeCLI(CLASSIFICATION, [str(word) for word in options], run=False)
+    norms = []
+
+    def record(optimizer, *_):
+        gradients = [p.grad.float() for group in optimizer.param_groups for p in group["params"]]
+        norms.append(torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt().item())
+
+    class Recorder(Callback):
+        def on_train_start(self, trainer, pl_module):
+            trainer.optimizers[0].register_step_post_hook(record)
+
+    made.trainer.callbacks.append(Recorder())
+    made.trainer.fit(made.model, made.datamodule)
+    assert len(norms) == 20
+    assert 0 < max(norms) < 1e-8
 
 
 def test_steps_fall_as_the_batch_grows(tmp_path):
