@@ -8,51 +8,13 @@ import json
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from lightning_sagemaker.recipes._common.files import write_text
 
 _PACKAGES = ("lightning-sagemaker", "torch", "lightning", "transformers")
 
-_SERVING = Template('''\
-"""Serves the model on SageMaker: the four functions that its PyTorch inference toolkit looks for."""
-
-import json
-
-import torch
-from transformers import pipeline
-
-TASK = "$task"
-
-
-def model_fn(model_dir, context=None):
-    """Load the model from the unpacked archive."""
-    return pipeline(TASK, model=model_dir, tokenizer=model_dir, device=0 if torch.cuda.is_available() else -1)
-
-
-def input_fn(body, content_type="application/json", context=None):
-    """Decode a request: {"inputs": ..., "parameters": {...}}."""
-    if content_type.split(";")[0].strip() != "application/json":
-        raise ValueError(f"content type {content_type!r} was sent, but only application/json is served")
-    request = json.loads(body)
-    if not isinstance(request, dict) or "inputs" not in request:
-        raise ValueError('the request must be {"inputs": ..., "parameters": {...}}')
-    return request
-
-
-def predict_fn(request, model, context=None):
-    """Compute the answer."""
-    inputs, parameters = request["inputs"], request.get("parameters") or {}
-    if isinstance(inputs, dict) and TASK == "question-answering":
-        return model(**inputs, **parameters)
-    return model(inputs, **parameters)
-
-
-def output_fn(prediction, accept="application/json", context=None):
-    """Encode the answer."""
-    return json.dumps(prediction)
-''')
+_SERVING = Path(__file__).with_name("serving")
 
 
 def write_serving_code(folder: Path, task: str) -> None:
@@ -60,10 +22,12 @@ def write_serving_code(folder: Path, task: str) -> None:
 
     Args:
         folder: Of the model.
-        task: Of transformers' ``pipeline``.
+        task: What the model does, by transformers' name.
 
     """
-    write_text(folder / "code" / "inference.py", _SERVING.substitute(task=task))
+    own = _SERVING / f"{task.replace('-', '_')}.py"
+    code = own.read_text() if own.is_file() else (_SERVING / "pipeline.py").read_text()
+    write_text(folder / "code" / "inference.py", code.replace('TASK = "text-classification"', f'TASK = "{task}"'))
     # Not torch: the serving image carries its own.
     write_text(folder / "code" / "requirements.txt", "transformers>=4.56\n")
 

@@ -16,7 +16,9 @@ from lightning_sagemaker import cli
 from lightning_sagemaker.launch import run_local_cluster
 from lightning_sagemaker.recipe_command import RECIPES
 from lightning_sagemaker.recipes._common.cli import RecipeCLI
+from lightning_sagemaker.recipes.bert_qa.facts import fact_articles
 from lightning_sagemaker.recipes.bert_qa.recipe import RECIPE as QUESTIONS
+from lightning_sagemaker.recipes.bert_qa.squad import nested_questions
 from lightning_sagemaker.recipes.sequence_classification.recipe import RECIPE as CLASSIFICATION
 from tests.conftest import ROOT, run_bounded
 
@@ -87,17 +89,29 @@ def test_exported_classifier_serves_a_request(classifier):
 
 
 def test_exported_answerer_serves_a_request(answerer):
-    pytest.importorskip("transformers", reason="the recipes' own extra")
-    from transformers.pipelines import SUPPORTED_TASKS
-
-    if "question-answering" not in SUPPORTED_TASKS:
-        pytest.skip("this transformers has no question-answering pipeline")
-    inputs = {
-        "question": "How tall is the tower of Tonin?",
-        "context": "Tonin is known for its silk. Its tower is 50 metres tall.",
-    }
+    context = "Tonin is known for its silk. " * 60 + "Its tower is 50 metres tall."
+    inputs = {"question": "How tall is the tower of Tonin?", "context": context}
     answer = request(answerer / "model", {"inputs": inputs})
+    assert answer["answer"] == context[answer["start"] : answer["end"]]
     assert "50" in answer["answer"]
+    assert 0 < answer["score"] <= 1
+    nothing = {"question": "Who is the mayor of Tonin?", "context": "Its tower is 50 metres tall."}
+    body = {"inputs": [nothing, nothing], "parameters": {"handle_impossible_answer": True}}
+    assert [entry["answer"] for entry in request(answerer / "model", body)] == ["", ""]
+
+
+def test_serving_finds_what_validation_found(answerer):
+    """The same answers as the recipe's own predictions, for questions whose context fits one window."""
+    predictions = json.loads((answerer / "output" / "predictions.json").read_text())
+    odds = json.loads((answerer / "output" / "null_odds.json").read_text())
+    module = served(answerer / "model")
+    loaded = module.model_fn(str(answerer / "model"))
+    questions = nested_questions(fact_articles(12, "val"))
+    for question in questions:
+        inputs = {"question": question.question, "context": question.context}
+        answer = module.predict_fn({"inputs": inputs, "parameters": {"max_answer_len": 10}}, loaded)
+        if odds[question.id] < 0 and predictions[question.id]:
+            assert answer["answer"] == predictions[question.id]
 
 
 def test_one_recipe_starts_from_the_checkpoint_of_another(answerer, tmp_path):
