@@ -67,10 +67,11 @@ class PretrainingMetrics(nn.Module):
 
         With two segments ``loss`` is the sum of ``mlm_loss`` and ``sop_loss``, and there is ``sop_accuracy``.
         """
-        mlm, sop = self.mlm.compute(), self.sop.compute()
+        mlm = self.mlm.compute()
         values = mlm | ({"perplexity": mlm["loss"].exp()} if self._perplexity else {})
         if not self.ordered:
             return values
+        sop = self.sop.compute()
         order = {"mlm_loss": mlm["loss"], "sop_loss": sop["loss"], "sop_accuracy": sop["accuracy"]}
         return values | order | {"loss": mlm["loss"] + sop["loss"]}
 
