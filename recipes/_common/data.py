@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lightning_sagemaker import SageMakerJob
 from lightning_sagemaker.recipes._common.batches import EvaluationBatches, Integers, TrainingBatches
-from lightning_sagemaker.recipes._common.cache import default_cache
+from lightning_sagemaker.recipes._common.cache import default_cache, read_manifest
+from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER, Preparation
+from lightning_sagemaker.recipes._common.pretrained import load_tokenizer
 from lightning_sagemaker.recipes._common.speed import num_workers as choose_num_workers
 
 _EVALUATION_BATCH = 64
@@ -45,6 +48,8 @@ class RecipeLoader(DataLoader[Any]):
 
 class RecipeData(LightningDataModule):
     """Batches of one recipe; what a step trains on does not depend on the number of processes.
+
+    A subclass says in :meth:`preparation` what is prepared once per host, opens it in :meth:`open`, and makes loaders.
 
     Args:
         name: Of the recipe.
@@ -80,6 +85,68 @@ class RecipeData(LightningDataModule):
         self.eval_batch_size = eval_batch_size or min(per_process_batch_size or global_batch_size, _EVALUATION_BATCH)
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
         self._num_workers = num_workers
+        self._manifest: dict[str, Any] | None = None
+
+    @abstractmethod
+    def preparation(self) -> Preparation:
+        """What is prepared; known once there is a trainer, as the tokenizer is by default the model's."""
+
+    @abstractmethod
+    def open(self, folder: Path, manifest: dict[str, Any]) -> None:
+        """Open what was prepared."""
+
+    @property
+    def pretrained(self) -> str | None:
+        """What the model starts from."""
+        module = None if self.trainer is None else self.trainer.lightning_module
+        name: str | None = None if module is None else module.hparams.get("pretrained")
+        return name
+
+    @property
+    def folder(self) -> Path:
+        """Of the prepared data."""
+        return self.preparation().folder(self.cache)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What is in it; after :meth:`setup`."""
+        if self._manifest is None:
+            raise RuntimeError("the data module was not set up: call prepare_data() and setup() first")
+        return self._manifest
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens; after :meth:`setup`."""
+        return int(self.manifest["vocab_size"])
+
+    def load_tokenizer(self) -> Any:
+        """The tokenizer with which the data was prepared."""
+        return load_tokenizer(str(self.folder / TOKENIZER_FOLDER))
+
+    def prepare_data(self) -> None:
+        """Prepare, once per host."""
+        manifest, made = self.preparation().run(self.cache)
+        counts = ", ".join(f"{split} {count}" for split, count in manifest["counts"].items())
+        self.say("%s %s in %s", "prepared" if made else "found", counts, self.folder)
+
+    def setup(self, stage: str) -> None:
+        """Open what was prepared, and check that all processes have the same."""
+        manifest = self.read_manifest()
+        self.check_equal_everywhere(manifest["digest"])
+        self._manifest = manifest
+        self.open(self.folder, manifest)
+
+    def read_manifest(self) -> dict[str, Any]:
+        """The manifest of the prepared data.
+
+        Raises:
+            RuntimeError: If it is not whole.
+
+        """
+        manifest = read_manifest(self.folder, self.preparation().settings())
+        if manifest is None:
+            raise RuntimeError(f"{self.folder} holds no whole cache, although prepare_data() has run")
+        return manifest
 
     def find_sources(
         self, train: str | None, validation: str | None, test: str | None, predict: str | None, builtin: str

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -40,7 +40,7 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int, lowercase: bool) 
     ordinary = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
     vocabulary = [*((token, 0.0) for token in SPECIAL_TOKENS), *ordinary]
     model = models.Unigram(vocabulary, unk_id=SPECIAL_TOKENS.index("<unk>"))
-    return _wrap(_empty_tokenizer(model, lowercase))
+    return wrap(_empty_tokenizer(model, lowercase), SPECIAL_TOKENS)
 
 
 def _empty_tokenizer(model: Any, lowercase: bool) -> Tokenizer:
@@ -53,16 +53,23 @@ def _empty_tokenizer(model: Any, lowercase: bool) -> Tokenizer:
     return tokenizer
 
 
-def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(token, SPECIAL_TOKENS.index(token)) for token in ("[CLS]", "[SEP]")],
-    )
+def wrap(tokenizer: Tokenizer, special: Sequence[str]) -> PreTrainedTokenizerFast:
+    """A trained tokenizer as transformers takes it, with BERT's template for one and two texts.
+
+    Args:
+        tokenizer: Has the special tokens first.
+        special: Padding, unknown, ``[CLS]``, ``[SEP]``, ``[MASK]``; their ids are their positions.
+
+    """
     from transformers import PreTrainedTokenizerFast  # imports torch, which preparing text does without
 
-    pad, unknown, classify, separate, mask = SPECIAL_TOKENS
+    pad, unknown, classify, separate, mask = special
+    tokenizer.add_special_tokens(list(special))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{classify}:0 $A:0 {separate}:0",
+        pair=f"{classify}:0 $A:0 {separate}:0 $B:1 {separate}:1",
+        special_tokens=[(token, special.index(token)) for token in (classify, separate)],
+    )
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         pad_token=pad,

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from lightning_sagemaker.recipes._common.unigram import wrap
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """BERT's special tokens; their ids are their positions."""
@@ -35,22 +36,7 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = Tru
     vocabulary = _vocabulary(_count_words(tokenizer, texts), vocab_size)
     tokenizer.model = models.WordPiece({token: i for i, token in enumerate(vocabulary)}, unk_token="[UNK]")
     tokenizer.decoder = decoders.WordPiece()
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(token, SPECIAL_TOKENS.index(token)) for token in ("[CLS]", "[SEP]")],
-    )
-    pad, unknown, classify, separate, mask = SPECIAL_TOKENS
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tokenizer,
-        pad_token=pad,
-        unk_token=unknown,
-        cls_token=classify,
-        sep_token=separate,
-        mask_token=mask,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )
+    return wrap(tokenizer, SPECIAL_TOKENS)
 
 
 def _count_words(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[str]:

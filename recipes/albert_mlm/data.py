@@ -15,9 +15,10 @@ from torch.utils.data import Dataset
 from lightning_sagemaker.recipes._common.batches import sample_indices
 from lightning_sagemaker.recipes._common.cache import read_manifest
 from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
+from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER
 from lightning_sagemaker.recipes.albert_mlm.masking import IGNORED, UNITS, Masking, Vocabulary, chance_of
 from lightning_sagemaker.recipes.albert_mlm.packing import Words, swap_segments
-from lightning_sagemaker.recipes.albert_mlm.prepare import TOKENIZER_FOLDER, Preparation
+from lightning_sagemaker.recipes.albert_mlm.prepare import Preparation
 from lightning_sagemaker.recipes.albert_mlm.shards import Shards
 from lightning_sagemaker.recipes.albert_mlm.text import find_text, prepared_folder
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import TRAIN, load_tokenizer
@@ -157,31 +158,16 @@ class MLMDataModule(RecipeData):
         self.num_masked = max(1, round(mask_probability * (sequence_length - 2 - sentence_order)))
         self._mask_unit = mask_unit
         self._splits: dict[str, MaskedSequences] = {}
-        self._manifest: dict[str, Any] | None = None
 
-    def _preparation(self) -> Preparation:
-        """Known once there is a trainer: the tokenizer is by default that of the model."""
-        module = None if self.trainer is None else self.trainer.lightning_module
-        pretrained = None if module is None else module.hparams.get("pretrained")
-        name = (pretrained or TRAIN) if self._tokenizer_name == "auto" else self._tokenizer_name
+    def preparation(self) -> Preparation:
+        """Of the text."""
+        name = (self.pretrained or TRAIN) if self._tokenizer_name == "auto" else self._tokenizer_name
         return Preparation(tokenizer=name, **self._settings)
 
     @property
     def folder(self) -> Path:
-        """The shards of these settings."""
-        return self._prepared or self._preparation().folder(self.cache)
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        """What is in the shards; after :meth:`setup`."""
-        if self._manifest is None:
-            raise RuntimeError("the data module was not set up: call prepare_data() and setup() first")
-        return self._manifest
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of tokens; after :meth:`setup`."""
-        return int(self.manifest["vocab_size"])
+        """The shards of these settings, or those that were prepared before."""
+        return self._prepared or super().folder
 
     def load_tokenizer(self) -> Any:
         """The tokenizer with which the shards were made."""
@@ -189,38 +175,25 @@ class MLMDataModule(RecipeData):
 
     def facts(self) -> dict[str, Any]:
         """For the model card."""
-        splits = ((name.split("-")[0], entry["rows"]) for name, entry in self.manifest["files"].items())
-        counts: dict[str, int] = {}
-        for split, rows in splits:
-            counts[split] = counts.get(split, 0) + rows
-        return {"text": self._describe(), "sequences": counts, "tokens": self.sequence_length}
+        return {"text": self._describe(), "sequences": self.manifest["counts"], "tokens": self.sequence_length}
 
     def prepare_data(self) -> None:
-        """Tokenise, once per host."""
-        if self._prepared is not None:
-            return
-        manifest, made = self._preparation().run(self.cache)
-        count = sum(entry["rows"] for entry in manifest["files"].values())
-        verb = "tokenised" if made else "found"
-        self.say("%s %d articles: %d sequences in %s", verb, manifest["articles"], count, self.folder)
+        """Tokenise, once per host, unless that was done before."""
+        if self._prepared is None:
+            super().prepare_data()
 
-    def setup(self, stage: str) -> None:
-        """Open the shards, and check that all processes have the same."""
-        manifest = self._read_manifest()
-        self.check_equal_everywhere(manifest["digest"])
-        self._manifest = manifest
+    def open(self, folder: Path, manifest: dict[str, Any]) -> None:
+        """Open the shards."""
         masking = Masking(self._vocabulary(manifest), self.num_masked, self.seed, self._mask_unit)
         for split in ("train", "val", "test"):
             files = {name: entry for name, entry in manifest["files"].items() if name.startswith(f"{split}-")}
             if files:
-                self._splits[split] = MaskedSequences(Shards(self.folder, files), masking, self.seed)
+                self._splits[split] = MaskedSequences(Shards(folder, files), masking, self.seed)
 
-    def _read_manifest(self) -> dict[str, Any]:
+    def read_manifest(self) -> dict[str, Any]:
+        """The manifest of the shards; those that were prepared before must fit the settings."""
         if self._prepared is None:
-            manifest = read_manifest(self.folder, self._preparation().settings())
-            if manifest is None:
-                raise RuntimeError(f"{self.folder} holds no whole cache, although prepare_data() has run")
-            return manifest
+            return super().read_manifest()
         manifest = read_manifest(self._prepared)
         if manifest is None:
             raise MisconfigurationException(

@@ -3,41 +3,37 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.recipes._common.cache import MANIFEST, build_once, read_manifest, settings_key
+from lightning_sagemaker.recipes._common import preparation as _preparation
+from lightning_sagemaker.recipes._common.cache import MANIFEST, read_manifest, settings_key
 from lightning_sagemaker.recipes._common.files import write_text
 from lightning_sagemaker.recipes._common.fingerprints import pretrained_fingerprint
+from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER
 from lightning_sagemaker.recipes._common.unigram import train_tokenizer
-from lightning_sagemaker.recipes.albert_mlm.packing import Packer, Words, one_segment, two_segments
-from lightning_sagemaker.recipes.albert_mlm.shards import write_shard
+from lightning_sagemaker.recipes.albert_mlm.jobs import RECORDS, SPLITS, ShardJob, run_jobs, split_of
 from lightning_sagemaker.recipes.albert_mlm.text import TextSource, TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import (
     TRAIN,
     load_tokenizer,
 )
 
-TOKENIZER_FOLDER = "tokenizer"
-SPLITS = ("train", "val", "test")
-
-_FORMAT = 2
+_FORMAT = 3
 """Raised whenever the same settings would give other shards."""
 
 _SHARD_CHARACTERS = (1_000_000, 8_000_000)
 """Least and most text of one shard: a 64th of the text, so that several processes have something to do, but not so much
 that it would fill the memory."""
 
-_BATCH_CHARACTERS = 500_000
-"""Text that is tokenised at once."""
+_STARTED = ".started.json"
+"""In the folder of an interrupted run: its settings."""
 
 _TOKENIZER_CHARACTERS = 20_000_000
 """A tokenizer learns from at most so many characters; more would not change it much but would fill the memory."""
@@ -47,7 +43,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Preparation:
+class Preparation(_preparation.Preparation):
     """Everything that decides what the shards hold.
 
     Args:
@@ -86,19 +82,10 @@ class Preparation:
             "max_documents": self.max_documents,
         }
 
-    def folder(self, cache: Path) -> Path:
-        """Where the shards are under ``cache``."""
-        return cache / settings_key(self.settings())
-
-    def run(self, cache: Path) -> tuple[dict[str, Any], bool]:
-        """Make the shards unless they are there; the manifest, and whether they were made now."""
-        # Saying it explicitly also keeps the library from warning about the data loader's workers.
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-        return build_once(self.folder(cache), self.settings(), self._fill_at_once)
-
-    def _fill_at_once(self, folder: Path) -> dict[str, Any]:
+    def build(self, folder: Path) -> dict[str, Any]:
+        """Write tokenizer and shards in this process."""
         entries = self.fill(folder, workers=0)
-        for record in folder.glob(_RECORDS):
+        for record in folder.glob(RECORDS):
             record.unlink()
         return entries
 
@@ -128,7 +115,7 @@ class Preparation:
         manifest = {"key": settings_key(settings), "settings": settings, **self.fill(folder, workers, progress)}
         manifest["digest"] = settings_key(manifest["files"])
         write_text(folder / MANIFEST, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
-        for leftover in (*folder.glob(_RECORDS), started):
+        for leftover in (*folder.glob(RECORDS), started):
             leftover.unlink()
         return manifest, True
 
@@ -140,7 +127,7 @@ class Preparation:
                 facts = pool.submit(self.make_tokenizer, folder).result()
         else:
             facts = self.make_tokenizer(folder)
-        job = _Job(
+        job = ShardJob(
             str(folder),
             self.sequence_length,
             self.sentence_order,
@@ -152,13 +139,14 @@ class Preparation:
         )
         entries: dict[str, Any] = {}
         articles = 0
-        for result in _run_jobs(job, self._chunks(), workers):
+        for result in run_jobs(job, self._chunks(), workers):
             progress(result["characters"])
             articles += result["articles"]
             entries |= result["files"]
         self._check(articles, entries)
         return {
             "articles": articles,
+            "counts": _counts(entries),
             "files": dict(sorted(entries.items())),
             **{name: facts[name] for name in ("vocab_size", "special_ids", "mask_id")},
             "sequence_length": self.sequence_length,
@@ -221,101 +209,9 @@ class Preparation:
             )
 
 
-_STARTED, _RECORDS = ".started.json", ".shard-*.json"
-"""In the folder of an interrupted run: its settings, and what each finished shard holds."""
-
-
-@dataclass(frozen=True)
-class _Job:
-    """One shard of each split; plain values, as it is sent to other processes."""
-
-    folder: str
-    length: int
-    sentence_order: bool
-    val_fraction: float
-    test_fraction: float
-    cls_sep: tuple[int, int]
-    special: tuple[int, ...]
-    vocab_size: int
-    number: int = 0
-    parallel: bool = True
-
-    @property
-    def record(self) -> Path:
-        return Path(self.folder) / f".shard-{self.number:05d}.json"
-
-    def finished(self) -> dict[str, Any] | None:
-        """The result of an earlier run, if its files are whole."""
-        try:
-            result: dict[str, Any] = json.loads(self.record.read_text())
-            sizes = {name: (Path(self.folder) / name).stat().st_size for name in result["files"]}
-        except (OSError, ValueError, KeyError):
-            return None
-        return result if all(result["files"][name]["bytes"] == size for name, size in sizes.items()) else None
-
-    def __call__(self, documents: list[str]) -> dict[str, Any]:
-        os.environ["TOKENIZERS_PARALLELISM"] = str(self.parallel).lower()
-        from tokenizers import Tokenizer
-
-        tokenizer = Tokenizer.from_file(str(Path(self.folder) / TOKENIZER_FOLDER / "tokenizer.json"))
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        words = Words.of(tokenizer, *self.cls_sep, self.special)
-        packers = {split: Packer(self.length - 2 - self.sentence_order, words.sep) for split in SPLITS}
-        encode = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)  # without places in the text
-        for batch in _batches(documents):
-            for document, encoding in zip(batch, encode(batch, add_special_tokens=False), strict=True):
-                packers[split_of(document, self.val_fraction, self.test_fraction)].add(encoding.ids)
-        files: dict[str, Any] = {}
-        for split, packer in packers.items():
-            bodies = packer.sequences()
-            rows, first = two_segments(bodies, words) if self.sentence_order else (one_segment(bodies, words), None)
-            files |= write_shard(Path(self.folder), split, self.number, rows, first, self.vocab_size)
-        result = {"articles": len(documents), "characters": sum(map(len, documents)), "files": files}
-        write_text(self.record, json.dumps(result))
-        return result
-
-
-def _run_jobs(job: _Job, chunks: Iterator[list[str]], workers: int) -> Iterator[dict[str, Any]]:
-    """The results in order. ``workers`` 0: in this process, where the tokenizer's own threads share the work."""
-    numbered = ((replace(job, number=number), chunk) for number, chunk in enumerate(chunks))
-    if not workers:
-        for one, chunk in numbered:
-            yield one.finished() or one(chunk)
-        return
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-    waiting: list[Future[dict[str, Any]] | dict[str, Any]] = []
-    try:
-        for one, chunk in numbered:
-            done = one.finished()
-            waiting.append(done or pool.submit(replace(one, parallel=False), chunk))
-            if len(waiting) > workers + 1:  # not more, or the text would pile up in memory
-                yield _result(waiting.pop(0))
-        yield from map(_result, waiting)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _result(waiting: Future[dict[str, Any]] | dict[str, Any]) -> dict[str, Any]:
-    return waiting if isinstance(waiting, dict) else waiting.result()
-
-
-def _batches(documents: list[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    characters = 0
-    for document in documents:
-        batch.append(document)
-        characters += len(document)
-        if characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
-
-
-def split_of(document: str, val_fraction: float, test_fraction: float) -> str:
-    """By the article's text, so neither its place in the files nor other articles matter."""
-    place = int.from_bytes(hashlib.blake2b(document.encode(), digest_size=8).digest(), "big") / (1 << 64)
-    if place < val_fraction:
-        return "val"
-    return "test" if place < val_fraction + test_fraction else "train"
+def _counts(entries: Mapping[str, Any]) -> dict[str, int]:
+    """Sequences of each split."""
+    counts = dict.fromkeys(SPLITS, 0)
+    for name, entry in entries.items():
+        counts[name.split("-")[0]] += entry["rows"]
+    return counts

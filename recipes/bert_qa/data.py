@@ -10,12 +10,10 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.recipes._common.batches import Integers
-from lightning_sagemaker.recipes._common.cache import read_manifest
 from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
-from lightning_sagemaker.recipes._common.pretrained import load_tokenizer
 from lightning_sagemaker.recipes._common.tables import is_file_name
 from lightning_sagemaker.recipes.bert_qa.inputs import QuestionWindows
-from lightning_sagemaker.recipes.bert_qa.prepare import BUILTIN, TOKENIZER_FOLDER, Preparation
+from lightning_sagemaker.recipes.bert_qa.prepare import BUILTIN, Preparation
 from lightning_sagemaker.recipes.bert_qa.squad import POLICIES
 from lightning_sagemaker.recipes.bert_qa.windows import Template
 
@@ -119,35 +117,11 @@ class QuestionAnsweringDataModule(RecipeData):
         self._group_by_length = group_by_length
         self._multiple = pad_to_multiple_of or (8 if torch.cuda.is_available() else 1)
         self._pad_to = max_seq_length if pad_to_max_length else None
-        self._manifest: dict[str, Any] | None = None
         self.splits: dict[str, QuestionWindows] = {}
 
-    def _preparation(self) -> Preparation:
-        """Known once there is a trainer: the tokenizer is by default that of the model."""
-        module = None if self.trainer is None else self.trainer.lightning_module
-        pretrained = None if module is None else module.hparams.get("pretrained")
-        return Preparation(**self._settings, pretrained=self._tokenizer_name or pretrained)
-
-    @property
-    def folder(self) -> Path:
-        """The cache of these settings."""
-        return self._preparation().folder(self.cache)
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        """What is in the cache; after :meth:`setup`."""
-        if self._manifest is None:
-            raise RuntimeError("the data module was not set up: call prepare_data() and setup() first")
-        return self._manifest
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of tokens; after :meth:`setup`."""
-        return int(self.manifest["vocab_size"])
-
-    def load_tokenizer(self) -> Any:
-        """The tokenizer of the cache."""
-        return load_tokenizer(str(self.folder / TOKENIZER_FOLDER))
+    def preparation(self) -> Preparation:
+        """Of all splits."""
+        return Preparation(**self._settings, pretrained=self._tokenizer_name or self.pretrained)
 
     def facts(self) -> dict[str, Any]:
         """For the model card."""
@@ -157,21 +131,8 @@ class QuestionAnsweringDataModule(RecipeData):
             "inputs": {split: len(windows) for split, windows in self.splits.items()},
         }
 
-    def prepare_data(self) -> None:
-        """Read and tokenise, once per host."""
-        manifest, made = self._preparation().run(self.cache)
-        counts = ", ".join(f"{split} {count}" for split, count in manifest["counts"].items())
-        self.say("%s questions: %s in %s", "tokenised" if made else "found", counts, self.folder)
-
-    def setup(self, stage: str) -> None:
-        """Open the cache, cut windows, and check that all processes have the same."""
-        preparation = self._preparation()
-        folder = preparation.folder(self.cache)
-        manifest = read_manifest(folder, preparation.settings())
-        if manifest is None:
-            raise RuntimeError(f"{folder} holds no whole cache, although prepare_data() has run")
-        self.check_equal_everywhere(manifest["digest"])
-        self._manifest = manifest
+    def open(self, folder: Path, manifest: dict[str, Any]) -> None:
+        """Cut windows."""
         tokenizer = self.load_tokenizer()
         template = Template.of(tokenizer)
         options = (template, self.max_seq_length, self._stride, tokenizer.pad_token_id, self._multiple, self._pad_to)

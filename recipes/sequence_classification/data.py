@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_sagemaker.recipes._common.cache import read_manifest
 from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
-from lightning_sagemaker.recipes._common.pretrained import load_tokenizer
 from lightning_sagemaker.recipes.sequence_classification.glue import SOURCE, TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import (
     PROBLEMS,
@@ -21,7 +19,7 @@ from lightning_sagemaker.recipes.sequence_classification.labels import (
     class_weights,
     given_weights,
 )
-from lightning_sagemaker.recipes.sequence_classification.prepare import BUILTIN, TOKENIZER_FOLDER, Preparation
+from lightning_sagemaker.recipes.sequence_classification.prepare import BUILTIN, Preparation
 from lightning_sagemaker.recipes.sequence_classification.texts import Texts
 
 
@@ -147,31 +145,11 @@ class ClassificationDataModule(RecipeData):
         self._group_by_length = group_by_length
         self._multiple = pad_to_multiple_of or (8 if torch.cuda.is_available() else 1)
         self._pad_to = max_length if pad_to_max_length else None
-        self._manifest: dict[str, Any] | None = None
         self._splits: dict[str, Texts] = {}
 
-    def _preparation(self) -> Preparation:
-        """Known once there is a trainer: the tokenizer is by default that of the model."""
-        module = None if self.trainer is None else self.trainer.lightning_module
-        pretrained = None if module is None else module.hparams.get("pretrained")
-        return Preparation(**self._settings, pretrained=self._tokenizer_name or pretrained)
-
-    @property
-    def folder(self) -> Path:
-        """The cache of these settings."""
-        return self._preparation().folder(self.cache)
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        """What is in the cache; after :meth:`setup`."""
-        if self._manifest is None:
-            raise RuntimeError("the data module was not set up: call prepare_data() and setup() first")
-        return self._manifest
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of tokens; after :meth:`setup`."""
-        return int(self.manifest["vocab_size"])
+    def preparation(self) -> Preparation:
+        """Of all splits."""
+        return Preparation(**self._settings, pretrained=self._tokenizer_name or self.pretrained)
 
     @property
     def scheme(self) -> LabelScheme:
@@ -194,10 +172,6 @@ class ClassificationDataModule(RecipeData):
             return class_weights(labels, len(self.scheme.names))
         return given_weights(labels, self.scheme.names, self._class_weights)
 
-    def load_tokenizer(self) -> Any:
-        """The tokenizer of the cache."""
-        return load_tokenizer(str(self.folder / TOKENIZER_FOLDER))
-
     def facts(self) -> dict[str, Any]:
         """For the model card."""
         return {
@@ -207,21 +181,8 @@ class ClassificationDataModule(RecipeData):
             "labels": list(self.scheme.names),
         }
 
-    def prepare_data(self) -> None:
-        """Read, split and tokenise, once per host."""
-        manifest, made = self._preparation().run(self.cache)
-        counts = ", ".join(f"{split} {count}" for split, count in manifest["counts"].items())
-        self.say("%s %s: %s in %s", "tokenised" if made else "found", manifest["problem"], counts, self.folder)
-
-    def setup(self, stage: str) -> None:
-        """Open the cache, and check that all processes have the same."""
-        preparation = self._preparation()
-        folder = preparation.folder(self.cache)
-        manifest = read_manifest(folder, preparation.settings())
-        if manifest is None:
-            raise RuntimeError(f"{folder} holds no whole cache, although prepare_data() has run")
-        self.check_equal_everywhere(manifest["digest"])
-        self._manifest = manifest
+    def open(self, folder: Path, manifest: dict[str, Any]) -> None:
+        """Open the splits."""
         pad_id = self.load_tokenizer().pad_token_id
         self._splits = {
             split: Texts(folder, split, pad_id, self._multiple, self._pad_to)

@@ -3,24 +3,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lightning_sagemaker.recipes._common.cache import build_once, file_entry, settings_key
-from lightning_sagemaker.recipes._common.fingerprints import pretrained_fingerprint
+from lightning_sagemaker.recipes._common import preparation as _preparation
+from lightning_sagemaker.recipes._common.cache import file_entry
+from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER, table_settings
 from lightning_sagemaker.recipes._common.pretrained import load_config, load_tokenizer
 from lightning_sagemaker.recipes._common.ragged import save_ragged
 from lightning_sagemaker.recipes._common.tables import (
     DataError,
     Records,
     find_files,
-    fingerprint,
     is_file_name,
     read_files,
     read_hub,
@@ -33,7 +32,6 @@ from lightning_sagemaker.recipes.sequence_classification.labels import LabelSche
 from lightning_sagemaker.recipes.sequence_classification.transactions import transactions
 
 BUILTIN = "transactions"
-TOKENIZER_FOLDER = "tokenizer"
 
 _FORMAT = 3
 """Raised whenever the same settings would give another cache."""
@@ -44,7 +42,7 @@ _HUB_SPLITS = {"train": "train", "validation": "val", "test": "test"}
 
 
 @dataclass(frozen=True)
-class Preparation:
+class Preparation(_preparation.Preparation):
     """Everything that decides what the cache holds.
 
     Args:
@@ -82,25 +80,10 @@ class Preparation:
 
     def settings(self) -> dict[str, Any]:
         """As plain containers, files and tokenizer by their fingerprints."""
-        settings = {key: value for key, value in asdict(self).items() if key not in ("files", "pretrained")}
-        sources = {
-            split: [name, _BUILTIN_COUNTS] if name == BUILTIN else fingerprint(name, f"data.{split}")
-            for split, name in self.files.items()
-        }
-        start = None if self.pretrained is None else pretrained_fingerprint(self.pretrained)
-        plain: dict[str, Any] = {**settings, "format": _FORMAT, "sources": sources, "pretrained": start}
-        return plain
+        return table_settings(self, _FORMAT, {BUILTIN: _BUILTIN_COUNTS})
 
-    def folder(self, cache: Path) -> Path:
-        """Where the cache of these settings is."""
-        return cache / settings_key(self.settings())
-
-    def run(self, cache: Path) -> tuple[dict[str, Any], bool]:
-        """Make the cache unless it is there; the manifest, and whether it was made now."""
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-        return build_once(self.folder(cache), self.settings(), self._build)
-
-    def _build(self, folder: Path) -> dict[str, Any]:
+    def build(self, folder: Path) -> dict[str, Any]:
+        """Read, tokenise, and write."""
         splits = self._read()
         first = next(iter(splits.values()))
         label_column = self._label_column(first)

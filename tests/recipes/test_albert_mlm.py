@@ -134,6 +134,21 @@ def test_checkpoint_is_loaded_without_data(one_process):
     assert module.model.config.hidden_size == 128
 
 
+def test_other_recipes_start_from_a_pretraining_checkpoint(one_process):
+    from transformers import AutoModelForQuestionAnswering
+
+    from lightning_sagemaker.recipes._common.pretrained import load_config, load_model, load_tokenizer
+
+    start = str(one_process / "checkpoints" / "last.ckpt")
+    model = load_model(AutoModelForQuestionAnswering, start, load_config(start))
+    trained = torch.load(start, weights_only=True)["state_dict"]
+    body = {name: value for name, value in model.state_dict().items() if name.startswith("albert.")}
+    assert len(body) > 20
+    for name, value in body.items():
+        torch.testing.assert_close(value, trained[f"model.{name}"], atol=0, rtol=0)
+    assert len(load_tokenizer(start)) == model.config.vocab_size
+
+
 @pytest.mark.parametrize("stage", ["validate", "test", "predict"])
 def test_other_stages_start_from_the_model_folder(text_file, one_process, tmp_path, stage):
     options = [stage, *arguments(text_file, tmp_path, "--strategy", "auto", "--pretrained", one_process / "model")]

@@ -102,13 +102,13 @@ def test_prepared_shards_are_those_that_training_makes_itself(text_file, tmp_pat
 
 
 def test_an_interrupted_preparation_goes_on(text_file, tmp_path, monkeypatch):
-    from lightning_sagemaker.recipes.albert_mlm import prepare
+    from lightning_sagemaker.recipes.albert_mlm import jobs, prepare
 
     monkeypatch.setattr(prepare, "_SHARD_CHARACTERS", (10_000, 10_000))
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert main([str(text_file), str(whole), *OPTIONS]) == 0
     made = []
-    real = prepare._Job.__call__
+    real = jobs.ShardJob.__call__
 
     def interrupted(job, documents):
         if job.number == 3 and len(made) < 4:
@@ -116,8 +116,8 @@ def test_an_interrupted_preparation_goes_on(text_file, tmp_path, monkeypatch):
         made.append(job.number)
         return real(job, documents)
 
-    monkeypatch.setattr(prepare._Job, "__call__", interrupted)
-    monkeypatch.setattr(prepare, "_run_jobs", lambda job, chunks, _: serial(job, chunks))
+    monkeypatch.setattr(jobs.ShardJob, "__call__", interrupted)
+    monkeypatch.setattr(prepare, "run_jobs", lambda job, chunks, _: serial(job, chunks))
     with pytest.raises(KeyboardInterrupt):
         main([str(text_file), str(broken), *OPTIONS])
     assert made == [0, 1, 2]
@@ -159,7 +159,7 @@ def test_shards_of_another_length_are_refused(text_file, tmp_path):
 
 
 def test_workers_need_neither_torch_nor_transformers():
-    module = "lightning_sagemaker.recipes.albert_mlm.prepare"
+    module = "lightning_sagemaker.recipes.albert_mlm.jobs"
     code = f"import sys, {module}; print({{'torch', 'transformers'}} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert result.stdout.strip() == "set()"

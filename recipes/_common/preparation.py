@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data prepared once per host and kept under the settings that it was made with."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker.recipes._common.cache import build_once, settings_key
+from lightning_sagemaker.recipes._common.fingerprints import pretrained_fingerprint
+from lightning_sagemaker.recipes._common.tables import fingerprint
+
+TOKENIZER_FOLDER = "tokenizer"
+
+
+class Preparation(ABC):
+    """Everything that decides what a cache holds; subclasses are frozen dataclasses."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """As plain containers, files and tokenizer by their fingerprints."""
+
+    @abstractmethod
+    def build(self, folder: Path) -> dict[str, Any]:
+        """Fill an empty folder; the manifest, which must have ``files`` and ``vocab_size``."""
+
+    def folder(self, cache: Path) -> Path:
+        """Where the cache of these settings is."""
+        return cache / settings_key(self.settings())
+
+    def run(self, cache: Path) -> tuple[dict[str, Any], bool]:
+        """Make the cache unless it is there; the manifest, and whether it was made now."""
+        # Saying it explicitly also keeps the library from warning about the data loader's workers.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+        return build_once(self.folder(cache), self.settings(), self.build)
+
+
+def table_settings(preparation: Any, version: int, builtin: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a preparation that has ``files`` (split -> source) and ``pretrained``.
+
+    Args:
+        preparation: A dataclass.
+        version: Of the cache's format.
+        builtin: Name of an embedded source -> what decides its content.
+
+    """
+    assert is_dataclass(preparation)
+    plain = {key: value for key, value in asdict(preparation).items() if key not in ("files", "pretrained")}  # type: ignore[arg-type]
+    files, pretrained = preparation.files, preparation.pretrained  # type: ignore[attr-defined]
+    sources = {
+        split: [name, builtin[name]] if name in builtin else fingerprint(name, f"data.{split}")
+        for split, name in files.items()
+    }
+    start = None if pretrained is None else pretrained_fingerprint(pretrained)
+    return {**plain, "format": version, "sources": sources, "pretrained": start}
