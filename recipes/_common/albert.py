@@ -46,7 +46,7 @@ def place_norms(model: nn.Module) -> None:
                 module.__class__ = _PreNormTransformer
 
 
-class _PreNormTransformer(AlbertTransformer):  # type: ignore[misc]
+class _PreNormTransformer(AlbertTransformer):
     """The same parameters in another order."""
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *_: Any, **__: Any) -> Any:
@@ -78,7 +78,7 @@ def _run_layer(layer: Any, hidden: Tensor, mask: Tensor | None, positions: Tenso
     )
     dropout = attention.attention_dropout.p if layer.training else 0.0
     context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
-    attended = chosen + attention.output_dropout(attention.dense(context.transpose(1, 2).flatten(2)))
+    attended: Tensor = chosen + attention.output_dropout(attention.dense(context.transpose(1, 2).flatten(2)))
     if before:
         return attended + _feed_forward(layer, layer.full_layer_layer_norm(attended))
     attended = attention.LayerNorm(attended)
@@ -94,4 +94,5 @@ def _feed_forward(layer: Any, states: Tensor) -> Tensor:
 def _take(states: Tensor, positions: Tensor) -> Tensor:
     batch, length, size = states.shape
     starts = torch.arange(0, batch * length, length, device=positions.device)[:, None]
-    return states.flatten(0, 1)[(positions + starts).flatten()].view(batch, -1, size)
+    chosen: Tensor = states.flatten(0, 1)[(positions + starts).flatten()].view(batch, -1, size)
+    return chosen

@@ -27,7 +27,7 @@ def write_serving_code(folder: Path, task: str) -> None:
     """
     own = _SERVING / f"{task.replace('-', '_')}.py"
     code = own.read_text() if own.is_file() else (_SERVING / "pipeline.py").read_text()
-    write_text(folder / "code" / "inference.py", code.replace('TASK = "text-classification"', f'TASK = "{task}"'))
+    write_text(folder / "code" / "inference.py", code.replace('"text-classification"', f'"{task}"'))
     # Not torch: the serving image carries its own.
     write_text(folder / "code" / "requirements.txt", "transformers>=4.56\n")
 

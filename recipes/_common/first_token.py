@@ -26,8 +26,9 @@ def first_token_only(model: Any) -> bool:
     """
     if model.config.model_type not in _LIKE_BERT or model.config._attn_implementation not in ("sdpa", "eager"):
         return False
-    last = model.base_model.encoder.layer[-1]
-    last.__class__ = _at_first_token(type(last))
+    last: nn.Module = model.base_model.encoder.layer[-1]
+    kind: Any = type(last)
+    last.__class__ = _at_first_token(kind)
     return True
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,8 @@ def table_settings(preparation: Any, version: int, builtin: Mapping[str, Any]) -
         builtin: Name of an embedded source -> what decides its content.
 
     """
-    assert is_dataclass(preparation)
-    plain = {key: value for key, value in asdict(preparation).items() if key not in ("files", "pretrained")}  # type: ignore[arg-type]
-    files, pretrained = preparation.files, preparation.pretrained  # type: ignore[attr-defined]
+    plain = {key: value for key, value in asdict(preparation).items() if key not in ("files", "pretrained")}
+    files, pretrained = preparation.files, preparation.pretrained
     sources = {
         split: [name, builtin[name]] if name in builtin else fingerprint(name, f"data.{split}")
         for split, name in files.items()

@@ -35,11 +35,13 @@ def load_config(name: str, **overrides: Any) -> PretrainedConfig:
 
     """
     if is_checkpoint(name):
-        return AutoConfig.for_model(**{**_checkpoint(name)[CONFIG_KEY], **overrides})
+        made: PretrainedConfig = AutoConfig.for_model(**{**_checkpoint(name)[CONFIG_KEY], **overrides})
+        return made
     try:
-        return AutoConfig.from_pretrained(name, **overrides)
+        found: PretrainedConfig = AutoConfig.from_pretrained(name, **overrides)
     except (OSError, ValueError) as error:
         raise _not_loadable(name, error) from error
+    return found
 
 
 def load_model(kind: Any, name: str, config: PretrainedConfig) -> Any:

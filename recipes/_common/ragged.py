@@ -41,7 +41,7 @@ class Ragged:
         return lengths
 
 
-def save_ragged(folder: Path, name: str, rows: Iterable[Sequence[int]]) -> list[Path]:
+def save_ragged(folder: Path, name: str, rows: Iterable[Sequence[int] | npt.NDArray[Any]]) -> list[Path]:
     """Write rows of non-negative integers below 2**31; the files, for the manifest."""
     arrays = [np.asarray(row, dtype=np.int32) for row in rows]
     values, ends = folder / f"{name}-values.npy", folder / f"{name}-ends.npy"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,7 @@ def read_hub(name: str, config: str | None, splits: Sequence[str]) -> dict[str, 
     return found
 
 
-def require_columns(records: Records, columns: Iterable[str], what: str) -> None:
+def require_columns(records: Sequence[Mapping[str, Any]], columns: Iterable[str], what: str) -> None:
     """Check that the table has some columns.
 
     Raises:

@@ -103,6 +103,9 @@ class AlbertMLM(RecipeModule):
 
     pipeline_task = "fill-mask"
 
+    train_metrics: PretrainingMetrics
+    evaluation_metrics: PretrainingMetrics
+
     def __init__(
         self,
         size: str = "base",
@@ -122,7 +125,7 @@ class AlbertMLM(RecipeModule):
 
     def build(self, config: PretrainedConfig | None) -> Any:
         """ALBERT with a masked-language-model head."""
-        kind = AlbertForPreTraining if self._orders(config) else AlbertForMaskedLM
+        kind: Any = AlbertForPreTraining if self._orders(config) else AlbertForMaskedLM
         if config is not None:
             return kind(config)
         vocab_size, sequence_length = self.data.vocab_size, self.data.sequence_length

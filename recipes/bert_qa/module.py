@@ -46,6 +46,8 @@ class QuestionAnswerer(RecipeModule):
 
     pipeline_task = "question-answering"
 
+    train_metrics: LossAndAccuracy
+
     def __init__(
         self,
         pretrained: str | None = None,
@@ -81,7 +83,7 @@ class QuestionAnswerer(RecipeModule):
     def build(self, config: PretrainedConfig | None) -> Any:
         """The model with scores for first and last tokens."""
         if config is not None:
-            return AutoModelForQuestionAnswering.from_config(config)
+            return AutoModelForQuestionAnswering.from_config(config)  # type: ignore[no-untyped-call]
         settings: dict[str, Any] = {}
         if self.hparams["dropout"] is not None:
             settings = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), self.hparams["dropout"])
@@ -89,7 +91,7 @@ class QuestionAnswerer(RecipeModule):
         if pretrained is None:
             made = BertConfig(vocab_size=self.data.vocab_size, **{**BERT_SIZES[self.hparams["size"]], **settings})
             check_length(made, self.data.max_seq_length, "data.max_seq_length")
-            return AutoModelForQuestionAnswering.from_config(made)
+            return AutoModelForQuestionAnswering.from_config(made)  # type: ignore[no-untyped-call]
         loaded = load_config(pretrained, **settings)
         check_length(loaded, self.data.max_seq_length, "data.max_seq_length")
         return load_model(AutoModelForQuestionAnswering, pretrained, loaded)

@@ -53,6 +53,8 @@ class SequenceClassifier(RecipeModule):
 
     pipeline_task = "text-classification"
 
+    train_metrics: LossAndAccuracy
+
     def __init__(
         self,
         pretrained: str | None = None,
@@ -82,7 +84,7 @@ class SequenceClassifier(RecipeModule):
 
     def _build(self, config: PretrainedConfig | None) -> Any:
         if config is not None:
-            return AutoModelForSequenceClassification.from_config(config)
+            return AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
         scheme = self.data.scheme
         settings: dict[str, Any] = {
             "num_labels": scheme.num_outputs,
@@ -98,7 +100,7 @@ class SequenceClassifier(RecipeModule):
             sizes = BERT_SIZES[self.hparams["size"]]
             made = BertConfig(vocab_size=self.data.vocab_size, **{**sizes, **settings})
             check_length(made, self.data.max_length, "data.max_length")
-            return AutoModelForSequenceClassification.from_config(made)
+            return AutoModelForSequenceClassification.from_config(made)  # type: ignore[no-untyped-call]
         del settings["num_labels"]  # follows from id2label
         loaded = load_config(pretrained, **settings)
         if dropout is not None:

@@ -174,10 +174,11 @@ class Preparation(_preparation.Preparation):
         known: tuple[str, ...] = ()
         if self.pretrained is not None:
             config = load_config(self.pretrained)
-            known = tuple(config.id2label[index] for index in sorted(config.id2label))
+            names: dict[Any, str] = dict(config.id2label or {})
+            known = tuple(names[index] for index in sorted(names))
             if "train" not in splits:
                 problem = {"single_label_classification": "single_label", "multi_label_classification": "multi_label"}
-                chosen = problem.get(config.problem_type, config.problem_type or "single_label")
+                chosen = problem.get(str(config.problem_type), config.problem_type or "single_label")
                 return LabelScheme(chosen, () if chosen == labelling.REGRESSION else known)
         if "train" not in splits:
             raise DataError(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import pipeline
 
-TASK = "text-classification"
+TASK: Any = "text-classification"
 
 
 def model_fn(model_dir: str, context: Any = None) -> Any:
