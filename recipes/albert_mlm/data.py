@@ -15,8 +15,9 @@ from torch.utils.data import Dataset
 from lightning_sagemaker.recipes._common.batches import sample_indices
 from lightning_sagemaker.recipes._common.cache import read_manifest
 from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
+from lightning_sagemaker.recipes._common.losses import IGNORED
 from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER
-from lightning_sagemaker.recipes.albert_mlm.masking import IGNORED, UNITS, Masking, Vocabulary, chance_of
+from lightning_sagemaker.recipes.albert_mlm.masking import UNITS, Masking, Vocabulary, chance_of
 from lightning_sagemaker.recipes.albert_mlm.packing import Words, swap_segments
 from lightning_sagemaker.recipes.albert_mlm.prepare import Preparation
 from lightning_sagemaker.recipes.albert_mlm.shards import Shards

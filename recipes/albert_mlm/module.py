@@ -11,16 +11,15 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import AlbertConfig, AlbertForMaskedLM, AlbertForPreTraining, PretrainedConfig
 
 from lightning_sagemaker.recipes._common.albert import PRE_LAYER_NORM, encode
 from lightning_sagemaker.recipes._common.files import write_text
 from lightning_sagemaker.recipes._common.gather import Rows
+from lightning_sagemaker.recipes._common.losses import IGNORED, cross_entropy
 from lightning_sagemaker.recipes._common.metrics import LossAndAccuracy
 from lightning_sagemaker.recipes._common.module import Batch, RecipeModule
 from lightning_sagemaker.recipes._common.pretrained import load_config, load_model
-from lightning_sagemaker.recipes.albert_mlm.masking import IGNORED
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
@@ -188,30 +187,27 @@ class AlbertMLM(RecipeModule):
         pooled = albert.pooler_activation(albert.pooler(hidden[:, 0]))
         return self.model.predictions(hidden[:, 1:].flatten(0, 1)), self.model.sop_classifier(pooled)
 
-    def _losses(self, batch: Batch, metrics: PretrainingMetrics | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Losses of the masked tokens and the most likely tokens, of the shape of ``labels``; losses of the order."""
+    def _losses(self, batch: Batch, metrics: PretrainingMetrics) -> tuple[Tensor, Tensor | None]:
+        """Losses of all masked tokens, and of the segments' order if there are two; adds to ``metrics``."""
         labels = batch["labels"].flatten()
         logits, order = self(batch["input_ids"], batch["positions"], batch.get("token_type_ids"))
-        losses = functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="none")
-        predictions = logits.detach().argmax(dim=-1)
-        order_losses = losses.new_zeros(0)
-        if metrics is not None:
-            metrics.mlm.update(losses, predictions == labels, (labels != IGNORED).sum())
-        if order is not None:
-            swapped = batch["swapped"]
-            order_losses = functional.cross_entropy(order.float(), swapped, ignore_index=IGNORED, reduction="none")
-            if metrics is not None:
-                metrics.ordered = True
-                metrics.sop.update(order_losses, order.detach().argmax(dim=-1) == swapped, (swapped != IGNORED).sum())
-        return losses.view_as(batch["labels"]), predictions.view_as(batch["labels"]), order_losses
+        losses, right = cross_entropy(logits.float(), labels)
+        metrics.mlm.update(losses, right, (labels != IGNORED).sum())
+        if order is None:
+            return losses, None
+        swapped = batch["swapped"]
+        order_losses, right = cross_entropy(order.float(), swapped)
+        metrics.ordered = True
+        metrics.sop.update(order_losses, right, (swapped != IGNORED).sum())
+        return losses, order_losses
 
     def training_loss(self, batch: Batch) -> Tensor:
         """Mean over the masked tokens, and over the sequences for the order of the segments.
 
         All sequences have as many masked tokens, so the mean of the processes' means is the mean.
         """
-        losses, _, order = self._losses(batch, self.train_metrics)
-        return losses.mean() + order.mean() if len(order) else losses.mean()
+        losses, order = self._losses(batch, self.train_metrics)
+        return losses.mean() if order is None else losses.mean() + order.mean()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add a batch to the metrics."""
@@ -228,9 +224,12 @@ class AlbertMLM(RecipeModule):
             The most likely tokens: ``[batch, masked]``.
 
         """
-        losses, predictions, _ = self._losses(batch, None)
-        columns = {name: batch[name] for name in ("positions", "labels")}
-        self._rows.add(batch["index"], {**columns, "predictions": predictions, "loss": losses.mean(dim=1)})
+        labels = batch["labels"]
+        logits, _ = self(batch["input_ids"], batch["positions"], batch.get("token_type_ids"))
+        predictions: Tensor = logits.argmax(dim=1).view_as(labels)
+        losses, _ = cross_entropy(logits.float(), labels.flatten())
+        columns = {"positions": batch["positions"], "labels": labels, "predictions": predictions}
+        self._rows.add(batch["index"], {**columns, "loss": losses.view_as(labels).mean(dim=1)})
         return predictions
 
     def write_predictions(self, folder: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AlbertConfig, AlbertForMaskedLM, AutoModelForSequenceClassification
 
+from lightning_sagemaker.recipes._common import losses
 from lightning_sagemaker.recipes._common.albert import encode, place_norms
 from lightning_sagemaker.recipes._common.optimization import Optimization
 from lightning_sagemaker.recipes._common.speed import fuse
@@ -54,6 +55,26 @@ def test_fusing_changes_no_number_and_no_parameter(batch):
     found, expected = (m(input_ids=ids, token_type_ids=types).logits for m in (fused, model))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     assert list(fused.state_dict()) == list(model.state_dict())
+
+
+@pytest.mark.parametrize("classes", [2, 50, 100_000])
+def test_cross_entropy_is_torchs(classes, monkeypatch):
+    monkeypatch.setattr(losses, "_CHUNK_BYTES", 4 * classes * 3)  # three rows at a time
+    torch.manual_seed(0)
+    scores, labels = 5 * torch.randn(11, classes), torch.randint(0, classes, (11,))
+    labels[4] = losses.IGNORED
+    weights, found = torch.rand(11), []
+    for mine in (False, True):
+        logits = scores.clone().requires_grad_()
+        if mine:
+            each, right = losses.cross_entropy(logits * 1, labels)
+            assert torch.equal(right, scores.argmax(dim=1) == labels)
+        else:
+            each = torch.nn.functional.cross_entropy(logits, labels, reduction="none", ignore_index=losses.IGNORED)
+        (each * weights).sum().backward()
+        found.append((each.detach(), logits.grad))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
 def test_norms_before_each_part(batch):

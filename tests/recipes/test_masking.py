@@ -2,7 +2,8 @@
 import numpy as np
 import pytest
 
-from lightning_sagemaker.recipes.albert_mlm.masking import IGNORED, Masking, Vocabulary
+from lightning_sagemaker.recipes._common.losses import IGNORED
+from lightning_sagemaker.recipes.albert_mlm.masking import Masking, Vocabulary
 
 VOCABULARY = Vocabulary(size=1000, special=(0, 1, 2, 3, 4), mask=4)
 LENGTH, NUM_MASKED = 64, 9
