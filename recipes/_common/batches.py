@@ -26,9 +26,6 @@ class _Batches(DistributedSampler[Any]):
         super().__init__(cast(Any, range(size)), num_replicas, rank, seed=seed)
         self._size = size
 
-    def __len__(self) -> int:
-        raise NotImplementedError
-
 
 class TrainingBatches(_Batches):
     """Shuffled micro-batches of draws; step k trains on the same samples for any number of processes.

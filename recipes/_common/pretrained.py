@@ -137,7 +137,6 @@ def check_length(config: PretrainedConfig, length: int, option: str) -> None:
         )
 
 
-@functools.lru_cache(maxsize=1)
 def _checkpoint(name: str) -> dict[str, Any]:
     path = Path(name)
     if not path.is_file():
@@ -145,7 +144,13 @@ def _checkpoint(name: str) -> dict[str, Any]:
             f"model.pretrained={name!r} was set, but there is no such file in {Path.cwd()}."
             " HINT: give the .ckpt of a recipe, a Hugging Face folder, or a hub name."
         )
-    checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    return _read_checkpoint(name, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1)
+def _read_checkpoint(name: str, _: int) -> dict[str, Any]:
+    """Once for configuration, tokenizer and weights; again when training has written a newer one."""
+    checkpoint: dict[str, Any] = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
     missing = [key for key in (CONFIG_KEY, TOKENIZER_KEY, "state_dict") if key not in checkpoint]
     if missing:
         raise MisconfigurationException(

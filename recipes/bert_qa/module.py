@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ class QuestionAnswerer(RecipeModule):
         return columns["start"]
 
     def _gather(self, split: str) -> tuple[Answers, float]:
-        """The answers to all questions of a split, equal on all processes, and the mean loss."""
+        """The answers to the questions of a split that were asked, equal on all processes, and the mean loss."""
         windows = self.data.splits[split]
         index, columns = self._rows.gather(self.trainer)
         arrays = {name: column.numpy() for name, column in columns.items()}
@@ -140,9 +141,12 @@ class QuestionAnswerer(RecipeModule):
         texts = [windows.text(*map(int, span)) for span in spans]
         null = np.full(windows.num_questions, np.inf)
         np.minimum.at(null, question, arrays["null"].astype(np.float64))
-        ids = [entry["id"] for entry in windows.texts["questions"]]
+        # With limited batches, as in Lightning's sanity check, not all questions are asked.
+        asked = np.flatnonzero(np.isfinite(null))
+        ids = [windows.texts["questions"][number]["id"] for number in asked]
+        candidates = replace(candidates, question=np.searchsorted(asked, candidates.question))
         threshold = float(self.null_threshold) if self.data.version_2_with_negative else None
-        answers = choose_answers(ids, texts, candidates, null, threshold)
+        answers = choose_answers(ids, texts, candidates, null[asked], threshold)
         return answers, float(columns["loss"].double().mean())
 
     def _end_evaluation(self, split: str) -> dict[str, float]:

@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchmetrics.text import SQuAD
 
+from lightning_sagemaker.recipes._common.cli import RecipeCLI
 from lightning_sagemaker.recipes._common.tables import DataError
 from lightning_sagemaker.recipes._common.wordpiece import train_wordpiece
 from lightning_sagemaker.recipes.bert_qa.answers import best_spans, choose_answers, merge_windows
 from lightning_sagemaker.recipes.bert_qa.data import QuestionAnsweringDataModule
 from lightning_sagemaker.recipes.bert_qa.facts import fact_articles
 from lightning_sagemaker.recipes.bert_qa.metrics import evaluate
+from lightning_sagemaker.recipes.bert_qa.recipe import RECIPE
 from lightning_sagemaker.recipes.bert_qa.squad import nested_questions, place_answers, read_questions
 from lightning_sagemaker.recipes.bert_qa.windows import Template, cut_windows
 
@@ -257,3 +259,18 @@ def test_towns_of_validation_are_not_in_training():
     assert not names[0] & names[1]
     random.seed(0)
     assert fact_articles(3, "val") == fact_articles(3, "val")
+
+
+def test_only_questions_that_were_asked_are_answered_and_counted(tmp_path):
+    options = ["--config", "tiny.yaml", "--strategy", "auto", "--run_dir", tmp_path, "--cache_dir", tmp_path / "cache"]
+    options += ["--max_train_samples", 64, "--max_eval_samples", 45, "--max_steps", 1, "--eval_batch_size", 8]
+    options += ["--trainer.limit_val_batches", 2, "--trainer.max_epochs", -1, "--val_check_interval", 1]
+    RecipeCLI(RECIPE, [str(word) for word in options])
+    output = tmp_path / "output"
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    for name in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
+        assert len(json.loads((output / name).read_text(), parse_constant=refuse)) == 16
+    assert json.loads((output / "metrics.json").read_text())["val_total"] == 16
