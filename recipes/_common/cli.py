@@ -110,6 +110,8 @@ class RecipeCLI(LightningCLI):
         _show_information()
         tune_allocator()
         given = sys.argv[1:] if arguments is None else arguments
+        args = normalise(given, recipe.names, recipe.folder)
+        self._wanted = args[0]
         super().__init__(
             recipe.model,
             recipe.data,
@@ -117,8 +119,13 @@ class RecipeCLI(LightningCLI):
             trainer_defaults={"strategy": "sagemaker"},
             seed_everything_default=0,  # not True: each host would choose its own
             auto_configure_optimizers=False,
-            args=normalise(given, recipe.names, recipe.folder),
+            args=args,
         )
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # of one command line, not of the class
+        """The wanted one, or all for help: building a parser reads every signature, and four take four times as long."""
+        stages = super().subcommands()
+        return {self._wanted: stages[self._wanted]} if self._wanted in stages else stages
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Without Lightning's warning that ``sys.argv`` is not used."""
