@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import torch
 import transformers
 from transformers import AutoTokenizer, Trainer, TrainerCallback, TrainingArguments, set_seed
 
@@ -110,6 +111,7 @@ def run_theirs(args: argparse.Namespace) -> None:
         disable_tqdm=True,
         seed=args.seed,
         bf16=not args.as_started and args.precision == "bf16-mixed",
+        use_cpu=not torch.cuda.is_available(),  # without it, bf16 is refused there
         torch_compile=args.compile,
         **best,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_sagemaker.recipes._common.batches import Integers
+from lightning_sagemaker.recipes._common.batches import Integers, Padding
 from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
 from lightning_sagemaker.recipes._common.tables import is_file_name
 from lightning_sagemaker.recipes.bert_qa.inputs import QuestionWindows
@@ -116,7 +116,7 @@ class QuestionAnsweringDataModule(RecipeData):
         self._tokenizer_name = tokenizer
         self._group_by_length = group_by_length
         self._multiple = pad_to_multiple_of or (8 if torch.cuda.is_available() else 1)
-        self._pad_to = max_seq_length if pad_to_max_length else None
+        self._pad_always = pad_to_max_length
         self.splits: dict[str, QuestionWindows] = {}
 
     def preparation(self) -> Preparation:
@@ -134,8 +134,8 @@ class QuestionAnsweringDataModule(RecipeData):
     def open(self, folder: Path, manifest: dict[str, Any]) -> None:
         """Cut windows."""
         tokenizer = self.load_tokenizer()
-        template = Template.of(tokenizer)
-        options = (template, self.max_seq_length, self._stride, tokenizer.pad_token_id, self._multiple, self._pad_to)
+        padding = Padding(tokenizer.pad_token_id, self._multiple, self.max_seq_length, self._pad_always)
+        options = (Template.of(tokenizer), self._stride, padding)
         self.splits = {
             split: QuestionWindows(folder, split, *options) for split, count in manifest["counts"].items() if count
         }

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lightning_sagemaker.recipes._common.batches import Integers, sample_indices
+from lightning_sagemaker.recipes._common.batches import Integers, Padding, sample_indices
 from lightning_sagemaker.recipes._common.ragged import Ragged
 from lightning_sagemaker.recipes.bert_qa.windows import Template, Windows, answer_labels, cut_windows
 
@@ -27,11 +27,8 @@ class QuestionWindows(Dataset[Batch]):
         folder: Of the cache.
         split: Its name.
         template: Of the tokenizer.
-        max_length: Tokens of an input.
         stride: Tokens that neighbouring windows share.
-        pad_id: Of the tokenizer.
-        multiple: Lengths are padded to a multiple of it.
-        pad_to: Pad every batch to this length instead of its longest input's.
+        padding: Of its batches, with the tokens that an input may have.
 
     """
 
@@ -40,11 +37,8 @@ class QuestionWindows(Dataset[Batch]):
         folder: Path,
         split: str,
         template: Template,
-        max_length: int,
         stride: int,
-        pad_id: int,
-        multiple: int,
-        pad_to: int | None,
+        padding: Padding,
     ) -> None:
         self._contexts = Ragged(folder, f"{split}-context-tokens")
         self._offsets = Ragged(folder, f"{split}-context-offsets")
@@ -52,9 +46,9 @@ class QuestionWindows(Dataset[Batch]):
         self._context, first, last = np.load(folder / f"{split}-questions.npy").T
         self._texts = folder / f"{split}-texts.json"
         self._template = template
-        self._pad_id, self._multiple, self._pad_to = pad_id, multiple, pad_to
+        self._padding = padding
         lengths = self._contexts.lengths[self._context]
-        self.windows: Windows = cut_windows(self._asked.lengths, lengths, template.num_special, max_length, stride)
+        self.windows: Windows = cut_windows(self._asked.lengths, lengths, template.num_special, padding.limit, stride)
         around = len(template.before) + len(template.between)
         self._context_start: Integers = self._asked.lengths[self.windows.question] + around
         self._labels = answer_labels(self.windows, first, last, self._context_start)
@@ -99,8 +93,8 @@ class QuestionWindows(Dataset[Batch]):
         """
         indices = sample_indices(draws, len(self))
         needed = self.lengths[indices]
-        length = self._pad_to or -(-int(needed.max()) // self._multiple) * self._multiple
-        ids = np.full((len(indices), length), self._pad_id, dtype=np.int64)
+        length = self._padding.length(int(needed.max()))
+        ids = np.full((len(indices), length), self._padding.token, dtype=np.int64)
         for row, index in zip(ids, indices, strict=True):
             parts = self._input(int(index))
             row[: len(parts)] = parts

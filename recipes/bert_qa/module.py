@@ -13,21 +13,20 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.nn import functional
-from transformers import AutoModelForQuestionAnswering, BertConfig, PretrainedConfig
+from transformers import AutoModelForQuestionAnswering
 
 from lightning_sagemaker.recipes._common.files import write_text
+from lightning_sagemaker.recipes._common.fine_tuning import FineTunedModule
 from lightning_sagemaker.recipes._common.gather import Rows
 from lightning_sagemaker.recipes._common.metrics import LossAndAccuracy
-from lightning_sagemaker.recipes._common.module import Batch, RecipeModule
-from lightning_sagemaker.recipes._common.pretrained import check_length, load_config, load_model
-from lightning_sagemaker.recipes._common.sizes import BERT_SIZES
+from lightning_sagemaker.recipes._common.module import Batch
 from lightning_sagemaker.recipes.bert_qa.answers import Answers, best_spans, choose_answers, merge_windows
 from lightning_sagemaker.recipes.bert_qa.metrics import evaluate
 
 AUTO = "auto"
 
 
-class QuestionAnswerer(RecipeModule):
+class QuestionAnswerer(FineTunedModule):
     """Fine-tunes a transformer to find answers in a context, or trains a small one from scratch.
 
     Args:
@@ -46,6 +45,8 @@ class QuestionAnswerer(RecipeModule):
     """
 
     pipeline_task = "question-answering"
+    auto_model = AutoModelForQuestionAnswering
+    length_option = "max_seq_length"
 
     train_metrics: LossAndAccuracy
 
@@ -59,11 +60,7 @@ class QuestionAnswerer(RecipeModule):
         null_score_threshold: float | str = 0.0,
         **optimization: Any,
     ) -> None:
-        super().__init__(**optimization)
-        if size not in BERT_SIZES:
-            raise MisconfigurationException(
-                f"model.size={size!r} was set. HINT: choose one of {', '.join(BERT_SIZES)}."
-            )
+        super().__init__(size, **optimization)
         if n_best_size < 1 or max_answer_length < 1:
             raise MisconfigurationException(
                 f"model.n_best_size={n_best_size} and model.max_answer_length={max_answer_length} were set."
@@ -81,26 +78,9 @@ class QuestionAnswerer(RecipeModule):
         self.null_threshold: Tensor
         self.register_buffer("null_threshold", torch.tensor(tuned, dtype=torch.float64))
 
-    def build(self, config: PretrainedConfig | None) -> Any:
-        """The model with scores for first and last tokens."""
-        if config is not None:
-            return AutoModelForQuestionAnswering.from_config(config)  # type: ignore[no-untyped-call]
-        settings: dict[str, Any] = {}
-        if self.hparams["dropout"] is not None:
-            settings = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), self.hparams["dropout"])
-        pretrained = self.hparams["pretrained"]
-        if pretrained is None:
-            made = BertConfig(vocab_size=self.data.vocab_size, **{**BERT_SIZES[self.hparams["size"]], **settings})
-            check_length(made, self.data.max_seq_length, "data.max_seq_length")
-            return AutoModelForQuestionAnswering.from_config(made)  # type: ignore[no-untyped-call]
-        loaded = load_config(pretrained, **settings)
-        check_length(loaded, self.data.max_seq_length, "data.max_seq_length")
-        return load_model(AutoModelForQuestionAnswering, pretrained, loaded)
-
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of each token to be the first and the last of the answer, each ``[batch, length]`` like the inputs."""
-        types = {"token_type_ids": token_type_ids} if getattr(self.model.config, "type_vocab_size", 1) > 1 else {}
-        output = self.model(input_ids=input_ids, attention_mask=attention_mask, **types)
+        output = self.model(input_ids=input_ids, attention_mask=attention_mask, **self.token_types(token_type_ids))
         # Padding takes no part, so a loss does not depend on what else is in the batch.
         padding = attention_mask == 0
         lowest = torch.finfo(torch.float32).min

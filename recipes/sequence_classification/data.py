@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from lightning_sagemaker.recipes._common.batches import Padding
 from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
 from lightning_sagemaker.recipes.sequence_classification.glue import SOURCE, TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import (
@@ -144,7 +145,7 @@ class ClassificationDataModule(RecipeData):
         self._class_weights = class_weights
         self._group_by_length = group_by_length
         self._multiple = pad_to_multiple_of or (8 if torch.cuda.is_available() else 1)
-        self._pad_to = max_length if pad_to_max_length else None
+        self._pad_always = pad_to_max_length
         self._splits: dict[str, Texts] = {}
 
     def preparation(self) -> Preparation:
@@ -183,12 +184,8 @@ class ClassificationDataModule(RecipeData):
 
     def open(self, folder: Path, manifest: dict[str, Any]) -> None:
         """Open the splits."""
-        pad_id = self.load_tokenizer().pad_token_id
-        self._splits = {
-            split: Texts(folder, split, pad_id, self._multiple, self._pad_to)
-            for split, count in manifest["counts"].items()
-            if count
-        }
+        padding = Padding(self.load_tokenizer().pad_token_id, self._multiple, self.max_length, self._pad_always)
+        self._splits = {split: Texts(folder, split, padding) for split, count in manifest["counts"].items() if count}
 
     def train_dataloader(self) -> RecipeLoader:
         """Shuffled micro-batches of this process."""

@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, BertConfig, PretrainedConfig
+from transformers import AutoModelForSequenceClassification, PretrainedConfig
 
 from lightning_sagemaker.recipes._common.files import write_text
+from lightning_sagemaker.recipes._common.fine_tuning import FineTunedModule
 from lightning_sagemaker.recipes._common.first_token import first_token_only
 from lightning_sagemaker.recipes._common.gather import Rows
 from lightning_sagemaker.recipes._common.metrics import LossAndAccuracy
-from lightning_sagemaker.recipes._common.module import Batch, RecipeModule
+from lightning_sagemaker.recipes._common.module import Batch
 from lightning_sagemaker.recipes._common.pictures import confusion_matrix
-from lightning_sagemaker.recipes._common.pretrained import check_length, load_config, load_model
-from lightning_sagemaker.recipes._common.sizes import BERT_SIZES
 from lightning_sagemaker.recipes.sequence_classification.glue import TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import MULTI, REGRESSION, SINGLE, LabelScheme
 from lightning_sagemaker.recipes.sequence_classification.metrics import evaluate, losses, probabilities, report
@@ -32,7 +30,7 @@ _PROBLEM_TYPES = {SINGLE: "single_label_classification", MULTI: "multi_label_cla
 _LABEL_DELIMITER = "|"
 
 
-class SequenceClassifier(RecipeModule):
+class SequenceClassifier(FineTunedModule):
     """Fine-tunes a transformer to classify texts or pairs of texts, or trains a small one from scratch.
 
     The loss is the mean over the samples (with class weights, whose mean over the training samples is 1), so gradients
@@ -52,6 +50,8 @@ class SequenceClassifier(RecipeModule):
     """
 
     pipeline_task = "text-classification"
+    auto_model = AutoModelForSequenceClassification
+    length_option = "max_length"
 
     train_metrics: LossAndAccuracy
 
@@ -64,49 +64,29 @@ class SequenceClassifier(RecipeModule):
         threshold: float = 0.5,
         **optimization: Any,
     ) -> None:
-        super().__init__(**optimization)
-        if size not in BERT_SIZES:
-            raise MisconfigurationException(
-                f"model.size={size!r} was set. HINT: choose one of {', '.join(BERT_SIZES)}."
-            )
+        super().__init__(size, **optimization)
         self.save_hyperparameters()
         self.train_metrics = LossAndAccuracy()
         self._weights: Tensor | None = None
         self._rows: list[Rows] = []
         self._evaluated: list[tuple[Tensor, Tensor, Tensor]] = []
 
+    def settings(self) -> dict[str, Any]:
+        """One output for each class of the data, by name."""
+        scheme = self.data.scheme
+        names = scheme.names or ("score",)
+        return {
+            "id2label": dict(enumerate(names)),
+            "label2id": {name: index for index, name in enumerate(names)},
+            "problem_type": _PROBLEM_TYPES[scheme.problem],
+        }
+
     def build(self, config: PretrainedConfig | None) -> Any:
-        """The model with one output for each class of the data."""
-        model = self._build(config)
+        """The model, its last layer computed where the classifier reads it."""
+        model = super().build(config)
         if self._fused:
             first_token_only(model)
         return model
-
-    def _build(self, config: PretrainedConfig | None) -> Any:
-        if config is not None:
-            return AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
-        scheme = self.data.scheme
-        settings: dict[str, Any] = {
-            "num_labels": scheme.num_outputs,
-            "id2label": dict(enumerate(scheme.names or ("score",))),
-            "label2id": {name: index for index, name in enumerate(scheme.names or ("score",))},
-            "problem_type": _PROBLEM_TYPES[scheme.problem],
-        }
-        dropout = self.hparams["dropout"]
-        if dropout is not None:
-            settings |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
-        pretrained = self.hparams["pretrained"]
-        if pretrained is None:
-            sizes = BERT_SIZES[self.hparams["size"]]
-            made = BertConfig(vocab_size=self.data.vocab_size, **{**sizes, **settings})
-            check_length(made, self.data.max_length, "data.max_length")
-            return AutoModelForSequenceClassification.from_config(made)  # type: ignore[no-untyped-call]
-        del settings["num_labels"]  # follows from id2label
-        loaded = load_config(pretrained, **settings)
-        if dropout is not None:
-            loaded.classifier_dropout = dropout
-        check_length(loaded, self.data.max_length, "data.max_length")
-        return load_model(AutoModelForSequenceClassification, pretrained, loaded)
 
     @property
     def scheme(self) -> LabelScheme:
@@ -118,7 +98,7 @@ class SequenceClassifier(RecipeModule):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Logits ``[batch, outputs]`` of tokens, mask and types ``[batch, length]``."""
-        types = {"token_type_ids": token_type_ids} if getattr(self.model.config, "type_vocab_size", 1) > 1 else {}
+        types = self.token_types(token_type_ids)
         logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask, **types).logits
         return logits
 

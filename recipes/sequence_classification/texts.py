@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lightning_sagemaker.recipes._common.batches import sample_indices
+from lightning_sagemaker.recipes._common.batches import Padding, sample_indices
 from lightning_sagemaker.recipes._common.ragged import Ragged
 
 Batch = dict[str, Tensor]
@@ -23,18 +23,16 @@ class Texts(Dataset[Batch]):
     Args:
         folder: Of the cache.
         split: Its name.
-        pad_id: Of the tokenizer.
-        multiple: Lengths are padded to a multiple of it.
-        pad_to: Pad every batch to this length instead of its longest text's.
+        padding: Of its batches.
 
     """
 
-    def __init__(self, folder: Path, split: str, pad_id: int, multiple: int, pad_to: int | None) -> None:
+    def __init__(self, folder: Path, split: str, padding: Padding) -> None:
         self._ids = Ragged(folder, split)
         self._firsts = np.load(folder / f"{split}-firsts.npy", mmap_mode="r")
         labels = folder / f"{split}-labels.npy"
         self.labels = np.load(labels) if labels.is_file() else None
-        self._pad_id, self._multiple, self._pad_to = pad_id, multiple, pad_to
+        self._padding = padding
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -48,8 +46,8 @@ class Texts(Dataset[Batch]):
         """Tokens, types and mask ``[B, length]``; ``labels`` ``[B]`` or ``[B, classes]``; ``index`` ``[B]``."""
         indices = sample_indices(draws, len(self))
         rows = [self._ids[index] for index in indices]
-        length = self._pad_to or -(-max(len(row) for row in rows) // self._multiple) * self._multiple
-        ids = np.full((len(rows), length), self._pad_id, dtype=np.int64)
+        length = self._padding.length(max(len(row) for row in rows))
+        ids = np.full((len(rows), length), self._padding.token, dtype=np.int64)
         for target, row in zip(ids, rows, strict=True):
             target[: len(row)] = row
         places = np.arange(length)

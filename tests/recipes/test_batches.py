@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from lightning_sagemaker.recipes._common.batches import EvaluationBatches, TrainingBatches, sample_indices
+from lightning_sagemaker.recipes._common.batches import EvaluationBatches, Padding, TrainingBatches, sample_indices
 
 SIZE, GLOBAL_BATCH = 1303, 12
 LENGTHS = np.random.default_rng(0).integers(3, 200, SIZE)
@@ -82,3 +82,9 @@ def test_padding_stands_for_a_sample():
     assert sample_indices([0, 7, 15, -1, -4], 10).tolist() == [0, 7, 5, 0, 3]
     last = list(EvaluationBatches(3, 5, lengths=np.array([9, 2, 4])))[-1]
     assert last == [1, 2, 0, -2, -2]
+
+
+@pytest.mark.parametrize(("longest", "length"), [(1, 8), (8, 8), (9, 16), (30, 32), (33, 34), (34, 34)])
+def test_padding_to_a_multiple_stays_within_the_limit(longest, length):
+    assert Padding(0, 8, 34, always=False).length(longest) == length
+    assert Padding(0, 8, 34, always=True).length(longest) == 34

@@ -10,7 +10,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torchmetrics.text import SQuAD
+from transformers import ByT5Tokenizer
 
 from lightning_sagemaker.recipes._common.cli import RecipeCLI
 from lightning_sagemaker.recipes._common.tables import DataError
@@ -274,3 +276,10 @@ def test_only_questions_that_were_asked_are_answered_and_counted(tmp_path):
     for name in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
         assert len(json.loads((output / name).read_text(), parse_constant=refuse)) == 16
     assert json.loads((output / "metrics.json").read_text())["val_total"] == 16
+
+
+def test_a_tokenizer_that_cannot_say_where_tokens_came_from_is_refused(tmp_path):
+    ByT5Tokenizer().save_pretrained(tmp_path / "bytes")
+    data = QuestionAnsweringDataModule(train="facts", tokenizer=str(tmp_path / "bytes"), cache_dir=str(tmp_path))
+    with pytest.raises(MisconfigurationException, match="not a fast one.*HINT"):
+        data.prepare_data()
