@@ -165,7 +165,7 @@ def qa(folder: Path, seed: int) -> tuple[float, float]:
     model.save_pretrained(peer)
     tokenizer.save_pretrained(peer)
     _, judged = run(RECIPE, folder, seed, "--pretrained", peer, stage="validate")
-    return ours, float(json.loads((judged / "metrics.json").read_text())["val_f1"])
+    return ours, float(json.loads((judged / "metrics-validate.json").read_text())["val_f1"])
 
 
 def _bert(config: Any) -> dict[str, Any]:

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many processes share the layers, the matrices and the samples, and which rank does what."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_sagemaker.job.source import is_true
+from lightning_sagemaker.parallel.keys import BY_NAME, KEYS, Fate, Key
+
+PLACEMENTS = {"cluster": "DPT", "spread": "TPD"}
+"""AWS's names of two orders (developer guide, "Ranking mechanism"). The last letter changes fastest with the rank."""
+
+
+class ParallelConfigError(ValueError):
+    """Degrees that contradict each other or the number of processes. Says how to put it right."""
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """What one process does: which part of the layers, of the matrices, and which replica."""
+
+    pipeline: int
+    tensor: int
+    replica: int
+
+
+@dataclass(frozen=True)
+class ParallelDegrees:
+    """The parallel layout of a job.
+
+    Attributes:
+        pipeline: Partitions (stages) of the layers.
+        tensor: Processes that share each matrix.
+        shard: Processes that share parameters by FSDP2; 0 for all replicas, 1 for none.
+        microbatches: Equal parts of a batch that pass through the stages one after the other.
+        schedule: ``interleaved`` (1F1B), ``simple`` (all forward passes first) or ``_only_forward``.
+        placement: ``cluster``, ``spread`` or an order of D, P and T.
+        ddp: Whether replicas may train on different data.
+        active_microbatches: Most microbatches under way in a stage; default ``pipeline + 2``.
+        auto_partition: Whether layers are dealt to the stages by their cost.
+        default_partition: Of layers that nothing was assigned to, without ``auto_partition``.
+        memory_weight: Memory against time in the automatic partition; default 0.8, or 0.2 with ``optimize="speed"``.
+        optimize: ``memory`` or ``speed``.
+        fp16: 16-mixed precision.
+        bf16: bf16-mixed precision.
+        prescaled_batch: Whether ranks that share matrices already receive the same samples.
+        gradient_clipping: Norm to clip to if nothing else clips; None: none.
+        random_seed: Of the weights.
+
+    """
+
+    pipeline: int = 1
+    tensor: int = 1
+    shard: int = 1
+    microbatches: int = 1
+    schedule: str = "interleaved"
+    placement: str = "cluster"
+    ddp: bool = True
+    active_microbatches: int | None = None
+    auto_partition: bool = True
+    default_partition: int = 0
+    memory_weight: float | None = None
+    optimize: str = "memory"
+    fp16: bool = False
+    bf16: bool = False
+    prescaled_batch: bool = False
+    gradient_clipping: float | None = None
+    random_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        letters = PLACEMENTS.get(self.placement, self.placement)
+        if sorted(letters) != ["D", "P", "T"]:
+            raise ParallelConfigError(
+                f"placement_strategy={self.placement!r} was set. HINT: cluster, spread, or an order of the letters D, P"
+                " and T, such as DPT."
+            )
+        if not self.auto_partition and self.default_partition >= self.pipeline:
+            raise ParallelConfigError(
+                f"default_partition={self.default_partition} was set, but there are {self.pipeline} partitions."
+                f" HINT: set at most {self.pipeline - 1}."
+            )
+        if self.pipeline > 1 and self.shard not in (0, 1):
+            raise ParallelConfigError(
+                f"sharded_data_parallel_degree={self.shard} was set beside partitions={self.pipeline}. HINT: shard or"
+                " cut into partitions, not both."
+            )
+        if self.fp16 and self.bf16:
+            raise ParallelConfigError("fp16 and bf16 were both set. HINT: choose one.")
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any]) -> tuple[ParallelDegrees, list[str]]:
+        """Degrees from ``mp_parameters``, and a line for each key without effect.
+
+        Raises:
+            ParallelConfigError: If a value is of the wrong kind, out of range, or asks for what is not supported.
+
+        """
+        notes: list[str] = []
+        values: dict[str, Any] = {}
+        for name, value in parameters.items():
+            key = BY_NAME.get(name)
+            if key is None:
+                raise ParallelConfigError(_unknown(name))
+            if value is None:
+                continue
+            checked = _check(key, value)
+            if key.fate is Fate.REFUSED and checked != key.default:
+                raise ParallelConfigError(f"mp_parameters has {name}={value!r}: {key.note}. HINT: remove {name}.")
+            if key.fate is Fate.NO_OP and checked != key.default:
+                notes.append(f"mp_parameters: {name}={value!r} has no effect: {key.note}.")
+            values[name] = checked
+        return _from_values(values), notes
+
+    def replicas(self, world_size: int) -> int:
+        """Copies of the model among ``world_size`` processes.
+
+        Raises:
+            ParallelConfigError: If the degrees do not divide it.
+
+        """
+        per_copy = self.pipeline * self.tensor
+        if world_size % per_copy:
+            raise ParallelConfigError(
+                f"partitions={self.pipeline} and tensor_parallel_degree={self.tensor} need a multiple of {per_copy}"
+                f" processes, but {world_size} were started. HINT: start {-(-world_size // per_copy) * per_copy}, or"
+                " lower a degree."
+            )
+        copies = world_size // per_copy
+        if copies > 1 and not self.ddp:
+            raise ParallelConfigError(
+                f"{world_size} processes are {copies} copies of a model cut {per_copy} ways, but mp_parameters has no"
+                ' "ddp": true. HINT: set it, or start'
+                f" {per_copy} processes."
+            )
+        if self.shard > 1 and copies % self.shard:
+            raise ParallelConfigError(
+                f"the shard degree {self.shard} was set, but there are {copies} copies of the model to share its"
+                f" parameters among. HINT: set a divisor of {copies}."
+            )
+        return copies
+
+    def coordinates(self, rank: int, world_size: int) -> Coordinates:
+        """What ``rank`` does: the digits of the rank, in the order of the placement."""
+        sizes = {"D": self.replicas(world_size), "P": self.pipeline, "T": self.tensor}
+        digits: dict[str, int] = {}
+        for letter in reversed(PLACEMENTS.get(self.placement, self.placement)):
+            rank, digits[letter] = divmod(rank, sizes[letter])
+        return Coordinates(digits["P"], digits["T"], digits["D"])
+
+    def groups(self, kind: str, world_size: int) -> list[list[int]]:
+        """All groups of ranks of one kind, each ascending.
+
+        Args:
+            kind: ``PP`` (the stages of a copy), ``TP`` (who shares matrices), ``RDP`` (who holds the same parameters),
+                ``MP`` (all of a copy) or ``DP`` (who holds the same stage).
+            world_size: Number of processes.
+
+        """
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(world_size):
+            at = self.coordinates(rank, world_size)
+            same = {
+                "PP": (at.replica, at.tensor),
+                "TP": (at.replica, at.pipeline),
+                "RDP": (at.pipeline, at.tensor),
+                "MP": (at.replica,),
+                "DP": (at.pipeline,),
+            }[kind]
+            groups.setdefault(same, []).append(rank)
+        return list(groups.values())
+
+    def group_of(self, kind: str, rank: int, world_size: int) -> list[int]:
+        """The group of one kind that ``rank`` is in."""
+        return next(group for group in self.groups(kind, world_size) if rank in group)
+
+
+def _from_values(values: Mapping[str, Any]) -> ParallelDegrees:
+    def get(name: str) -> Any:
+        return values.get(name, BY_NAME[name].default)
+
+    partitions, alias = values.get("partitions"), values.get("pipeline_parallel_degree")
+    if partitions is not None and alias is not None and partitions != alias:
+        raise ParallelConfigError(
+            f"mp_parameters has partitions={partitions} and pipeline_parallel_degree={alias}, which mean the same."
+            " HINT: keep one."
+        )
+    first_generation = any(BY_NAME[name].version == 1 for name in values)
+    return ParallelDegrees(
+        pipeline=partitions or alias or 1,
+        tensor=get("tensor_parallel_degree"),
+        shard=get("sharded_data_parallel_degree") if first_generation else get("hybrid_shard_degree"),
+        microbatches=get("microbatches"),
+        schedule=get("pipeline"),
+        placement=get("placement_strategy"),
+        ddp=get("ddp") if first_generation else True,  # the second generation always has replicas
+        active_microbatches=get("active_microbatches"),
+        auto_partition=get("auto_partition"),
+        default_partition=get("default_partition"),
+        memory_weight=get("memory_weight"),
+        optimize=get("optimize"),
+        fp16=get("fp16"),
+        bf16=get("bf16"),
+        prescaled_batch=get("prescaled_batch"),
+        gradient_clipping=values.get("sdp_gradient_clipping"),
+        random_seed=get("random_seed"),
+    )
+
+
+def _check(key: Key, value: Any) -> Any:
+    """``value`` as the key's type; estimators write numbers and flags as text too."""
+    if key.kind is object:
+        return value
+    try:
+        if key.kind is bool:
+            if not isinstance(value, bool) and str(value).strip().lower() not in _FLAGS:
+                raise ValueError
+            converted: Any = is_true(value)
+        elif key.kind is str:
+            converted = str(value)
+        else:
+            number = float(value)
+            converted = int(number) if key.kind is int else number
+            if isinstance(value, bool) or converted != number:
+                raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise ParallelConfigError(f"mp_parameters has {key.name}={value!r}. HINT: give {_KINDS[key.kind]}.") from None
+    if key.minimum is not None and not converted >= key.minimum:
+        raise ParallelConfigError(f"mp_parameters has {key.name}={value!r}. HINT: give at least {key.minimum:g}.")
+    if key.choices and converted not in key.choices:
+        raise ParallelConfigError(
+            f"mp_parameters has {key.name}={value!r}. HINT: choose one of {', '.join(map(str, key.choices))}."
+        )
+    if key.name == "memory_weight" and converted > 1:
+        raise ParallelConfigError(f"mp_parameters has memory_weight={value!r}. HINT: give a number from 0 to 1.")
+    return converted
+
+
+_FLAGS = ("true", "false", "1", "0", "yes", "no")
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, [key.name for key in KEYS], 1)
+    hint = f"did you mean {near[0]}?" if near else f"remove it; known are {', '.join(key.name for key in KEYS)}."
+    return f"mp_parameters has {name!r}, which is not a key of SageMaker's model parallel library. HINT: {hint}"

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keys of ``mp_parameters``, of both generations of SageMaker's model parallel library, and what becomes of each.
+
+Those of version 1 are documented in the SageMaker Python SDK up to 2.199 (library 1.15), those of version 2 in its
+reference on docs.aws.amazon.com (library 2.8), read November 2026. Seven more appear in AWS's samples only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class Fate(str, Enum):
+    """What becomes of a key."""
+
+    USED = "used"
+    NO_OP = "accepted, without effect"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of ``mp_parameters``.
+
+    Attributes:
+        name: As it is written.
+        version: Of the library that has it: 1, 2, 0 for both, -1 if no documentation has it.
+        kind: Type of its value.
+        default: Value when it is absent.
+        fate: What becomes of it.
+        note: What it does here, or why it has no effect or is refused.
+        minimum: Least value of a number.
+        choices: Allowed values; empty if there are other rules.
+
+    """
+
+    name: str
+    version: int
+    kind: type
+    default: Any
+    fate: Fate
+    note: str
+    minimum: float | None = None
+    choices: tuple[Any, ...] = ()
+
+
+def _used(name: str, version: int, kind: type, default: Any, note: str, **rules: Any) -> Key:
+    return Key(name, version, kind, default, Fate.USED, note, **rules)
+
+
+def _no_op(name: str, version: int, kind: type, default: Any, why: str) -> Key:
+    return Key(name, version, kind, default, Fate.NO_OP, why)
+
+
+def _refused(name: str, version: int, kind: type, default: Any, why: str) -> Key:
+    return Key(name, version, kind, default, Fate.REFUSED, why)
+
+
+_TENSORFLOW = "for TensorFlow only"
+_SCHEDULED = "receives are posted in the order of the schedule, so nothing needs to be loaded ahead"
+_SHARDING = "FSDP2 shards each block as a whole and prefetches the next one"
+_SAMPLES = "undocumented; written in AWS's samples only"
+
+KEYS = (
+    _used("partitions", 1, int, 1, "number of pipeline partitions", minimum=1),
+    _used("pipeline_parallel_degree", 1, int, 1, "another name of partitions", minimum=1),
+    _used("microbatches", 1, int, 1, "equal parts that a batch is cut into", minimum=1),
+    _used(
+        "pipeline",
+        1,
+        str,
+        "interleaved",
+        "order of forward and backward passes: interleaved is 1F1B, simple is all forward passes first",
+        choices=("interleaved", "simple", "_only_forward"),
+    ),
+    _used(
+        "optimize",
+        1,
+        str,
+        "memory",
+        "weight of time and memory in the automatic partition",
+        choices=("memory", "speed"),
+    ),
+    _used("placement_strategy", 1, str, "cluster", "cluster (DPT), spread (TPD), or any order of D, P and T"),
+    _used("auto_partition", 1, bool, True, "false: only default_partition and what the script assigns"),
+    _used(
+        "default_partition", 1, int, 0, "of modules that nothing was assigned to, if auto_partition is false", minimum=0
+    ),
+    _used("memory_weight", 1, float, None, "memory against time in the automatic partition, 0 to 1", minimum=0),
+    _used("ddp", 1, bool, False, "replicas of the model train on different data"),
+    _used(
+        "active_microbatches", 1, int, None, "most microbatches under way at once; default partitions + 2", minimum=1
+    ),
+    _used("tensor_parallel_degree", 0, int, 1, "processes that share each matrix", minimum=1),
+    _used("sharded_data_parallel_degree", 1, int, 1, "processes that share parameters, by FSDP2", minimum=1),
+    _used("sdp_gradient_clipping", 1, float, 1.0, "norm to clip to, if nothing else clips", minimum=0),
+    _used("fp16", 1, bool, False, "16-mixed precision with a loss scaler"),
+    _used("bf16", 1, bool, False, "bf16-mixed precision"),
+    _used("prescaled_batch", 1, bool, False, "whether ranks that share matrices already receive the same samples"),
+    _used("hybrid_shard_degree", 2, int, 0, "processes that share parameters, by FSDP2; 0: all", minimum=0),
+    _used("random_seed", 2, int, None, "seed of the weights"),
+    _no_op("ddp_port", 1, int, None, "the launcher's port serves all process groups"),
+    _no_op("ddp_dist_backend", 1, str, "auto", "the strategy chooses the backend and says why"),
+    _no_op("deterministic_server", 1, bool, False, "the schedule is fixed, so every replica has the same order"),
+    _no_op("skip_tracing", 1, bool, False, "tracing runs on shapes only and takes no memory"),
+    _no_op("activation_loading_horizon", 0, int, 4, _SCHEDULED),
+    _no_op("sdp_reduce_bucket_size", 1, float, 5e8, _SHARDING),
+    _no_op("sdp_param_persistence_threshold", 1, float, 1e6, _SHARDING),
+    _no_op("sdp_max_live_parameters", 1, float, 1e9, _SHARDING),
+    _no_op("sdp_hierarchical_allgather", 1, bool, True, _SHARDING),
+    _no_op(
+        "delayed_parameter_initialization", 1, bool, False, "what a stage does not own is freed when stages are cut"
+    ),
+    _no_op("fp16_params", 1, bool, False, "mixed precision keeps float32 parameters"),
+    _no_op("contiguous", 1, bool, True, _TENSORFLOW),
+    _no_op("fsdp_cache_flush_warnings", 2, bool, True, "nothing flushes the allocator's cache here"),
+    _no_op("allow_empty_shards", 2, bool, False, "FSDP2 shards evenly with padding, empty shards are always allowed"),
+    _no_op("sm_activation_offloading", 2, bool, True, "offloading is torch's own"),
+    _refused("shard_optimizer_state", 1, bool, False, "optimizer states are sharded with sharded_data_parallel_degree"),
+    _refused("offload_activations", 1, bool, False, "activations of pipeline stages are not offloaded"),
+    _refused("horovod", 1, bool, False, _TENSORFLOW),
+    _refused("context_parallel_degree", 2, int, 1, "sequences are not cut"),
+    _refused("expert_parallel_degree", 2, int, 1, "mixtures of experts are not distributed"),
+    *(
+        _no_op(name, -1, object, None, _SAMPLES)
+        for name in (
+            "load_partition",
+            "partition_file",
+            "static_mode",
+            "fast_mode",
+            "checkpoint_attentions",
+            "_match_weights",
+            "_fp32_grad_accumulation",
+        )
+    ),
+)
+
+BY_NAME = {key.name: key for key in KEYS}
