@@ -76,7 +76,7 @@ def test_more_stages_and_split_backward_passes_shrink_the_bubble(ranks, microbat
     looped = make_plan("interleaved", ranks, microbatches, stages_per_rank=2)
     assert looped.bubble == pytest.approx((ranks - 1) / (2 * microbatches + ranks - 1), rel=0.15)
     split = make_plan("zero_bubble", ranks, microbatches)
-    assert split.bubble < 0.5 * plain.bubble
+    assert split.bubble < 0.7 * plain.bubble
 
 
 def test_one_forward_one_backward_holds_as_many_as_there_are_stages_to_come():

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes microbatches through the stages of a pipeline, forwards and backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from lightning_sagemaker.parallel.exchange import Exchange, Tag
+from lightning_sagemaker.parallel.groups import ParallelGroups
+from lightning_sagemaker.parallel.partition import Partition
+from lightning_sagemaker.parallel.schedule import Action, Kind, Plan, make_plan
+from lightning_sagemaker.parallel.stage import PipelineError, Stages
+
+_ACTIVATIONS, _GRADIENTS = 0, 1
+
+
+class _Held(NamedTuple):
+    """What a stage keeps of a microbatch between its forward and its backward pass."""
+
+    received: list[Tensor]
+    outputs: list[Tensor]
+
+
+class PipelineEngine:
+    """The stages of this process, and the order in which it computes them.
+
+    A stage that fails goes on telling the others so in place of what they wait for: all processes of the pipeline raise in
+    the same step, and none waits.
+
+    Args:
+        stages: Of this process.
+        partition: Of the model.
+        groups: Of the job.
+        device: Where the stages compute.
+
+    """
+
+    def __init__(self, stages: Stages, partition: Partition, groups: ParallelGroups, device: torch.device) -> None:
+        self._stages, self._groups = stages, groups
+        self._num_stages = len(partition.ends)
+        self._exchange = Exchange(groups.channels, groups.rank, device)
+        self._plans: dict[str, Plan] = {}
+        self._held: dict[tuple[int, int], _Held] = {}
+        self._split: dict[tuple[int, int], tuple[Any, ...]] = {}
+        self._received: set[Tag] = set()
+
+    @property
+    def has_last_stage(self) -> bool:
+        """Whether the last stage, whose results are real, is here."""
+        return self._groups.stage_rank(self._num_stages - 1) == self._groups.rank
+
+    def plan(self, schedule: str, microbatches: int) -> Plan:
+        """The order of a step."""
+        key = f"{schedule}/{microbatches}"
+        if key not in self._plans:
+            ranks = len(self._groups.pipeline_ranks)
+            per_rank = self._num_stages // ranks
+            active = self._groups.degrees.active_microbatches
+            self._plans[key] = make_plan(schedule, ranks, microbatches, per_rank, active)
+        return self._plans[key]
+
+    def run(
+        self,
+        step: Callable[[Any], Any],
+        microbatches: Sequence[Any],
+        loss_of: Callable[[Any], Tensor] | None = None,
+    ) -> list[Any]:
+        """Run a step. Collective over the pipeline.
+
+        Args:
+            step: The user's code for one microbatch.
+            microbatches: Its arguments.
+            loss_of: From what ``step`` returned to what is differentiated; None: no backward passes.
+
+        Returns:
+            What ``step`` returned for each microbatch, if the last stage is here; else as many None.
+
+        Raises:
+            PipelineError: If another stage failed.
+            Exception: Whatever the user's code raised here.
+
+        """
+        schedule = "_only_forward" if loss_of is None else self._groups.degrees.schedule
+        results: list[Any] = [None] * len(microbatches)
+        failure: BaseException | None = None
+        for action in self.plan(schedule, len(microbatches)).orders[self._groups.at.pipeline]:
+            if failure is None:
+                try:
+                    self._compute(action, step, microbatches, results, loss_of)
+                    continue
+                except Exception as error:
+                    failure = error
+            self._refuse(action, failure)
+        self._exchange.finish()
+        self._received.clear()
+        self._held.clear()
+        self._split.clear()
+        if failure is not None:
+            raise failure
+        return results
+
+    def _compute(
+        self,
+        action: Action,
+        step: Callable[[Any], Any],
+        microbatches: Sequence[Any],
+        results: list[Any],
+        loss_of: Callable[[Any], Tensor] | None,
+    ) -> None:
+        number = action.microbatch
+        if action.kind is Kind.FORWARD:
+            results[number] = self._forward(action, lambda: step(microbatches[number]), loss_of)
+        elif action.kind is Kind.WEIGHT:
+            self._weight(action)
+        else:
+            self._backward(action)
+
+    def _forward(self, action: Action, step: Callable[[], Any], loss_of: Callable[[Any], Tensor] | None) -> Any:
+        stage, number = action.stage, action.microbatch
+        received = self._receive(stage - 1, Tag(_ACTIVATIONS, stage, number)) if stage else None
+        result, outputs = self._stages.run(stage, step, received)
+        if outputs is not None:
+            self._send(stage + 1, Tag(_ACTIVATIONS, stage + 1, number), outputs)
+        elif loss_of is not None:
+            outputs = [loss_of(result)]
+        if loss_of is not None and outputs is not None:
+            self._held[stage, number] = _Held(received or [], outputs)
+        return result
+
+    def _backward(self, action: Action) -> None:
+        stage, number = action.stage, action.microbatch
+        held = self._held.pop((stage, number))
+        inputs = [tensor for tensor in held.received if tensor.requires_grad]
+        outputs = [tensor for tensor in held.outputs if tensor.requires_grad]
+        gradients: list[Tensor] | None = None
+        if stage + 1 < self._num_stages:
+            gradients = self._receive(stage + 1, Tag(_GRADIENTS, stage, number))
+        if action.kind is Kind.INPUT and inputs:
+            self._input(action, inputs, outputs, gradients)
+        elif action.kind is Kind.INPUT:
+            self._split[stage, number] = (outputs, gradients)
+        elif outputs:
+            torch.autograd.backward(outputs, gradients)
+        if stage:
+            found = [torch.zeros_like(one) if one.grad is None else one.grad for one in inputs]
+            self._send(stage - 1, Tag(_GRADIENTS, stage - 1, number), found)
+
+    def _input(
+        self, action: Action, inputs: list[Tensor], outputs: list[Tensor], gradients: list[Tensor] | None
+    ) -> None:
+        """Only the gradients that the stage before waits for; those of the weights come with :meth:`_weight`."""
+        from torch.distributed.pipelining._backward import stage_backward_input
+
+        found, groups = stage_backward_input(outputs, gradients, inputs, iter(self._stages.parameters))
+        for tensor, gradient in zip(inputs, found, strict=True):
+            tensor.grad = gradient
+        self._split[action.stage, action.microbatch] = (groups,)
+
+    def _weight(self, action: Action) -> None:
+        from torch.distributed.pipelining._backward import stage_backward_weight
+
+        kept = self._split.pop((action.stage, action.microbatch))
+        if len(kept) == 1:
+            stage_backward_weight(iter(self._stages.parameters), kept[0])
+        elif kept[0]:
+            torch.autograd.backward(*kept)
+
+    def _receive(self, stage: int, tag: Tag) -> list[Tensor]:
+        self._received.add(tag)
+        message = self._exchange.receive(self._groups.stage_rank(stage), tag)
+        if message.failure is not None:
+            raise PipelineError(message.failure)
+        for tensor, needs_grad in zip(message.tensors, message.needs_grad, strict=True):
+            tensor.requires_grad_(needs_grad and torch.is_grad_enabled())
+        return message.tensors
+
+    def _send(self, stage: int, tag: Tag, tensors: list[Tensor], failure: str | None = None) -> None:
+        self._exchange.send(self._groups.stage_rank(stage), tag, tensors, failure)
+
+    def _refuse(self, action: Action, failure: BaseException) -> None:
+        """Tell who waits for this computation that there will be none."""
+        own = f"pipeline stage {action.stage} (rank {self._groups.rank}) failed: {type(failure).__name__}: {failure}"
+        text = str(failure) if isinstance(failure, PipelineError) else own
+        stage, number, last = action.stage, action.microbatch, self._num_stages - 1
+        if action.kind is Kind.FORWARD:
+            self._discard(stage - 1, Tag(_ACTIVATIONS, stage, number), stage > 0)
+            if stage < last:
+                self._send(stage + 1, Tag(_ACTIVATIONS, stage + 1, number), [], text)
+        elif action.kind is not Kind.WEIGHT:
+            self._discard(stage + 1, Tag(_GRADIENTS, stage, number), stage < last)
+            if stage:
+                self._send(stage - 1, Tag(_GRADIENTS, stage - 1, number), [], text)
+
+    def _discard(self, stage: int, tag: Tag, expected: bool) -> None:
+        """Take a message off its channel, so that the next step does not find it there."""
+        if expected and tag not in self._received:
+            self._exchange.receive(self._groups.stage_rank(stage), tag)
+
+
+def share_results(results: list[Any], groups: ParallelGroups) -> list[Any]:
+    """The last stage's results on all processes of the pipeline. Collective over it."""
+    box = [results]
+    dist.broadcast_object_list(box, groups.pipeline_ranks[-1], groups.cpu_groups["PP"])
+    return box[0]
+
+
+class SharedParameters:
+    """Parameters that several stages use, such as the word embedding that is the language model's head too.
+
+    Args:
+        root: The module with all parameters.
+        partition: Of it.
+        groups: Of the job.
+
+    """
+
+    def __init__(self, root: nn.Module, partition: Partition, groups: ParallelGroups) -> None:
+        ranks = len(groups.pipeline_ranks)
+        world_size = dist.get_world_size()
+        self._shared: list[tuple[nn.Parameter, Any]] = []
+        made: dict[tuple[int, ...], Any] = {}
+        for name, parameter in root.named_parameters():
+            places = tuple(sorted({stage % ranks for stage in partition.stages[name]}))
+            if len(places) < 2:
+                continue
+            if places not in made:
+                members = [[ring[place] for place in places] for ring in groups.degrees.groups("PP", world_size)]
+                made[places] = _group_of_own(members, groups.rank)
+            if groups.at.pipeline in places:
+                self._shared.append((parameter, made[places]))
+
+    @torch.no_grad()
+    def make_equal(self) -> None:
+        """Take the first stage's values. Collective over the stages that share."""
+        for parameter, group in self._shared:
+            dist.broadcast(parameter.data, dist.get_global_rank(group, 0), group)
+
+    @torch.no_grad()
+    def add_gradients(self) -> None:
+        """Sum the gradients of all uses. Collective over the stages that share."""
+        for parameter, group in self._shared:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad, group=group)
+
+
+def _group_of_own(members: list[list[int]], rank: int) -> Any:
+    made = [(ranks, dist.new_group(ranks)) for ranks in members]
+    return next((group for ranks, group in made if rank in ranks), None)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process groups of a parallel layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+
+from lightning_sagemaker.parallel.degrees import Coordinates, ParallelDegrees
+from lightning_sagemaker.parallel.exchange import Channel
+
+KINDS = ("PP", "TP", "RDP", "MP", "DP")
+
+
+@dataclass(frozen=True)
+class ParallelGroups:
+    """Where this process is, and with whom it talks.
+
+    Attributes:
+        degrees: The layout.
+        rank: Global rank of this process.
+        at: Its place in the layout.
+        ranks: Kind (``PP``, ``TP``, ``RDP``, ``MP``, ``DP``) -> the global ranks of its group, ascending.
+        groups: Kind -> its process group.
+        cpu_groups: Kind -> the same for objects and tensors on the processor.
+        channels: Ordered pairs of neighbouring stages of its copy of the model -> where their messages go.
+
+    """
+
+    degrees: ParallelDegrees
+    rank: int
+    at: Coordinates
+    ranks: dict[str, list[int]]
+    groups: dict[str, Any]
+    cpu_groups: dict[str, Any]
+    channels: dict[tuple[int, int], Channel]
+
+    @classmethod
+    def build(cls, degrees: ParallelDegrees) -> ParallelGroups:
+        """Make all groups. Collective: every process of the job calls it, with the same degrees.
+
+        Raises:
+            ParallelConfigError: If the degrees do not fit the number of processes; raised before any group is made.
+
+        """
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        degrees.replicas(world_size)
+        on_cpu = dist.get_backend() == "gloo"
+        ranks: dict[str, list[int]] = {}
+        groups: dict[str, Any] = {}
+        cpu_groups: dict[str, Any] = {}
+        for kind in KINDS:
+            members = degrees.groups(kind, world_size)
+            ranks[kind] = degrees.group_of(kind, rank, world_size)
+            groups[kind] = _own_group(members, rank, None)
+            cpu_groups[kind] = groups[kind] if on_cpu else _own_group(members, rank, "gloo")
+        channels = _channels(degrees.groups("PP", world_size), rank, on_cpu) if degrees.pipeline > 1 else {}
+        at = degrees.coordinates(rank, world_size)
+        return cls(degrees, rank, at, ranks, groups, cpu_groups, channels)
+
+    def stage_rank(self, stage: int) -> int:
+        """Global rank of the process of this copy of the model that has a stage."""
+        return self.pipeline_ranks[stage % len(self.pipeline_ranks)]
+
+    @property
+    def pipeline_ranks(self) -> list[int]:
+        """Global ranks of the stages of this copy of the model, in the order of the stages."""
+        return self.ranks["PP"]  # a rank grows with each of its digits, so ascending is in order
+
+
+def _own_group(members: Iterable[Sequence[int]], rank: int, backend: str | None) -> Any:
+    """Make all groups of a kind, as torch demands of every process; the one that ``rank`` is in."""
+    made = [(ranks, dist.new_group(list(ranks), backend=backend)) for ranks in members]
+    return next(group for ranks, group in made if rank in ranks)
+
+
+def _channels(pipelines: Sequence[Sequence[int]], rank: int, on_cpu: bool) -> dict[tuple[int, int], Channel]:
+    found = {}
+    for ranks in pipelines:
+        for place, one in enumerate(ranks):
+            other = ranks[(place + 1) % len(ranks)]
+            for source, target in ((one, other), (other, one)):
+                if (source, target) in found:
+                    continue  # of two stages, each is the other's neighbour on both sides
+                headers = dist.new_group(sorted((source, target)), backend="gloo")
+                payload = headers if on_cpu else dist.new_group(sorted((source, target)))
+                found[source, target] = Channel(source, target, headers, payload)
+    return {pair: channel for pair, channel in found.items() if rank in pair}

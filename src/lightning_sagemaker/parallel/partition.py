@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deals the blocks of a model to pipeline stages, evenly by memory and time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from torch import nn
+
+from lightning_sagemaker.parallel.blocks import Blocks
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.trace import Trace
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Which stage has which blocks and parameters.
+
+    Attributes:
+        ends: For each stage, the number of blocks that it and the stages before it have.
+        stages: Name of each parameter -> the stages that use it, ascending; more than one if it is tied.
+        sizes: For each stage, the number of its parameters' elements.
+
+    """
+
+    ends: tuple[int, ...]
+    stages: Mapping[str, tuple[int, ...]]
+    sizes: tuple[int, ...]
+
+    def blocks_of(self, stage: int) -> range:
+        """Numbers of the blocks of a stage."""
+        return range(self.ends[stage - 1] if stage else 0, self.ends[stage])
+
+    def table(self, blocks: Blocks) -> str:
+        """A line for each stage."""
+        lines = []
+        for stage, size in enumerate(self.sizes):
+            own = self.blocks_of(stage)
+            lines.append(f"stage {stage}: {blocks.names[own[0]]} to {blocks.names[own[-1]]}, {size:,} parameters")
+        return "\n".join(lines)
+
+
+def make_partition(
+    root: nn.Module,
+    blocks: Blocks,
+    traced: Trace,
+    num_stages: int,
+    memory_weight: float,
+    ends: Sequence[int] | None = None,
+) -> Partition:
+    """Cut a model into stages.
+
+    The cost of a block is ``memory_weight`` times its share of the parameters plus ``1 - memory_weight`` times its share
+    of the time, for which the multiplications of its matrices stand: embeddings take memory and no time.
+
+    Args:
+        root: The module with all parameters.
+        blocks: Of it.
+        traced: Of it.
+        num_stages: Number of stages.
+        memory_weight: From 0 to 1.
+        ends: Number of blocks up to the end of each stage; default: even costs.
+
+    Raises:
+        ParallelConfigError: If there are fewer blocks than stages, or something passes by the blocks across a cut.
+
+    """
+    if num_stages > len(blocks):
+        raise ParallelConfigError(
+            f"{num_stages} pipeline stages were asked for, but {blocks.name} has {len(blocks)} blocks. HINT: set partitions"
+            f" to at most {len(blocks)}."
+        )
+    parameters = dict(root.named_parameters(remove_duplicate=False))
+    if ends is None:
+        ends = balance(_costs(parameters, traced, blocks, memory_weight), num_stages)
+    for birth, use in traced.crossings:
+        cut = next((end for end in ends[:-1] if birth < end <= use), None)
+        if cut is not None:
+            raise ParallelConfigError(
+                f"the model uses a value from before {blocks.names[cut - 1]} after it, and not through the blocks, so it"
+                f" cannot be cut there. HINT: cut elsewhere, or return the value from each block."
+            )
+    stage_of = [stage for stage, end in enumerate(ends) for _ in range(end - (ends[stage - 1] if stage else 0))]
+    stages = {name: tuple(sorted({stage_of[one] for one in regions})) for name, regions in traced.regions.items()}
+    sizes = [0] * num_stages
+    seen: set[int] = set()
+    for name, parameter in parameters.items():
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            for stage in stages[name]:
+                sizes[stage] += parameter.numel()
+    return Partition(tuple(ends), stages, tuple(sizes))
+
+
+def _costs(parameters: Mapping[str, nn.Parameter], traced: Trace, blocks: Blocks, memory_weight: float) -> list[float]:
+    memory, time = [0.0] * len(blocks), [0.0] * len(blocks)
+    inside = {id(parameter) for parameter in blocks.modules[0].parameters()}
+    seen: set[int] = set()
+    for name, parameter in parameters.items():
+        if id(parameter) in seen:
+            continue
+        seen.add(id(parameter))
+        for region in traced.regions[name]:
+            memory[region] += parameter.numel()
+            if parameter.dim() > 1 and (region or id(parameter) in inside):  # before the blocks, they are looked up
+                time[region] += parameter.numel()
+    totals = sum(memory) or 1.0, sum(time) or 1.0
+    return [
+        memory_weight * m / totals[0] + (1 - memory_weight) * t / totals[1] for m, t in zip(memory, time, strict=True)
+    ]
+
+
+def balance(costs: Sequence[float], num_stages: int) -> tuple[int, ...]:
+    """Cut a row of costs into ``num_stages`` parts, none empty, so that the dearest is as cheap as possible.
+
+    By dynamic programming over (number of blocks, number of stages).
+
+    Returns:
+        For each part, the number of blocks up to its end.
+
+    """
+    sums = [0.0, *accumulate(costs)]
+    count = len(costs)
+    ends = range(1, count + 1)
+    best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {(end, 1): (sums[end], (end,)) for end in ends}
+    for parts in range(2, num_stages + 1):
+        for end in range(parts, count + 1):
+            best[end, parts] = min(
+                (max(best[cut, parts - 1][0], sums[end] - sums[cut]), (*best[cut, parts - 1][1], end))
+                for cut in range(parts - 1, end)
+            )
+    return best[count, num_stages][1]

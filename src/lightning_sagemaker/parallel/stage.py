@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the user's code as one stage of a pipeline.
+
+Before its own blocks, a stage runs the code on values that do not matter: what needs a parameter of another stage gives NaN
+of the right shape, blocks of other stages are passed by, and the one before its first block returns what was received.
+After its last own block the code is left.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from lightning_sagemaker.parallel.blocks import Blocks
+from lightning_sagemaker.parallel.partition import Partition
+from lightning_sagemaker.parallel.trace import TensorNumber, Trace
+
+
+class PipelineError(RuntimeError):
+    """The user's code cannot run in a pipeline, or another stage failed. Says what to do."""
+
+
+class _Left(BaseException):
+    """The last own block has returned; a BaseException, so that the user's code does not catch it."""
+
+
+@dataclass
+class _Visit:
+    """One microbatch's visit to one stage."""
+
+    first: int
+    end: int
+    last_of_all: bool
+    received: list[Tensor] | None
+    absent: _Absent | None
+    next_block: int = 0
+    sent: list[Tensor] = field(default_factory=list)
+
+
+class Stages:
+    """The stages of this process.
+
+    Args:
+        root: The module with all parameters; those of other stages are freed.
+        blocks: Of it.
+        traced: Of it.
+        partition: Of it.
+        own: Numbers of the stages of this process.
+        device: Where they compute.
+
+    """
+
+    def __init__(
+        self,
+        root: nn.Module,
+        blocks: Blocks,
+        traced: Trace,
+        partition: Partition,
+        own: tuple[int, ...],
+        device: torch.device,
+    ) -> None:
+        self._blocks, self._traced, self._partition, self._own = blocks, traced, partition, own
+        self._shapes: dict[int, Tensor] = {}
+        self._visit: _Visit | None = None
+        for name, parameter in root.named_parameters():
+            if set(partition.stages[name]) & set(own):
+                parameter.data = parameter.data.to(device)
+            else:
+                self._shapes[id(parameter)] = torch.empty_like(parameter, device="meta", requires_grad=False)
+                parameter.data = parameter.data.new_empty(0, device=device)
+        for module in root.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = buffer.to(device)
+            if any(id(parameter) in self._shapes for parameter in module.parameters(recurse=False)):
+                module.register_forward_pre_hook(self._check_call)
+        for index, block in enumerate(blocks.modules):
+            block.forward = functools.partial(self._run_block, index, block.forward)
+
+        self.parameters = [parameter for parameter in root.parameters() if not self.is_absent(parameter)]
+
+    def is_absent(self, parameter: nn.Parameter) -> bool:
+        """Whether a parameter belongs to stages of other processes only."""
+        return id(parameter) in self._shapes
+
+    def run(
+        self, stage: int, step: Callable[[], Any], received: list[Tensor] | None
+    ) -> tuple[Any, list[Tensor] | None]:
+        """Run ``step`` as one stage.
+
+        Args:
+            stage: Its number.
+            step: The user's code for one microbatch.
+            received: Tensors of the output of the block before; None for the first stage.
+
+        Returns:
+            What ``step`` returned and None, for the last stage; None and the tensors to send, for the others.
+
+        Raises:
+            PipelineError: If the code calls the blocks in another way than one after the other, once.
+
+        """
+        own = self._partition.blocks_of(stage)
+        is_last = own.stop == len(self._blocks)
+        absent = None if received is None else _Absent(self._shapes)
+        visit = self._visit = _Visit(own.start, own.stop, is_last, received, absent)
+        try:
+            if absent is not None:
+                absent.__enter__()  # type: ignore[no-untyped-call]
+            result = step()
+        except _Left:
+            return None, visit.sent
+        finally:
+            self._visit = None
+            if visit.absent is not None:
+                visit.absent.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        if visit.next_block < len(self._blocks):
+            raise PipelineError(
+                f"the step returned after {visit.next_block} of {len(self._blocks)} blocks. HINT: the step must call the"
+                " whole model once."
+            )
+        return result, None
+
+    def _check_call(self, module: nn.Module, _: Any) -> None:
+        """A module without its parameters may be called on the way to the own blocks only."""
+        if self._visit is None:
+            raise _outside(type(module).__name__)
+        if self._visit.absent is None:
+            raise PipelineError(
+                f"{type(module).__name__}, which belongs to another pipeline stage, was called after this stage's blocks."
+                " HINT: a model that is cut into partitions can be called once in a step, and what comes after its blocks"
+                " must not call what comes before them."
+            )
+
+    def _run_block(self, index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        visit = self._visit
+        if visit is None:
+            raise _outside(self._blocks.names[index])
+        if index != visit.next_block:
+            raise PipelineError(
+                f"{self._blocks.names[index]} was called where block {visit.next_block} of {len(self._blocks)} was expected."
+                " HINT: a model that is cut into partitions can be called once in a step."
+            )
+        visit.next_block += 1
+        if index < visit.first:
+            return self._pass_by(index, visit)
+        output = forward(*args, **kwargs)
+        if visit.next_block == visit.end and not visit.last_of_all:
+            visit.sent = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+            raise _Left
+        return output
+
+    def _pass_by(self, index: int, visit: _Visit) -> Any:
+        assert visit.received is not None
+        tensors = visit.received
+        if index + 1 < visit.first:
+            tensors = [_nothing(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
+        elif visit.absent is not None:
+            visit.absent.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            visit.absent = None
+        numbers = iter(tensors)
+        return pytree.tree_map(
+            lambda leaf: next(numbers) if _is_number(leaf) else leaf, self._traced.outputs[index], is_leaf=_is_number
+        )
+
+
+def _outside(name: str) -> PipelineError:
+    return PipelineError(
+        f"{name} was called outside a step. HINT: a model that is cut into partitions can only be called in training_step,"
+        " validation_step, test_step and predict_step, or in a function with @smp.step."
+    )
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, TensorNumber)
+
+
+class _Absent(TorchFunctionMode):
+    """Functions of parameters that this process does not have give NaN of the right shape."""
+
+    def __init__(self, shapes: dict[int, Tensor]) -> None:
+        super().__init__()
+        self._shapes = shapes
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        leaves = pytree.arg_tree_leaves(*args, **kwargs)
+        absent = [leaf for leaf in leaves if id(leaf) in self._shapes]
+        if not absent:
+            return func(*args, **kwargs)
+        device = absent[0].device
+        args, kwargs = pytree.tree_map_only(Tensor, self._shape_of, (args, kwargs))
+        result = func(*args, **kwargs)
+        return pytree.tree_map_only(Tensor, lambda tensor: _nothing(tensor.shape, tensor.dtype, device), result)
+
+    def _shape_of(self, tensor: Tensor) -> Tensor:
+        return self._shapes.get(id(tensor), tensor.detach().to("meta"))
+
+
+def _nothing(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """NaN, so that what uses it by mistake is noticed; zeros where there is no NaN."""
+    return torch.full(shape, float("nan") if dtype.is_floating_point else 0, dtype=dtype, device=device)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a step on shapes only, up to its last block, to learn which part of the model uses which parameter.
+
+The forward pass is cut into *regions*: region 0 is all before the first block and that block, region i what lies between
+blocks i - 1 and i and block i itself, the last region also all that follows the last block. A stage of blocks i to j runs
+the user's code of all regions up to j, but needs the parameters of regions i to j only.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from lightning_sagemaker.parallel.blocks import Blocks
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
+
+_BIRTH = "_region_of_birth"
+"""Attribute of a tensor: the region from which on it exists. Tensors without it depend on no parameter."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What was learned.
+
+    Attributes:
+        regions: Name of each parameter -> the regions that use it, ascending; tied names have the same entry.
+        outputs: For each block, the structure of its output: tensors are replaced by their numbers.
+        crossings: Pairs (birth, use) of regions, where a tensor that depends on parameters does not pass through the
+            blocks between them.
+
+    """
+
+    regions: Mapping[str, tuple[int, ...]]
+    outputs: tuple[Any, ...]
+    crossings: tuple[tuple[int, int], ...]
+
+
+class _Enough(BaseException):
+    """The last block has returned; a BaseException, so that the user's code does not catch it."""
+
+
+def trace(root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: Any) -> Trace:
+    """Run ``step(batch)`` on shapes until the last block has returned.
+
+    Args:
+        root: The module with all parameters.
+        blocks: Of it.
+        step: The user's code for one microbatch.
+        batch: A microbatch.
+
+    Raises:
+        ParallelConfigError: If the code cannot be run on shapes, or calls the blocks in another way than one after the
+            other.
+
+    """
+    tracer = _Tracer(root, blocks)
+    forwards = [block.forward for block in blocks.modules]
+    for index, block in enumerate(blocks.modules):
+        block.forward = tracer.traced(index, forwards[index])
+    handle = nn.modules.module.register_module_forward_pre_hook(tracer.called)
+    try:
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with torch.random.fork_rng(devices=[]), fake, tracer, torch.no_grad():
+            step(pytree.tree_map_only(Tensor, lambda tensor: fake.from_tensor(tensor.cpu()), batch))
+    except _Enough:
+        pass
+    except ParallelConfigError:
+        raise
+    except Exception as error:
+        raise ParallelConfigError(
+            f"the step of {type(root).__name__} could not be run on shapes before its last block, {blocks.names[-1]}"
+            f" ({type(error).__name__}: {error}). HINT: what comes before the blocks must not depend on the values of"
+            " tensors."
+        ) from error
+    finally:
+        handle.remove()
+        for block in blocks.modules:
+            del block.forward
+    if tracer.region < len(blocks):
+        raise ParallelConfigError(
+            f"the step of {type(root).__name__} returned after {tracer.region} of the {len(blocks)} blocks in"
+            f" {blocks.name}. HINT: the step must call the whole model once."
+        )
+    return tracer.result()
+
+
+class _Tracer(TorchFunctionMode):
+    """Notes the region of each use of a parameter, and which tensors depend on parameters of which region."""
+
+    def __init__(self, root: nn.Module, blocks: Blocks) -> None:
+        super().__init__()
+        self._root, self._blocks = root, blocks
+        self._parameters = {id(parameter) for parameter in root.parameters()}
+        self._uses: dict[int, set[int]] = defaultdict(set)
+        self._calls: set[int] = set()
+        self._crossings: set[tuple[int, int]] = set()
+        self._outputs: list[Any] = []
+        self.region = 0
+
+    def traced(self, index: int, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """``forward`` of a block, counted."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if index != self.region:
+                names = self._blocks.names
+                raise ParallelConfigError(
+                    f"{names[index]} was called where {names[self.region]} was expected. HINT: a model that is cut into"
+                    " partitions must call its blocks once, one after the other."
+                )
+            output = forward(*args, **kwargs)
+            self.region += 1
+            leaves, _ = pytree.tree_flatten(output)
+            for leaf in leaves:
+                if isinstance(leaf, Tensor):
+                    setattr(leaf, _BIRTH, self.region)
+            count = iter(range(len(leaves)))
+            self._outputs.append(pytree.tree_map_only(Tensor, lambda _: TensorNumber(next(count)), output))
+            if self.region == len(self._blocks):
+                raise _Enough
+            return output
+
+        return run
+
+    def called(self, module: nn.Module, _: Any) -> None:
+        """A module is about to run."""
+        self._calls.add(id(module))
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        births = [self._birth(leaf) for leaf in pytree.arg_tree_leaves(*args, **(kwargs or {}))]
+        known = [birth for birth in births if birth is not None]
+        if known:
+            oldest = min(known)
+            tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, FakeTensor)]
+            if tensors and oldest < self.region:
+                self._crossings.add((oldest, self.region))
+            for tensor in tensors:
+                setattr(tensor, _BIRTH, oldest)
+        return result
+
+    def _birth(self, leaf: Any) -> int | None:
+        if id(leaf) in self._parameters:
+            self._uses[id(leaf)].add(self.region)
+            return self.region
+        return getattr(leaf, _BIRTH, None) if isinstance(leaf, FakeTensor) else None
+
+    def result(self) -> Trace:
+        last = len(self._blocks) - 1
+        inside = {id(module): index for index, block in enumerate(self._blocks.modules) for module in block.modules()}
+        regions: dict[str, tuple[int, ...]] = {}
+        for owner in self._root.modules():
+            if id(owner) not in self._calls:  # it is part of a block, or of what follows the last one
+                for parameter in owner.parameters(recurse=False):
+                    self._uses[id(parameter)].add(inside.get(id(owner), last))
+        for name, parameter in self._root.named_parameters(remove_duplicate=False):
+            regions[name] = tuple(sorted(self._uses[id(parameter)])) or (last,)
+        return Trace(regions, tuple(self._outputs), tuple(sorted(self._crossings)))
+
+
+@dataclass(frozen=True)
+class TensorNumber:
+    """Stands for a tensor in the structure of a block's output."""
+
+    number: int

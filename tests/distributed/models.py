@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small models of the kinds that are cut into stages, without dropout, and a batch for each."""
+
+import torch
+import transformers
+from torch import nn
+
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 100,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+GPT2 = {"n_embd": 32, "n_layer": 4, "n_head": 2, "vocab_size": 100, "bos_token_id": 1, "eos_token_id": 1}
+GPT2_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+DISTILBERT = {"dim": 32, "n_layers": 4, "n_heads": 2, "hidden_dim": 64, "vocab_size": 100}
+DISTILBERT_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
+LLAMA = {name: SIZES[name] for name in list(SIZES)[:5]}
+
+
+class Blocks(nn.Module):
+    """A plain module: embedding, blocks in a Sequential, head."""
+
+    def __init__(self, tied: bool = False) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, 32)
+        self.blocks = nn.Sequential(*(nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.Tanh()) for _ in range(5)))
+        self.head = nn.Linear(32, 100, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, input_ids, attention_mask, labels):
+        hidden = self.blocks(self.embedding(input_ids)) * attention_mask[..., None]
+        logits = self.head(hidden.mean(1))
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+MODELS = {
+    "bert": lambda: transformers.BertForSequenceClassification(transformers.BertConfig(**SIZES)),
+    "bert-mlm": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)),  # its head is tied
+    "roberta": lambda: transformers.RobertaForSequenceClassification(transformers.RobertaConfig(**SIZES)),
+    "distilbert": lambda: transformers.DistilBertForSequenceClassification(
+        transformers.DistilBertConfig(**DISTILBERT, **DISTILBERT_DROPOUT)
+    ),
+    "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2, **GPT2_DROPOUT)),
+    "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)),
+    "plain": Blocks,
+    "plain-tied": lambda: Blocks(tied=True),
+}
+TOKEN_LABELS = ("bert-mlm", "gpt2", "llama")
+
+
+def make_model(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return MODELS[name]()
+
+
+def make_batch(name: str, samples: int = 8, length: int = 12, seed: int = 1) -> dict[str, torch.Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    ids = torch.randint(5, 100, (samples, length), generator=random)
+    mask = torch.ones_like(ids)
+    mask[:, length - 3 :] = 0
+    labels = ids.clone() if name in TOKEN_LABELS else torch.randint(0, 2, (samples,), generator=random)
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model cut into stages computes what the whole one does; stages that fail do so together."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import read_ranks, torchrun
+from tests.distributed.models import MODELS
+
+WORKER = Path(__file__).with_name("pipeline_worker.py")
+LAYOUTS = {
+    2: ["interleaved/1", "interleaved/2", "simple/1", "zero_bubble/1"],
+    4: ["interleaved/1", "simple/1", "zero_bubble/1"],
+}
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory):
+    results = {}
+    for processes in LAYOUTS:
+        folder = tmp_path_factory.mktemp(f"pipeline-{processes}")
+        torchrun(WORKER, folder, processes=processes)
+        results[processes] = read_ranks(folder)
+    return results
+
+
+@pytest.mark.parametrize("processes", LAYOUTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_gradients_and_logits_equal_those_of_the_whole_model(launched, processes, name):
+    for rank in launched[processes]:
+        for layout in LAYOUTS[processes]:
+            found = rank["equality"][f"{name}/{layout}"]
+            assert abs(found["loss"]) < 1e-5
+            assert abs(found["longer"]) < 1e-5
+            assert found["gradient"] < 1e-5
+            assert found["logits"] < 1e-5
+
+
+def test_each_stage_holds_less_with_more_stages(launched):
+    for name in ("bert", "roberta", "plain"):
+        two = launched[2][0]["equality"][f"{name}/interleaved/1"]["sizes"]
+        four = launched[4][0]["equality"][f"{name}/interleaved/1"]["sizes"]
+        assert len(two) == 2
+        assert len(four) == 4
+        assert max(four) <= max(two) < 0.75 * sum(two)
+        assert sorted(four)[2] < min(two)
+        assert sum(two) == sum(four)
+
+
+@pytest.mark.parametrize("processes", LAYOUTS)
+@pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble"])
+def test_a_failing_stage_fails_on_all_ranks_and_the_next_step_works(launched, processes, schedule):
+    ranks = [rank["failures"] for rank in launched[processes]]
+    last = f"pipeline stage {processes - 1} (rank {processes - 1}) failed: ZeroDivisionError"
+    for number, found in enumerate(ranks):
+        assert found[f"{schedule}/good"] is None
+        own = "ZeroDivisionError" if number == processes - 1 else f"PipelineError: {last}"
+        assert found[f"{schedule}/after"].startswith(own)
+        assert "ZeroDivisionError" in found[f"{schedule}/before"]
+        assert "can be called once in a step" in found[f"{schedule}/twice"]
+        assert "HINT" in found[f"{schedule}/never"]
+        assert "outside a step" in found["outside"]
+
+
+def test_what_cannot_be_cut_is_refused(launched):
+    found = launched[2][0]["refusals"]
+    assert "ALBERT has one block that all layers share" in found["albert"]
+    assert "not through the blocks" in found["t5"]
+    assert "set partitions to at most 4" in found["too few blocks"]
+    assert "must not depend on the values" in found["values"]
+    assert "returned after 0 of the 4 blocks" in found["no call"]
+    assert "8 samples, which 3 microbatches do not divide" in found["microbatches"]
+    assert all("HINT" in message for message in found.values())
