@@ -47,7 +47,10 @@ if TYPE_CHECKING:
     from lightning.fabric.plugins.environments.lightning import find_free_network_port
     from lightning.fabric.strategies import STRATEGY_REGISTRY
     from lightning.fabric.strategies import DDPStrategy as FabricDDPStrategy
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+    from lightning.pytorch.plugins.precision import Precision
     from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+    from lightning.pytorch.trainer.states import TrainerFn
     from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
     rank_zero_only: Any  # a function with an attribute `rank`
@@ -72,6 +75,9 @@ else:
     (find_free_network_port,) = _get(f"{_fabric}.plugins.environments.lightning", "find_free_network_port")
     STRATEGY_REGISTRY, FabricDDPStrategy = _get(f"{_fabric}.strategies", "STRATEGY_REGISTRY", "DDPStrategy")
     (rank_zero_only,) = _get(f"{_fabric}.utilities.rank_zero", "rank_zero_only")
+    (MisconfigurationException,) = _get(f"{_fabric}.utilities.exceptions", "MisconfigurationException")
+    (Precision,) = _get(f"{_pytorch}.plugins.precision", "Precision")
+    (TrainerFn,) = _get(f"{_pytorch}.trainer.states", "TrainerFn")
     DDPStrategy, StrategyRegistry = _get(f"{_pytorch}.strategies", "DDPStrategy", "StrategyRegistry")
     rank_zero_info, rank_zero_warn = _get(f"{_pytorch}.utilities.rank_zero", "rank_zero_info", "rank_zero_warn")
 
@@ -83,8 +89,11 @@ __all__ = [
     "FabricDDPStrategy",
     "LightningEnvironment",
     "MPIEnvironment",
+    "MisconfigurationException",
+    "Precision",
     "StrategyRegistry",
     "TorchElasticEnvironment",
+    "TrainerFn",
     "find_free_network_port",
     "rank_zero_info",
     "rank_zero_only",

@@ -13,29 +13,31 @@ from lightning_sagemaker.rank import announce_rank
 
 class _Entry(NamedTuple):
     name: str
-    trainer: str  # a name in strategies/smddp.py
-    fabric: str  # a name in strategies/fabric.py
+    trainer: str  # module in strategies/, and a name in it
+    fabric: str
     description: str
     arguments: dict[str, Any]
 
 
 _SMDDP = "Data parallel with SageMaker's all-reduce library, or the open shim where that is absent"
+_SMP = "Model parallel as SageMaker's mp_parameters say: the layers of a model on several processes"
 _FIND_UNUSED = "find_unused_parameters"
 
 STRATEGIES = (
     _Entry(
         "sagemaker",
-        "sagemaker_strategy",
-        "fabric_sagemaker_strategy",
+        "smddp.sagemaker_strategy",
+        "fabric.fabric_sagemaker_strategy",
         "What the SageMaker job asked for and this machine can do",
         {},
     ),
-    _Entry("smddp", "SMDDPStrategy", "FabricSMDDPStrategy", _SMDDP, {}),
+    _Entry("smddp", "smddp.SMDDPStrategy", "fabric.FabricSMDDPStrategy", _SMDDP, {}),
+    _Entry("smp", "model_parallel.SMPStrategy", "fabric.fabric_smp_strategy", _SMP, {}),
     *(
         _Entry(
             f"smddp_{_FIND_UNUSED}_{str(value).lower()}",
-            "SMDDPStrategy",
-            "FabricSMDDPStrategy",
+            "smddp.SMDDPStrategy",
+            "fabric.FabricSMDDPStrategy",
             f"`smddp` with `{_FIND_UNUSED}={value}`",
             {_FIND_UNUSED: value},
         )
@@ -50,16 +52,17 @@ def register() -> None:
 
     ending.register()
     for entry in STRATEGIES:
-        for registry, module, name in (
-            (_lightning.StrategyRegistry, "smddp", entry.trainer),
-            (_lightning.STRATEGY_REGISTRY, "fabric", entry.fabric),
+        for registry, home in (
+            (_lightning.StrategyRegistry, entry.trainer),
+            (_lightning.STRATEGY_REGISTRY, entry.fabric),
         ):
-            registry.register(entry.name, _factory(module, name), entry.description, override=True, **entry.arguments)
+            registry.register(entry.name, _factory(home), entry.description, override=True, **entry.arguments)
     announce_rank()
 
 
-def _factory(module: str, name: str) -> Callable[..., Any]:
+def _factory(home: str) -> Callable[..., Any]:
     """Makes the strategy when it is asked for, and loads it only then: registering happens in the midst of imports."""
+    module, name = home.split(".")
 
     def build(**kwargs: Any) -> Any:
         return getattr(import_module(f"lightning_sagemaker.strategies.{module}"), name)(**kwargs)

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from lightning_sagemaker.parallel.exchange import Exchange, Tag
 from lightning_sagemaker.parallel.groups import ParallelGroups
@@ -41,13 +43,14 @@ class PipelineEngine:
     """
 
     def __init__(self, stages: Stages, partition: Partition, groups: ParallelGroups, device: torch.device) -> None:
-        self._stages, self._groups = stages, groups
+        self._stages, self._groups, self._device = stages, groups, device
         self._num_stages = len(partition.ends)
         self._exchange = Exchange(groups.channels, groups.rank, device)
         self._plans: dict[str, Plan] = {}
         self._held: dict[tuple[int, int], _Held] = {}
         self._split: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._received: set[Tag] = set()
+        self._outputs: list[Any] = []
 
     @property
     def has_last_stage(self) -> bool:
@@ -85,6 +88,7 @@ class PipelineEngine:
             Exception: Whatever the user's code raised here.
 
         """
+        self._outputs = [None] * len(microbatches)
         schedule = "_only_forward" if loss_of is None else self._groups.degrees.schedule
         results: list[Any] = [None] * len(microbatches)
         failure: BaseException | None = None
@@ -103,6 +107,32 @@ class PipelineEngine:
         if failure is not None:
             raise failure
         return results
+
+    @torch.no_grad()
+    def run_everywhere(self, step: Callable[[Any], Any], microbatches: Sequence[Any]) -> list[Any]:
+        """Run a step without backward passes so that all of its effects are on all processes. Collective.
+
+        The last stage computes; what the model returned goes to the other processes, where ``step`` is run again with it.
+
+        Args:
+            step: The user's code for one microbatch.
+            microbatches: Its arguments.
+
+        Returns:
+            What ``step`` returned for each microbatch.
+
+        """
+        results = self.run(step, microbatches)
+        outputs = share_results(self._outputs, self._groups)
+        self._outputs = []
+        if self.has_last_stage:
+            return results
+        outputs = pytree.tree_map_only(Tensor, self._to_device, outputs)
+        pairs = zip(microbatches, outputs, strict=True)
+        return [self._stages.replay(functools.partial(step, part), output) for part, output in pairs]
+
+    def _to_device(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._device)
 
     def _compute(
         self,
@@ -124,6 +154,9 @@ class PipelineEngine:
         stage, number = action.stage, action.microbatch
         received = self._receive(stage - 1, Tag(_ACTIVATIONS, stage, number)) if stage else None
         result, outputs = self._stages.run(stage, step, received)
+        output = self._stages.take_output()
+        if loss_of is None:  # in training it would keep what the backward pass frees
+            self._outputs[number] = output
         if outputs is not None:
             self._send(stage + 1, Tag(_ACTIVATIONS, stage + 1, number), outputs)
         elif loss_of is not None:
@@ -204,9 +237,12 @@ class PipelineEngine:
 
 def share_results(results: list[Any], groups: ParallelGroups) -> list[Any]:
     """The last stage's results on all processes of the pipeline. Collective over it."""
-    box = [results]
-    dist.broadcast_object_list(box, groups.pipeline_ranks[-1], groups.cpu_groups["PP"])
-    return box[0]
+    source = groups.pipeline_ranks[-1]
+    box = [
+        pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), results) if groups.rank == source else None
+    ]
+    dist.broadcast_object_list(box, source, groups.cpu_groups["PP"])
+    return box[0]  # type: ignore[return-value]
 
 
 class SharedParameters:

@@ -69,22 +69,39 @@ class Stages:
         self._blocks, self._traced, self._partition, self._own = blocks, traced, partition, own
         self._shapes: dict[int, Tensor] = {}
         self._visit: _Visit | None = None
+        self._replayed: list[Any] = []
+        self._output: Any = None
         for name, parameter in root.named_parameters():
-            if set(partition.stages[name]) & set(own):
-                parameter.data = parameter.data.to(device)
-            else:
+            if not set(partition.stages[name]) & set(own):
                 self._shapes[id(parameter)] = torch.empty_like(parameter, device="meta", requires_grad=False)
-                parameter.data = parameter.data.new_empty(0, device=device)
+                parameter.data = parameter.data.new_empty(0)
+                parameter.grad = None
+        root.to(device)
+        self._hooks: list[Any] = []
+        self._replaced: list[nn.Module] = []
         for module in root.modules():
-            for name, buffer in module._buffers.items():
-                if buffer is not None:
-                    module._buffers[name] = buffer.to(device)
             if any(id(parameter) in self._shapes for parameter in module.parameters(recurse=False)):
-                module.register_forward_pre_hook(self._check_call)
+                self._hooks.append(module.register_forward_pre_hook(self._check_call))
+        if traced.outer is not None:
+            self._replace(root.get_submodule(traced.outer), self._run_outer)
         for index, block in enumerate(blocks.modules):
-            block.forward = functools.partial(self._run_block, index, block.forward)
-
+            self._replace(block, functools.partial(self._run_block, index))
         self.parameters = [parameter for parameter in root.parameters() if not self.is_absent(parameter)]
+
+    def _replace(self, module: nn.Module, run: Callable[..., Any]) -> None:
+        module.forward = functools.partial(run, module.forward)
+        self._replaced.append(module)
+
+    def remove(self) -> None:
+        """Let the module be called as before; absent parameters stay so."""
+        for hook in self._hooks:
+            hook.remove()
+        for module in self._replaced:
+            del module.forward
+
+    def shape(self, tensor: Tensor) -> torch.Size:
+        """Of a parameter, absent or not, or a buffer."""
+        return self._shapes.get(id(tensor), tensor).shape
 
     def is_absent(self, parameter: nn.Parameter) -> bool:
         """Whether a parameter belongs to stages of other processes only."""
@@ -128,8 +145,29 @@ class Stages:
             )
         return result, None
 
+    def replay(self, step: Callable[[], Any], output: Any) -> Any:
+        """Run ``step`` once more, where the call of the model returns ``output``; what ``step`` returned."""
+        self._replayed.append(output)
+        try:
+            return step()
+        finally:
+            self._replayed.clear()
+
+    def _run_outer(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._replayed:
+            return self._replayed[0]
+        self._output = forward(*args, **kwargs)
+        return self._output
+
+    def take_output(self) -> Any:
+        """What the model's call returned in the last run, if that was the last stage's."""
+        output, self._output = self._output, None
+        return output
+
     def _check_call(self, module: nn.Module, _: Any) -> None:
         """A module without its parameters may be called on the way to the own blocks only."""
+        if self._replayed:
+            return
         if self._visit is None:
             raise _outside(type(module).__name__)
         if self._visit.absent is None:

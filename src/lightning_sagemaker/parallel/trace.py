@@ -33,6 +33,7 @@ class Trace:
     Attributes:
         regions: Name of each parameter -> the regions that use it, ascending; tied names have the same entry.
         outputs: For each block, the structure of its output: tensors are replaced by their numbers.
+        outer: Name of the outermost module within whose call the blocks are called; None if the step calls them itself.
         crossings: Pairs (birth, use) of regions, where a tensor that depends on parameters does not pass through the
             blocks between them.
 
@@ -40,6 +41,7 @@ class Trace:
 
     regions: Mapping[str, tuple[int, ...]]
     outputs: tuple[Any, ...]
+    outer: str | None
     crossings: tuple[tuple[int, int], ...]
 
 
@@ -65,7 +67,10 @@ def trace(root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: An
     forwards = [block.forward for block in blocks.modules]
     for index, block in enumerate(blocks.modules):
         block.forward = tracer.traced(index, forwards[index])
-    handle = nn.modules.module.register_module_forward_pre_hook(tracer.called)
+    handles = [
+        nn.modules.module.register_module_forward_pre_hook(tracer.called),
+        nn.modules.module.register_module_forward_hook(tracer.returned, always_call=True),
+    ]
     try:
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with torch.random.fork_rng(devices=[]), fake, tracer, torch.no_grad():
@@ -81,7 +86,8 @@ def trace(root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: An
             " tensors."
         ) from error
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
         for block in blocks.modules:
             del block.forward
     if tracer.region < len(blocks):
@@ -103,6 +109,8 @@ class _Tracer(TorchFunctionMode):
         self._calls: set[int] = set()
         self._crossings: set[tuple[int, int]] = set()
         self._outputs: list[Any] = []
+        self._stack: list[nn.Module] = []
+        self._outer: nn.Module | None = None
         self.region = 0
 
     def traced(self, index: int, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,6 +123,8 @@ class _Tracer(TorchFunctionMode):
                     f"{names[index]} was called where {names[self.region]} was expected. HINT: a model that is cut into"
                     " partitions must call its blocks once, one after the other."
                 )
+            if index == 0 and self._stack[0] is not self._blocks.modules[0]:
+                self._outer = self._stack[0]
             output = forward(*args, **kwargs)
             self.region += 1
             leaves, _ = pytree.tree_flatten(output)
@@ -132,6 +142,11 @@ class _Tracer(TorchFunctionMode):
     def called(self, module: nn.Module, _: Any) -> None:
         """A module is about to run."""
         self._calls.add(id(module))
+        self._stack.append(module)
+
+    def returned(self, *_: Any) -> None:
+        """It has run."""
+        self._stack.pop()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -164,7 +179,8 @@ class _Tracer(TorchFunctionMode):
                     self._uses[id(parameter)].add(inside.get(id(owner), last))
         for name, parameter in self._root.named_parameters(remove_duplicate=False):
             regions[name] = tuple(sorted(self._uses[id(parameter)])) or (last,)
-        return Trace(regions, tuple(self._outputs), tuple(sorted(self._crossings)))
+        outer = next((name for name, module in self._root.named_modules() if module is self._outer), None)
+        return Trace(regions, tuple(self._outputs), outer, tuple(sorted(self._crossings)))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_sagemaker._lightning import FabricDDPStrategy
+from lightning_sagemaker.job import SageMakerJobError
 from lightning_sagemaker.strategies.backend import ReducesBySMDDP
 from lightning_sagemaker.strategies.choice import build_for_job
 from lightning_sagemaker.strategies.job_aware import JobAware
@@ -44,4 +45,18 @@ def fabric_sagemaker_strategy(**kwargs: Any) -> FabricDDPStrategy:
         **kwargs: Those of ``lightning.fabric.strategies.DDPStrategy``.
 
     """
-    return build_for_job(FabricSMDDPStrategy, FabricSageMakerDDPStrategy, **kwargs)
+    return build_for_job(FabricSMDDPStrategy, FabricSageMakerDDPStrategy, fabric_smp_strategy, **kwargs)
+
+
+def fabric_smp_strategy(**kwargs: Any) -> FabricDDPStrategy:
+    """Refuses: a loop that calls the model and then ``fabric.backward`` leaves no room for a pipeline.
+
+    Raises:
+        SageMakerJobError: Always.
+
+    """
+    raise SageMakerJobError(
+        "Fabric(strategy='smp') was asked for, but a pipeline runs backward passes between forward passes, which a loop of"
+        " model(...) and fabric.backward(...) cannot. HINT: use Trainer(strategy='smp'), or choose strategy='smddp' to"
+        " train data parallel in spite of the job's mp_parameters."
+    )

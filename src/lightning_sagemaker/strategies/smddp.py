@@ -73,4 +73,6 @@ def sagemaker_strategy(**kwargs: Any) -> DDPStrategy:
         **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``.
 
     """
-    return build_for_job(SMDDPStrategy, SageMakerDDPStrategy, **kwargs)
+    from lightning_sagemaker.strategies.model_parallel import SMPStrategy  # loads what few jobs need
+
+    return build_for_job(SMDDPStrategy, SageMakerDDPStrategy, SMPStrategy, **kwargs)

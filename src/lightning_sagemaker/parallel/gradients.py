@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of replicas and stages: their mean, and the norm of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+_BUCKET = 25 * 2**20
+"""Bytes that are reduced at once, as in ``DistributedDataParallel``."""
+
+
+@torch.no_grad()
+def average(parameters: Sequence[nn.Parameter], group: Any) -> None:
+    """The mean of the gradients over the replicas of a stage. Collective over ``group``.
+
+    A parameter without a gradient on every replica stays without; where only some have one, the others count as zero.
+
+    Args:
+        parameters: In the same order on all replicas.
+        group: Of the processes that hold these parameters.
+
+    """
+    size = dist.get_world_size(group)
+    if size == 1 or not parameters:
+        return
+    present = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
+    present = present.to(parameters[0].device)
+    dist.all_reduce(present, dist.ReduceOp.MAX, group)
+    gradients = []
+    for parameter, has in zip(parameters, present.tolist(), strict=True):
+        if has:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
+    for bucket in _buckets(gradients):
+        flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+        flat /= size  # before the sum, as DistributedDataParallel does
+        dist.all_reduce(flat, group=group)
+        parts = torch.split(flat, [gradient.numel() for gradient in bucket])
+        for gradient, part in zip(bucket, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+
+def _buckets(gradients: Iterable[Tensor]) -> Iterable[list[Tensor]]:
+    bucket: list[Tensor] = []
+    for gradient in gradients:
+        full = sum(one.nbytes for one in bucket) + gradient.nbytes > _BUCKET
+        if bucket and (full or gradient.dtype != bucket[0].dtype):
+            yield bucket
+            bucket = []
+        bucket.append(gradient)
+    if bucket:
+        yield bucket
+
+
+@torch.no_grad()
+def clip_norm(
+    parameters: Iterable[nn.Parameter], counted: Iterable[nn.Parameter], max_norm: float, group: Any
+) -> Tensor:
+    """Scale gradients so that the norm over all stages is at most ``max_norm``. Collective over ``group``.
+
+    Args:
+        parameters: Of this process.
+        counted: Those of them whose norm no other process of the group counts.
+        max_norm: The highest norm.
+        group: Of the processes that share a copy of the model.
+
+    Returns:
+        The norm before.
+
+    """
+    own = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norms = [parameter.grad.float().norm() for parameter in counted if parameter.grad is not None]
+    device = own[0].device if own else torch.device("cpu")
+    square = torch.stack(norms).square().sum() if norms else torch.zeros((), device=device)
+    dist.all_reduce(square, group=group)
+    norm = square.sqrt()
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+    for gradient in own:
+        gradient.mul_(factor.to(gradient.dtype))
+    return norm

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A module that is cut into the stages of a pipeline, from the first step on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from lightning_sagemaker.parallel import gradients
+from lightning_sagemaker.parallel.blocks import Blocks, find_blocks
+from lightning_sagemaker.parallel.engine import PipelineEngine, SharedParameters
+from lightning_sagemaker.parallel.groups import ParallelGroups
+from lightning_sagemaker.parallel.partition import Partition, make_partition
+from lightning_sagemaker.parallel.stage import Stages
+from lightning_sagemaker.parallel.trace import trace
+
+_MEMORY_WEIGHT = {"memory": 0.8, "speed": 0.2}
+"""AWS's defaults (SDK documentation of ``memory_weight``)."""
+
+
+class PipelinedModel:
+    """A module of which each process keeps its stages. Collective: all processes of the job build it in the same step.
+
+    Args:
+        root: The module with all parameters, whole on this process.
+        groups: Of the job.
+        device: Where this process computes.
+        step: The user's code for one microbatch.
+        microbatch: Its argument.
+        stages_per_rank: Stages of each process.
+        ends: Number of blocks up to the end of each stage; default: even costs.
+
+    Attributes:
+        blocks: Of the module.
+        partition: Which stage has what.
+        stages: Of this process.
+        engine: Runs steps.
+        shared: Parameters of several stages.
+
+    Raises:
+        ParallelConfigError: If the module cannot be cut so; on all processes, before anything is changed.
+
+    """
+
+    def __init__(
+        self,
+        root: nn.Module,
+        groups: ParallelGroups,
+        device: torch.device,
+        step: Callable[[Any], Any],
+        microbatch: Any,
+        stages_per_rank: int = 1,
+        ends: Sequence[int] | None = None,
+    ) -> None:
+        ranks = len(groups.pipeline_ranks)
+        degrees = groups.degrees
+        self._root, self._groups = root, groups
+        self.blocks: Blocks = find_blocks(root)
+        traced = trace(root, self.blocks, step, microbatch)
+        weight = _MEMORY_WEIGHT[degrees.optimize] if degrees.memory_weight is None else degrees.memory_weight
+        num_stages = ranks * stages_per_rank
+        self.partition: Partition = make_partition(root, self.blocks, traced, num_stages, weight, ends)
+        own = tuple(range(groups.at.pipeline, num_stages, ranks))
+        self.stages = Stages(root, self.blocks, traced, self.partition, own, device)
+        self.engine = PipelineEngine(self.stages, self.partition, groups, device)
+        self.shared = SharedParameters(root, self.partition, groups)
+        self._make_equal()
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Of this process."""
+        return self.stages.parameters
+
+    @torch.no_grad()
+    def _make_equal(self) -> None:
+        """All replicas begin with the weights of the first one, all stages with the shared weights of the first one."""
+        group = self._groups.groups["RDP"]
+        if dist.get_world_size(group) > 1:
+            source = dist.get_global_rank(group, 0)
+            for tensor in [*self.parameters, *self._root.buffers()]:
+                dist.broadcast(tensor.data, source, group)
+        self.shared.make_equal()
+
+    def reduce_gradients(self) -> None:
+        """Sum those of shared parameters over the stages, and average over the replicas."""
+        self.shared.add_gradients()
+        gradients.average(self.parameters, self._groups.groups["RDP"])
+
+    def clip_norm(self, parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor:
+        """Clip the norm of the whole model's gradients; the norm before."""
+        names = {id(parameter): name for name, parameter in self._root.named_parameters()}
+        own = [parameter for parameter in parameters if not self.stages.is_absent(parameter)]
+        ranks = len(self._groups.pipeline_ranks)
+        counted = [
+            parameter
+            for parameter in own
+            if self.partition.stages[names[id(parameter)]][0] % ranks == self._groups.at.pipeline
+        ]
+        return gradients.clip_norm(own, counted, max_norm, self._groups.groups["PP"])
+
+    def owner(self, name: str) -> int:
+        """Global rank of the process of this copy of the model that has a parameter or buffer."""
+        stages = self.partition.stages.get(name)
+        return self._groups.stage_rank(stages[0] if stages else self._buffer_stage(name))
+
+    def _buffer_stage(self, name: str) -> int:
+        """A buffer within a block is updated by the block's stage; others by every stage alike."""
+        for index, block in enumerate(self.blocks.names):
+            if name.startswith(f"{block}."):
+                return next(stage for stage, end in enumerate(self.partition.ends) if index < end)
+        return 0
+
+    @torch.no_grad()
+    def gather(self, state: Mapping[str, Any], on_all: bool = False) -> dict[str, Any]:
+        """The whole model's state from that of its stages. Collective over the pipeline.
+
+        Args:
+            state: ``root.state_dict()``.
+            on_all: Whether all processes need it, not only the first.
+
+        Returns:
+            The state on the processor; without ``on_all``, empty on other processes than the first.
+
+        """
+        first = self._groups.pipeline_ranks[0]
+        rank, group = self._groups.rank, self._groups.cpu_groups["PP"]
+        whole: dict[str, Any] = {}
+        seen: dict[int, str] = {}
+        names = {id(value): name for name, value in self._named_tensors()}
+        originals = dict(self._named_tensors())
+        for name, value in state.items():
+            original = originals.get(name)
+            if original is None:  # extra state, and what hooks have added
+                whole[name] = value
+                continue
+            if id(original) in seen:  # another name of the same parameter
+                whole[name] = whole.get(seen[id(original)])
+                continue
+            seen[id(original)] = name
+            owner = self.owner(names[id(original)])
+            tensor = value.detach().cpu() if owner == rank else torch.empty(self._shape(original), dtype=original.dtype)
+            if on_all:
+                dist.broadcast(tensor, owner, group)
+            elif owner != first:
+                if rank == owner:
+                    dist.send(tensor, first, group)
+                elif rank == first:
+                    dist.recv(tensor, owner, group)
+            whole[name] = tensor
+        return whole if on_all or rank == first else {}
+
+    def _named_tensors(self) -> list[tuple[str, Tensor]]:
+        return [
+            *self._root.named_parameters(remove_duplicate=False),
+            *self._root.named_buffers(remove_duplicate=False),
+        ]
+
+    def _shape(self, tensor: Tensor) -> torch.Size:
+        return self.stages.shape(tensor)
+
+    def gather_optimizer(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The whole optimizer's state from those of the stages, on the first process; others return theirs. Collective.
+
+        Args:
+            state: ``optimizer.state_dict()``, whose entries for parameters of other stages are missing.
+
+        """
+        group = self._groups.cpu_groups["PP"]
+        ranks = self._groups.pipeline_ranks
+        parts: list[Any] | None = [None] * len(ranks) if self._groups.rank == ranks[0] else None
+        dist.gather_object(_on_cpu(state["state"]), parts, ranks[0], group)
+        if parts is None:
+            return dict(state)
+        merged: dict[Any, Any] = {}
+        for part in reversed(parts):  # of shared parameters, the first stage's entry stays
+            merged.update(part)
+        return {**state, "state": dict(sorted(merged.items()))}
+
+    def restore(self) -> None:
+        """Make the module whole again on all processes, on the processor. Collective over the pipeline."""
+        whole = self.gather(self._root.state_dict(keep_vars=True), on_all=True)
+        self.stages.remove()
+        self._root.cpu()
+        with torch.no_grad():
+            for name, tensor in self._named_tensors():
+                if name in whole:
+                    tensor.data = whole[name]
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    return {key: _on_cpu(entry) for key, entry in value.items()} if isinstance(value, dict) else value

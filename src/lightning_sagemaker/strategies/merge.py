@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a step gives for each microbatch to what it would have given for the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def merge(parts: Sequence[Any]) -> Any:
+    """Join the results of microbatches: rows one after the other, numbers as their mean.
+
+    Tensors with dimensions are concatenated along the first, those without and numbers are averaged, lists are joined,
+    tuples and mappings of equal form are merged entry by entry, other mappings are united. Values that are equal in all
+    parts stay one; others become a list.
+
+    Args:
+        parts: What the step returned for each microbatch.
+
+    """
+    first = parts[0]
+    if len(parts) == 1 or first is None:
+        return first
+    if all(isinstance(part, Tensor) for part in parts):
+        return torch.cat(list(parts)) if first.dim() else torch.stack(list(parts)).float().mean().to(first.dtype)
+    if all(isinstance(part, Mapping) for part in parts):
+        if all(part.keys() == first.keys() for part in parts):
+            merged = {key: merge([part[key] for part in parts]) for key in first}
+        else:
+            merged = {key: value for part in parts for key, value in part.items()}
+        return _as(type(first), merged)
+    if all(isinstance(part, list) for part in parts):
+        return [entry for part in parts for entry in part]
+    if all(isinstance(part, tuple) and len(part) == len(first) for part in parts):
+        entries = [merge(list(column)) for column in zip(*parts, strict=True)]
+        return type(first)(*entries) if hasattr(first, "_fields") else tuple(entries)
+    if all(isinstance(part, int | float) and not isinstance(part, bool) for part in parts):
+        return sum(parts) / len(parts)
+    return first if all(part == first for part in parts[1:]) else list(parts)
+
+
+def _as(kind: type, content: dict[Any, Any]) -> Any:
+    try:
+        return kind(content)
+    except TypeError:
+        return content

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``"smp"`` for the Trainer: an unchanged LightningModule, cut into the stages of a pipeline."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torchmetrics import Metric
+from torchmetrics.utilities.distributed import gather_all_tensors
+from typing_extensions import override
+
+from lightning_sagemaker._lightning import (
+    DDPStrategy,
+    MisconfigurationException,
+    Precision,
+    TrainerFn,
+    rank_zero_info,
+)
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+from lightning_sagemaker.parallel.engine import share_results
+from lightning_sagemaker.parallel.groups import ParallelGroups
+from lightning_sagemaker.parallel.microbatches import split
+from lightning_sagemaker.parallel.model import PipelinedModel
+from lightning_sagemaker.strategies.job_aware import JobAware
+from lightning_sagemaker.strategies.merge import merge
+from lightning_sagemaker.strategies.step_logs import Record, recorded, replay
+
+
+class SMPStrategy(JobAware, DDPStrategy):
+    """SageMaker's model parallelism: the layers of a model on several processes, its replicas on others.
+
+    The LightningModule stays as it is, as long as each step calls its model once, and the model's forward pass is
+    something, then a list of blocks one after the other, then something. It is cut at the first step. Each batch is cut
+    into microbatches; the loss is the mean of theirs, so it is that of the whole batch where the loss is a mean over
+    samples. All processes of a copy of the model train on the batch of the first of them.
+
+    ``self.log`` works as on one process: what the last stage logs is logged on all ranks, as the mean over the
+    microbatches. In validation, test and prediction the rest of the step is run on all ranks, with the model's real
+    output; in training it is run on the last stage only.
+
+    Args:
+        parameters: SageMaker's ``mp_parameters``. Default: those of the job.
+        degrees: The same as an object; goes before ``parameters``.
+        ends: Number of blocks up to the end of each stage. Default: even costs.
+        stages_per_rank: Stages of each process: more make the bubble smaller and the traffic larger.
+        job: The job; read from the process's environment when None.
+        **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy`` that are not about its wrapper.
+
+    Raises:
+        ParallelConfigError: If the parameters contradict each other or the number of processes, or there are none.
+
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        parameters: Mapping[str, Any] | None = None,
+        degrees: ParallelDegrees | None = None,
+        ends: Sequence[int] | None = None,
+        stages_per_rank: int = 1,
+        job: SageMakerJob | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, job=job, **kwargs)
+        self.degrees, self._notes = _degrees(self.job, parameters, degrees)
+        self._ends, self._stages_per_rank = ends, stages_per_rank
+        self._groups: ParallelGroups | None = None
+        self._pipeline: PipelinedModel | None = None
+        self._found: list[Tensor | None] | None = None
+        self._reduces = True
+        self._failed = False
+
+    @property
+    def groups(self) -> ParallelGroups:
+        """Where this process is in the parallel layout, and its process groups; from the launch on."""
+        assert self._groups is not None
+        return self._groups
+
+    @property
+    @override
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """All processes of a copy of the model read the same samples."""
+        replicas = self.degrees.replicas(self.world_size)
+        return {"num_replicas": replicas, "rank": self.degrees.coordinates(self.global_rank, self.world_size).replica}
+
+    @override
+    def setup_distributed(self) -> None:
+        self.set_world_ranks()
+        self.degrees.replicas(self.world_size)  # refuses before there is any process group
+        super().setup_distributed()
+        self._groups = ParallelGroups.build(self.degrees)
+        for note in self._notes:
+            rank_zero_info(note)
+
+    @override
+    def setup(self, trainer: Any) -> None:
+        module = self.lightning_module
+        assert self.accelerator is not None
+        assert module is not None
+        if not module.automatic_optimization:
+            raise MisconfigurationException(
+                f"{type(module).__name__} optimizes by hand, which strategy='smp' cannot: it runs backward passes between"
+                " forward passes. HINT: set automatic_optimization = True."
+            )
+        self.accelerator.setup(trainer)
+        self.precision_plugin.convert_module(module)
+        self.model_to_device()
+        if trainer.state.fn == TrainerFn.FITTING:
+            self.setup_optimizers(trainer)
+        self.setup_precision_plugin()
+        vars(self.precision_plugin)["clip_grad_by_norm"] = self._clip_norm  # of the whole model, not of this stage
+        for metric in (found for found in module.modules() if isinstance(found, Metric)):
+            metric.dist_sync_fn = self._gather_of_last_stages
+
+    @override
+    def model_to_device(self) -> None:
+        """Not before it is cut: it need not fit on one device."""
+
+    def _cut(self, step: Callable[[Any], Any], microbatch: Any) -> PipelinedModel:
+        """The pipeline, made at the first step."""
+        if self._pipeline is None:
+            module = self.lightning_module
+            assert module is not None
+            with recorded(module):
+                self._pipeline = PipelinedModel(
+                    module, self.groups, self.root_device, step, microbatch, self._stages_per_rank, self._ends
+                )
+            rank_zero_info(self._pipeline.partition.table(self._pipeline.blocks))
+            for optimizer in self.optimizers:
+                self._own_state(optimizer)
+        return self._pipeline
+
+    def _own_state(self, optimizer: Any) -> None:
+        """Forget what a checkpoint held of other stages' parameters."""
+        assert self._pipeline is not None
+        for parameter in list(optimizer.state):
+            if self._pipeline.stages.is_absent(parameter):
+                del optimizer.state[parameter]
+            else:
+                state = optimizer.state[parameter]
+                for key, value in state.items():
+                    if isinstance(value, Tensor) and value.dim():
+                        state[key] = value.to(self.root_device)
+
+    def _microbatches(self, batch: Any) -> list[Any]:
+        """The batch of the first stage, cut."""
+        first, group = self.groups.pipeline_ranks[0], self.groups.cpu_groups["PP"]
+        box = [_to(batch, "cpu") if self.global_rank == first else None]
+        dist.broadcast_object_list(box, first, group)
+        if self.global_rank != first:
+            batch = _to(box[0], self.root_device)
+        return split(batch, self.degrees.microbatches)
+
+    @override
+    def training_step(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        module = self.lightning_module
+        assert module is not None
+
+        def step(part: Any) -> Any:
+            with self.precision_plugin.train_step_context():
+                return module.training_step(part, *args, **kwargs)
+
+        parts = self._microbatches(batch)
+        pipeline = self._cut(step, parts[0])
+        kept = [parameter.grad for parameter in pipeline.parameters]
+        for parameter in pipeline.parameters:  # the Trainer sets the old ones to zero after this step
+            parameter.grad = None
+        with recorded(module) as records:
+            results = pipeline.engine.run(step, parts, self._differentiable)
+        self._found = [parameter.grad for parameter in pipeline.parameters]
+        for parameter, gradient in zip(pipeline.parameters, kept, strict=True):
+            parameter.grad = gradient
+        shared = share_results([[_detached(result) for result in results], records], self.groups)
+        replay(module, [Record(*record) for record in shared[1]], len(parts))
+        result = merge(shared[0])
+        return _to(result, self.root_device)
+
+    def _differentiable(self, result: Any) -> Tensor:
+        """What a microbatch's backward pass begins with."""
+        loss = result["loss"] if isinstance(result, Mapping) else result
+        if not isinstance(loss, Tensor):
+            raise MisconfigurationException(
+                f"training_step returned {type(loss).__name__} in a pipeline. HINT: return the loss, or a dictionary"
+                " with it."
+            )
+        trainer = self.lightning_module.trainer  # type: ignore[union-attr]
+        loss = loss / (self.degrees.microbatches * trainer.accumulate_grad_batches)
+        scaler = getattr(self.precision_plugin, "scaler", None)
+        return loss if scaler is None else scaler.scale(loss)
+
+    @override
+    def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """The backward passes were run with the forward passes; add their gradients, and reduce them if this is a step."""
+        pipeline, module = self._pipeline, self.lightning_module
+        assert pipeline is not None
+        assert module is not None
+        assert self._found is not None
+        Precision.pre_backward(
+            self.precision_plugin, closure_loss, module
+        )  # calls the hooks; the loss is scaled already
+        for parameter, gradient in zip(pipeline.parameters, self._found, strict=True):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        self._found = None
+        if self._reduces:
+            pipeline.reduce_gradients()
+        return self.precision_plugin.post_backward(closure_loss, module)
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Within it, gradients are accumulated and not reduced."""
+        self._reduces = False
+        try:
+            yield
+        finally:
+            self._reduces = True
+
+    def _clip_norm(self, optimizer: Any, clip_val: float) -> None:
+        if clip_val > 0:
+            assert self._pipeline is not None
+            self._pipeline.clip_norm(list(self.precision_plugin.main_params(optimizer)), clip_val)
+
+    @override
+    def validation_step(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._evaluate("validation_step", self.precision_plugin.val_step_context, batch, *args, **kwargs)
+
+    @override
+    def test_step(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._evaluate("test_step", self.precision_plugin.test_step_context, batch, *args, **kwargs)
+
+    @override
+    def predict_step(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._evaluate("predict_step", self.precision_plugin.predict_step_context, batch, *args, **kwargs)
+
+    def _evaluate(self, name: str, context: Callable[[], Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
+        module = self.lightning_module
+
+        def step(part: Any) -> Any:
+            with context():
+                return getattr(module, name)(part, *args, **kwargs)
+
+        parts = self._microbatches(batch)
+        return merge(self._cut(step, parts[0]).engine.run_everywhere(step, parts))
+
+    @override
+    def reduce(self, tensor: Any, group: Any | None = None, reduce_op: Any = "mean") -> Any:
+        """Over the replicas, since all stages of a copy of the model have the same value."""
+        group = self.groups.groups["DP"] if group is None and self._groups is not None else group
+        return super().reduce(tensor, group, reduce_op)
+
+    def _gather_of_last_stages(self, tensor: Tensor, group: Any | None = None) -> list[Tensor]:
+        """A metric's states of all replicas; those of the last stages count, which see every step."""
+        found: list[Tensor] = gather_all_tensors(tensor)
+        last = self.degrees.pipeline - 1
+        places = (self.degrees.coordinates(rank, self.world_size).pipeline for rank in range(self.world_size))
+        return [state for state, place in zip(found, places, strict=True) if place == last]
+
+    @override
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        state = super().lightning_module_state_dict()
+        return state if self._pipeline is None else self._pipeline.gather(state)
+
+    @override
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        state = super().optimizer_state(optimizer)
+        return state if self._pipeline is None else self._pipeline.gather_optimizer(state)
+
+    @override
+    def on_exception(self, exception: BaseException) -> None:
+        self._failed = True
+        super().on_exception(exception)
+
+    @override
+    def teardown(self) -> None:
+        if self._pipeline is not None and not self._failed:
+            self._pipeline.restore()
+            self._pipeline = None
+        super().teardown()
+
+
+def _degrees(
+    job: SageMakerJob, parameters: Mapping[str, Any] | None, degrees: ParallelDegrees | None
+) -> tuple[ParallelDegrees, list[str]]:
+    if degrees is not None:
+        return degrees, []
+    given = job.model_parallel_parameters if parameters is None else parameters
+    if not given:
+        raise ParallelConfigError(
+            "strategy='smp' was chosen, but neither the job nor the strategy says how to divide the model. HINT: set"
+            " mp_parameters in the job, or pass SMPStrategy(parameters={'partitions': 2, 'microbatches': 4, 'ddp': True})."
+        )
+    found, notes = ParallelDegrees.from_parameters(given)
+    if found.tensor > 1 or found.shard not in (0, 1):
+        raise ParallelConfigError(
+            f"mp_parameters asks for tensor_parallel_degree={found.tensor} and shard degree {found.shard}, which this"
+            " version does not have. HINT: use partitions."
+        )
+    return found, notes
+
+
+def _detached(value: Any) -> Any:
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.detach(), value)
+
+
+def _to(value: Any, device: Any) -> Any:
+    return pytree.tree_map_only(Tensor, functools.partial(_move, device), value)
+
+
+def _move(device: Any, tensor: Tensor) -> Tensor:
+    return tensor.to(device)
