@@ -53,13 +53,19 @@ class RunArtifacts(Callback):
         """Checkpoint, model, metrics."""
         if self._save_checkpoint:
             trainer.save_checkpoint(self._folders.checkpoints / LAST_CHECKPOINT, weights_only=False)
+        weights = trainer.strategy.lightning_module_state_dict()  # whole on rank zero; all processes may have to help
         if trainer.is_global_zero:
             metrics = self._write_metrics(trainer, "metrics.json", self._training_facts(trainer))
-            self._export(trainer, pl_module, metrics)
+            prefix = "model."
+            weights = {name[len(prefix) :]: value for name, value in weights.items() if name.startswith(prefix)}
+            self._export(trainer, pl_module, weights, metrics)
 
-    def _export(self, trainer: Trainer, pl_module: LightningModule, metrics: Mapping[str, Any]) -> None:
+    def _export(
+        self, trainer: Trainer, pl_module: LightningModule, weights: Mapping[str, Any], metrics: Mapping[str, Any]
+    ) -> None:
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        export_huggingface(pl_module.model, self._folders.model, data.load_tokenizer())  # type: ignore[arg-type]
+        model: Any = pl_module.model
+        export_huggingface(model, self._folders.model, data.load_tokenizer(), weights)
         settings = {key: value for key, value in pl_module.hparams.items() if key[0] != "_"}
         write_text(self._folders.model / "README.md", model_card(self._recipe, data.facts(), settings, metrics))
         write_serving_code(self._folders.model, pl_module.pipeline_task)  # type: ignore[arg-type]

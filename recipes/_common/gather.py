@@ -41,6 +41,11 @@ class Rows:
         """
         index = _all(trainer, self._index)
         order = torch.argsort(index)[int((index < 0).sum()) :]
+        ascending = index[order]
+        # Processes that share a model (strategy smp) have the same rows.
+        order = order[
+            torch.cat([ascending.new_ones(1, dtype=torch.bool), ascending[1:] != ascending[:-1]])[: len(order)]
+        ]
         names: Sequence[str] = list(self._columns[0]) if self._columns else []
         columns = {name: _all(trainer, [batch[name] for batch in self._columns])[order] for name in names}
         self._index, self._columns = [], []

@@ -152,7 +152,7 @@ class RecipeModule(LightningModule):
         """
         if self.trainer.precision == "bf16-mixed" and gradient_clip_algorithm in (None, "norm"):
             if gradient_clip_val:
-                torch.nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
+                self.trainer.precision_plugin.clip_grad_by_norm(optimizer, gradient_clip_val)
         else:
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 

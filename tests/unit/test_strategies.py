@@ -14,6 +14,7 @@ from lightning.pytorch.strategies import StrategyRegistry
 import lightning_sagemaker
 from lightning_sagemaker import SageMakerEnvironment, SageMakerJobError, SMDDPStrategy, registry
 from lightning_sagemaker.job import Distribution, Launcher, SageMakerJob
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.strategies import backend, job_aware
 
 LAUNCHED = {"launcher": Launcher.TORCHRUN, "global_rank": 0, "local_rank": 0, "world_size": 4, "local_world_size": 2}
@@ -100,11 +101,21 @@ def test_the_strategy_follows_the_job(monkeypatch, caplog):
         assert type(Fabric(strategy="sagemaker", accelerator="cpu").strategy).__name__ == f"Fabric{name}"
 
 
-def test_model_parallelism_is_refused_in_words(monkeypatch):
-    job = dataclasses.replace(JOB, model_parallel_parameters={"partitions": 2})
+def test_model_parallelism_is_for_the_trainer(monkeypatch):
+    parameters = {"partitions": 2, "microbatches": 4, "ddp": True}
+    job = dataclasses.replace(JOB, model_parallel_parameters=parameters)
     monkeypatch.setattr(SageMakerJob, "from_environment", classmethod(lambda cls: job))
-    with pytest.raises(SageMakerJobError, match="asks for model parallelism .*HINT"):
-        Trainer(strategy="sagemaker", accelerator="cpu")
+    for name in ("sagemaker", "smp"):
+        strategy = Trainer(strategy=name, accelerator="cpu").strategy
+        assert type(strategy).__name__ == "SMPStrategy"
+        assert (strategy.degrees.pipeline, strategy.degrees.microbatches) == (2, 4)
+        with pytest.raises(SageMakerJobError, match="smp.*HINT"):
+            Fabric(strategy=name, accelerator="cpu")
+
+
+def test_model_parallelism_needs_parameters():
+    with pytest.raises(ParallelConfigError, match="says how to divide.*HINT"):
+        Trainer(strategy="smp", accelerator="cpu")
 
 
 def test_one_process_needs_no_group():

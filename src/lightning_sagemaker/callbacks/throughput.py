@@ -119,9 +119,10 @@ class Throughput(Callback):
             return
         if self._clock is not None:
             self._stop_clock()
+            replicas = _replicas(trainer)
             for window in (self._total, self._recent):
-                window.samples += tokens.shape[0] * trainer.world_size
-                window.tokens += tokens.numel() * trainer.world_size
+                window.samples += tokens.shape[0] * replicas
+                window.tokens += tokens.numel() * replicas
                 window.steps += int(stepped)
         self._clock = time.perf_counter()
         every = max(1, trainer.log_every_n_steps)  # type: ignore[attr-defined]
@@ -205,3 +206,8 @@ def _workload(trainer: Trainer, module: LightningModule, tokens: torch.Tensor) -
         "precision": str(trainer.precision),
         "device": f"cpu x {torch.get_num_threads()}" if on_cpu else torch.cuda.get_device_name(tokens.device),
     }
+
+
+def _replicas(trainer: Trainer) -> int:
+    """Processes with different data; fewer than all where several share a model."""
+    return int(getattr(trainer.strategy, "distributed_sampler_kwargs", {}).get("num_replicas", trainer.world_size))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,16 +23,22 @@ class Saveable(Protocol):
         """Write everything that ``from_pretrained`` needs."""
 
 
-def export_huggingface(model: Saveable, folder: str | Path, tokenizer: Saveable | None = None) -> Path:
+def export_huggingface(
+    model: Saveable,
+    folder: str | Path,
+    tokenizer: Saveable | None = None,
+    state_dict: Mapping[str, Any] | None = None,
+) -> Path:
     """Write ``model`` and ``tokenizer`` to ``folder``, from where ``AutoModel`` and ``AutoTokenizer`` load them.
 
     An interrupted export never looks like a model: everything is written to a temporary directory inside ``folder``
     (which may be a mount point, as ``/opt/ml/model``), then moved, ``config.json`` last. Other files there stay.
 
     Args:
-        model: The model, whole on this process. Call on rank zero only.
+        model: The model. Call on rank zero only.
         folder: Made if missing.
         tokenizer: Written beside the model.
+        state_dict: The weights, where the model is not whole on this process. Default: the model's.
 
     Returns:
         ``folder``.
@@ -41,7 +48,7 @@ def export_huggingface(model: Saveable, folder: str | Path, tokenizer: Saveable 
     folder.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".export-", dir=folder))
     try:
-        model.save_pretrained(str(staging))
+        model.save_pretrained(str(staging), **({} if state_dict is None else {"state_dict": dict(state_dict)}))
         if tokenizer is not None:
             tokenizer.save_pretrained(str(staging))
             _use_portable_class(staging / "tokenizer_config.json")

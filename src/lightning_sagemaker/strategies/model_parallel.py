@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -149,14 +150,19 @@ class SMPStrategy(JobAware, DDPStrategy):
                     if isinstance(value, Tensor) and value.dim():
                         state[key] = value.to(self.root_device)
 
-    def _microbatches(self, batch: Any) -> list[Any]:
-        """The batch of the first stage, cut."""
+    def _microbatches(self, batch: Any, strict: bool = True) -> list[Any]:
+        """The batch of the first stage, cut; if not ``strict``, whole where it cannot be cut evenly."""
         first, group = self.groups.pipeline_ranks[0], self.groups.cpu_groups["PP"]
         box = [_to(batch, "cpu") if self.global_rank == first else None]
         dist.broadcast_object_list(box, first, group)
         if self.global_rank != first:
             batch = _to(box[0], self.root_device)
-        return split(batch, self.degrees.microbatches)
+        try:
+            return split(batch, self.degrees.microbatches)
+        except ParallelConfigError:
+            if strict:
+                raise
+            return [batch]
 
     @override
     def training_step(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -246,7 +252,7 @@ class SMPStrategy(JobAware, DDPStrategy):
             with context():
                 return getattr(module, name)(part, *args, **kwargs)
 
-        parts = self._microbatches(batch)
+        parts = self._microbatches(batch, strict=False)  # the last batch of a data set may have any size
         return merge(self._cut(step, parts[0]).engine.run_everywhere(step, parts))
 
     @override
@@ -254,6 +260,13 @@ class SMPStrategy(JobAware, DDPStrategy):
         """Over the replicas, since all stages of a copy of the model have the same value."""
         group = self.groups.groups["DP"] if group is None and self._groups is not None else group
         return super().reduce(tensor, group, reduce_op)
+
+    @override
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Over all processes: each counts."""
+        votes = torch.tensor(int(decision), device=self.root_device)
+        dist.all_reduce(votes)
+        return int(votes) == self.world_size if all else bool(votes)
 
     def _gather_of_last_stages(self, tensor: Tensor, group: Any | None = None) -> list[Tensor]:
         """A metric's states of all replicas; those of the last stages count, which see every step."""
@@ -272,6 +285,17 @@ class SMPStrategy(JobAware, DDPStrategy):
         state = super().optimizer_state(optimizer)
         return state if self._pipeline is None else self._pipeline.gather_optimizer(state)
 
+    def _make_whole(self) -> None:
+        """Leave the module as it was found, on all processes, and the optimizers whole on the first one."""
+        pipeline = self._pipeline
+        assert pipeline is not None
+        states = [pipeline.gather_optimizer(optimizer.state_dict()) for optimizer in self.optimizers]
+        pipeline.restore()
+        self._pipeline = None
+        if self.global_rank == self.groups.pipeline_ranks[0]:
+            for optimizer, state in zip(self.optimizers, states, strict=True):
+                optimizer.load_state_dict(state)
+
     @override
     def on_exception(self, exception: BaseException) -> None:
         self._failed = True
@@ -280,8 +304,7 @@ class SMPStrategy(JobAware, DDPStrategy):
     @override
     def teardown(self) -> None:
         if self._pipeline is not None and not self._failed:
-            self._pipeline.restore()
-            self._pipeline = None
+            self._make_whole()
         super().teardown()
 
 

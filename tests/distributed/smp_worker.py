@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every rank runs: the Trainer under ``"smp"``, or under its default with one process.
+
+``smp_worker.py OUT_DIR PARTITIONS`` writes ``OUT_DIR/rank-R.json``: scenario -> its results. A checkpoint of another
+layout, to go on from, is given by ``OTHER_CHECKPOINT``.
+"""
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torchmetrics
+import transformers
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from torch.utils.data import DataLoader, DistributedSampler
+
+import lightning_sagemaker  # noqa: F401 - registers the strategies
+from lightning_sagemaker.strategies.model_parallel import SMPStrategy
+
+sys.path.insert(0, str(Path(__file__).parent))
+from models import make_batch, make_model
+
+warnings.filterwarnings("ignore")
+transformers.logging.set_verbosity_error()
+OUT, PARTITIONS = Path(sys.argv[1]), int(sys.argv[2])
+WORLD = int(os.environ.get("WORLD_SIZE", 1))
+REPLICAS = WORLD // PARTITIONS
+GLOBAL_BATCH, SAMPLES = 8, 64
+
+
+class Model(LightningModule):
+    """Nothing in it knows that it may be cut."""
+
+    def __init__(self, name: str, bad: str | None = None) -> None:
+        super().__init__()
+        self.net = make_model(name)
+        self.name, self.bad = name, bad
+        self.train_loss, self.mean_loss = torchmetrics.MeanMetric(), torchmetrics.MeanMetric()
+        self.kept, self.rows = [], 0
+        self.hooks = []
+
+    def training_step(self, batch, batch_idx):
+        loss = self.net(**batch)["loss"]
+        if self.bad == "twice":
+            loss = loss + self.net(**batch)["loss"]
+        self.train_loss.update(loss)
+        self.log("loss", loss, on_step=True, on_epoch=True, sync_dist=True)
+        return loss
+
+    def on_train_epoch_end(self):
+        self.log("train_mean", self.train_loss.compute())
+        self.train_loss.reset()
+
+    def validation_step(self, batch, batch_idx):
+        out = self.net(**batch)
+        self.mean_loss.update(out["loss"], weight=len(batch["labels"]))
+        self.kept.append(out["logits"].detach())
+        self.log("val_loss", out["loss"], sync_dist=True)
+        self.log("val_mean", self.mean_loss)
+
+    def on_validation_epoch_end(self):
+        self.rows = len(torch.cat(self.kept))
+        self.kept.clear()
+
+    def test_step(self, batch, batch_idx):
+        self.log("test_loss", self.net(**batch)["loss"], sync_dist=True)
+
+    def predict_step(self, batch, batch_idx):
+        return {"logits": self.net(**batch)["logits"], "first": batch["input_ids"][:, 0]}
+
+    def on_before_backward(self, loss):
+        self.hooks.append("before_backward")
+
+    def on_after_backward(self):
+        self.hooks.append("after_backward")
+
+    def on_before_optimizer_step(self, optimizer):
+        self.hooks.append("before_step")
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.9)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class Losses(Callback):
+    def __init__(self) -> None:
+        self.values = []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.values.append(float(outputs["loss"]))
+
+
+def make_strategy(**options):
+    if WORLD == 1:
+        return "auto"
+    schedule = options.pop("schedule", "interleaved")
+    parameters = {"partitions": PARTITIONS, "microbatches": 2, "ddp": True, "pipeline": schedule, **options}
+    return SMPStrategy(parameters=parameters)
+
+
+def samples(name: str) -> list[dict]:
+    rows = [make_batch(name, samples=1, seed=seed) for seed in range(SAMPLES)]
+    return [{key: value[0] for key, value in row.items()} for row in rows]
+
+
+def loader(name: str, trainer: Trainer, batch_size: int, limit: int = SAMPLES) -> DataLoader:
+    data = samples(name)[:limit]
+    place = getattr(trainer.strategy, "distributed_sampler_kwargs", {"num_replicas": 1, "rank": 0})
+    return DataLoader(data, batch_size, sampler=DistributedSampler(data, **place, shuffle=False))
+
+
+def make_trainer(callbacks=(), strategy=None, **options) -> Trainer:
+    settings = {"max_steps": 20, "gradient_clip_val": 0.5, "logger": False, "enable_checkpointing": False, **options}
+    return Trainer(
+        strategy=strategy or make_strategy(),
+        accelerator="cpu",
+        devices=WORLD,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        default_root_dir=OUT,
+        callbacks=list(callbacks),
+        **settings,
+    )
+
+
+def fit(name: str, trainer: Trainer, module=None, ckpt_path=None) -> dict:
+    seed_everything(0, verbose=False)
+    module = module or Model(name)
+    losses = Losses()
+    trainer.callbacks.append(losses)
+    train = loader(name, trainer, GLOBAL_BATCH // REPLICAS)
+    trainer.fit(module, train, loader(name, trainer, 4, 16), ckpt_path=ckpt_path)
+    metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
+    weights = {key: value.double().sum().item() for key, value in module.state_dict().items()}
+    sizes = {key: list(value.shape) for key, value in module.state_dict().items()}
+    return {
+        "losses": losses.values,
+        "metrics": metrics,
+        "weights": weights,
+        "sizes": sizes,
+        "rows": module.rows,
+        "hooks": module.hooks[:6],
+    }
+
+
+def checkpoints() -> dict:
+    """Half of a run, saved; the other half, from it and from another layout's."""
+    half = make_trainer(max_steps=10)
+    found = {"half": fit("bert-mlm", half)["losses"]}
+    path = OUT / "half.ckpt"
+    half.save_checkpoint(path)
+    stored = torch.load(path, weights_only=True)
+    found["shapes"] = {key: list(value.shape) for key, value in stored["state_dict"].items()}
+    momenta = stored["optimizer_states"][0]["state"]
+    found["momenta"] = {str(key): list(value["momentum_buffer"].shape) for key, value in momenta.items()}
+    found["rest"] = fit("bert-mlm", make_trainer(), ckpt_path=path)["losses"]
+    other = os.environ.get("OTHER_CHECKPOINT")
+    if other:
+        found["rest of other"] = fit("bert-mlm", make_trainer(), ckpt_path=other)["losses"]
+    found["path"] = str(path)
+    return found
+
+
+def evaluation() -> dict:
+    trainer = make_trainer()
+    module = Model("bert")
+    validated = trainer.validate(module, loader("bert", trainer, 4, 22), verbose=False)
+    tested = trainer.test(module, loader("bert", trainer, 4, 16), verbose=False)
+    predicted = trainer.predict(module, loader("bert", trainer, 4, 16))
+    return {
+        "validated": validated,
+        "tested": tested,
+        "first": [batch["first"].tolist() for batch in predicted],
+        "logits": [batch["logits"].sum().item() for batch in predicted],
+    }
+
+
+def callbacks() -> dict:
+    """Those that decide by a metric decide alike on all ranks."""
+    best = ModelCheckpoint(OUT / "best", monitor="val_loss", save_top_k=1, filename="{step}")
+    stop = EarlyStopping("val_loss", min_delta=10.0, patience=1)
+    trainer = make_trainer([best, stop], max_steps=40, val_check_interval=4, enable_checkpointing=True)
+    result = fit("bert", trainer)
+    score = float(best.best_model_score)
+    return {
+        "steps": trainer.global_step,
+        "best": Path(best.best_model_path).name,
+        "score": score,
+        "rows": result["rows"],
+    }
+
+
+def error_of(call) -> str | None:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def refusals() -> dict:
+    """What each rank raises; afterwards, whether training still works."""
+    if WORLD == 1:
+        return {}
+    found = {"twice": error_of(lambda: fit("bert", make_trainer(), Model("bert", bad="twice")))}
+    found["microbatches"] = error_of(lambda: fit("bert", make_trainer(strategy=make_strategy(microbatches=3))))
+    found["partitions"] = error_of(lambda: fit("bert", make_trainer(strategy=make_strategy(partitions=5 * WORLD))))
+    manual = Model("bert")
+    manual.automatic_optimization = False
+    found["by hand"] = error_of(lambda: fit("bert", make_trainer(gradient_clip_val=None), manual))
+    found["unknown"] = error_of(lambda: make_strategy(partition=2))
+    found["good"] = error_of(lambda: fit("bert", make_trainer(max_steps=2)))
+    return found
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    found = {
+        "bert": fit("bert", make_trainer()),
+        "bert-mlm": fit("bert-mlm", make_trainer()),
+        "gpt2": fit("gpt2", make_trainer(strategy=make_strategy(schedule="simple"))),
+        "accumulate": fit("bert-mlm", make_trainer(max_steps=8, accumulate_grad_batches=2)),
+        "bf16": fit("bert", make_trainer(max_steps=8, precision="bf16-mixed")),
+        "checkpoints": checkpoints(),
+        "evaluation": evaluation(),
+        "callbacks": callbacks(),
+        "refusals": refusals(),
+    }
+    (OUT / f"rank-{os.environ.get('RANK', 0)}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``"smp"`` against one process, over the Trainer's whole surface: two and four stages, and two replicas of two stages.
+
+Each launch runs every scenario of smp_worker.py once; the tests compare what the ranks wrote.
+"""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.conftest import read_ranks, run_bounded, torchrun
+
+WORKER = Path(__file__).with_name("smp_worker.py")
+FITS = ["bert", "bert-mlm", "gpt2", "accumulate"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """One process; then 2 x 1, 4 x 1 and 2 x 2 (partitions x replicas), each going on from the one's checkpoint before."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("one", "two", "four", "replicas")}
+    result = run_bounded([sys.executable, WORKER, folders["one"], 1])
+    assert result.returncode == 0, result.stdout[-4000:]
+    for name, processes, partitions, before in (
+        ("two", 2, 2, "one"),
+        ("four", 4, 4, "two"),
+        ("replicas", 4, 2, "four"),
+    ):
+        other = str(folders[before] / "half.ckpt")
+        torchrun(WORKER, folders[name], partitions, processes=processes, OTHER_CHECKPOINT=other)
+    return SimpleNamespace(**{name: read_ranks(folder) for name, folder in folders.items()})
+
+
+def replica_losses(ranks, scenario):
+    """The mean over the replicas, from the first stage of each."""
+    return [sum(pair) / 2 for pair in zip(ranks[0][scenario]["losses"], ranks[2][scenario]["losses"], strict=True)]
+
+
+@pytest.mark.parametrize("layout", ["two", "four"])
+@pytest.mark.parametrize("scenario", FITS)
+def test_training_equals_one_process(runs, layout, scenario):
+    """20 steps with clipping, momentum and a schedule: losses, weights, metrics and hooks, on every rank."""
+    expected = runs.one[0][scenario]
+    for found in (rank[scenario] for rank in getattr(runs, layout)):
+        assert found["losses"] == pytest.approx(expected["losses"], abs=1e-5)
+        assert found["weights"] == pytest.approx(expected["weights"], abs=1e-5)
+        assert found["metrics"] == pytest.approx(expected["metrics"], abs=1e-5)
+        assert found["sizes"] == expected["sizes"]
+        assert found["hooks"] == expected["hooks"]
+        assert found["rows"] == expected["rows"] == 16
+
+
+@pytest.mark.parametrize("scenario", FITS)
+def test_replicas_equal_one_process(runs, scenario):
+    expected = runs.one[0][scenario]
+    assert replica_losses(runs.replicas, scenario) == pytest.approx(expected["losses"], abs=1e-5)
+    for found in (rank[scenario] for rank in runs.replicas):
+        assert found["weights"] == pytest.approx(expected["weights"], abs=1e-5)
+        for name in ("val_loss", "val_mean", "train_mean", "loss_epoch"):
+            assert found["metrics"][name] == pytest.approx(expected["metrics"][name], abs=1e-5)
+        assert found["rows"] == 8
+
+
+@pytest.mark.parametrize("layout", ["two", "four"])
+def test_bfloat16_is_near(runs, layout):
+    expected = runs.one[0]["bf16"]
+    for found in (rank["bf16"] for rank in getattr(runs, layout)):
+        assert found["losses"] == pytest.approx(expected["losses"], abs=2e-3)
+
+
+@pytest.mark.parametrize("layout", ["two", "four", "replicas"])
+def test_checkpoints_are_whole_and_go_on_in_any_layout(runs, layout):
+    expected = runs.one[0]["checkpoints"]
+    ranks = [rank["checkpoints"] for rank in getattr(runs, layout)]
+    assert ranks[0]["shapes"] == expected["shapes"]
+    assert ranks[0]["momenta"] == expected["momenta"]
+    for name in ("rest", "rest of other"):
+        if layout == "replicas":
+            losses = [sum(pair) / 2 for pair in zip(ranks[0][name], ranks[2][name], strict=True)]
+            assert losses == pytest.approx(expected["rest"], abs=1e-5)
+        else:
+            for found in ranks:
+                assert found[name] == pytest.approx(expected["rest"], abs=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["two", "four"])
+def test_evaluation_and_prediction_on_every_rank(runs, layout):
+    expected = runs.one[0]["evaluation"]
+    for found in (rank["evaluation"] for rank in getattr(runs, layout)):
+        assert found["validated"][0] == pytest.approx(expected["validated"][0], abs=1e-6)
+        assert found["tested"][0] == pytest.approx(expected["tested"][0], abs=1e-6)
+        assert found["first"] == expected["first"]
+        assert found["logits"] == pytest.approx(expected["logits"], abs=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["two", "four", "replicas"])
+def test_callbacks_decide_alike(runs, layout):
+    expected = runs.one[0]["callbacks"]
+    for found in (rank["callbacks"] for rank in getattr(runs, layout)):
+        assert (found["steps"], found["best"]) == (expected["steps"], expected["best"])
+        assert found["score"] == pytest.approx(expected["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["two", "four", "replicas"])
+def test_bad_input_is_one_error_on_every_rank(runs, layout):
+    messages = {
+        "twice": "can be called once in a step",
+        "microbatches": "samples, which 3 microbatches do not divide",
+        "partitions": "processes, but",
+        "by hand": "optimizes by hand",
+        "unknown": "did you mean partitions",
+    }
+    for found in (rank["refusals"] for rank in getattr(runs, layout)):
+        for name, message in messages.items():
+            assert message in found[name]
+            assert "HINT" in found[name]
+        assert found["good"] is None
