@@ -38,6 +38,23 @@ class Blocks(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
+class Residual(nn.Module):
+    """Blocks in a ModuleList with the residual around them, not in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, 32)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.Tanh()) for _ in range(4))
+        self.head = nn.Linear(32, 100)
+
+    def forward(self, input_ids, attention_mask, labels):
+        hidden = self.embedding(input_ids)
+        for block in self.blocks:
+            hidden = hidden + block(hidden)
+        logits = self.head((hidden * attention_mask[..., None]).mean(1))
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
 MODELS = {
     "bert": lambda: transformers.BertForSequenceClassification(transformers.BertConfig(**SIZES)),
     "bert-mlm": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)),  # its head is tied
@@ -48,6 +65,7 @@ MODELS = {
     "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2, **GPT2_DROPOUT)),
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)),
     "plain": Blocks,
+    "residual": Residual,
     "plain-tied": lambda: Blocks(tied=True),
 }
 TOKEN_LABELS = ("bert-mlm", "gpt2", "llama")

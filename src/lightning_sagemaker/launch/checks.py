@@ -68,6 +68,12 @@ def check_limits(cluster: Cluster, module: ModuleType) -> None:
             raise LocalClusterError(
                 f"Channel {name!r} was set. HINT: SageMaker takes 1 to 64 letters, digits, dots, dashes and underscores."
             )
+    parallel = cluster.hyperparameters.get("mp_parameters")
+    if cluster.distribution == "smp" and not (isinstance(parallel, dict) and parallel):
+        raise LocalClusterError(
+            f"The distribution smp was chosen, but mp_parameters is {parallel!r}. HINT: give --mp-parameters"
+            ' \'{"partitions": 2, "microbatches": 4, "ddp": true}\'.'
+        )
     problem = module.check(cluster)
     if problem is not None:
         raise LocalClusterError(problem)

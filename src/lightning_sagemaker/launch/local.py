@@ -35,7 +35,7 @@ from lightning_sagemaker.launch.network import obstacle as network_obstacle
 from lightning_sagemaker.launch.network import parse as parse_network
 from lightning_sagemaker.launch.processes import Failure, Job
 
-DISTRIBUTIONS = ("smddp", "ddp", "torch_distributed", "mpi", "none")
+DISTRIBUTIONS = ("smddp", "ddp", "torch_distributed", "mpi", "smp", "none")
 CONTRACTS: dict[str, ModuleType] = {"toolkit": toolkit, "modeltrainer": modeltrainer}
 
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z_][^=]*)(=(?P<value>.*))?", re.DOTALL)
@@ -84,7 +84,8 @@ def run_local_cluster(
             any program. Its ``--name value`` arguments become hyperparameters as well.
         hosts: Number of hosts, named ``algo-1`` and so on.
         processes_per_host: Processes that the launcher starts on each host.
-        distribution: ``smddp``, ``ddp``, ``torch_distributed``, ``mpi`` or ``none``.
+        distribution: ``smddp``, ``ddp``, ``torch_distributed``, ``mpi``, ``smp`` (with ``mp_parameters`` among the
+            hyperparameters) or ``none``.
         contract: ``toolkit`` (SDK 2 estimators) or ``modeltrainer`` (SDK 3).
         root: Folder for the hosts' folders; ``runs/JOB-NAME`` when None. In a folder that was used before, what is in
             ``checkpoints`` stays, as when SageMaker restarts a job.

@@ -7,6 +7,7 @@ Example: ``lightning-sagemaker local --hosts 2 --distribution smddp -- python tr
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 
 HELP = "run a command as a SageMaker job of several hosts, simulated on this machine"
@@ -33,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--channel", action="append", default=[], metavar="NAME=DIR", help="an input channel; repeatable"
     )
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable; repeatable")
+    parser.add_argument(
+        "--mp-parameters",
+        metavar="JSON",
+        help='of --distribution smp, such as \'{"partitions": 2, "microbatches": 4}\'',
+    )
     parser.add_argument("--instance-type", default="ml.p4d.24xlarge", metavar="TYPE", help="default: ml.p4d.24xlarge")
     parser.add_argument(
         "--network",
@@ -56,6 +62,7 @@ def main(arguments: argparse.Namespace) -> int:
             distribution=arguments.distribution,
             contract=arguments.contract,
             root=arguments.root,
+            hyperparameters=_model_parallel(arguments.mp_parameters),
             environment=_pairs("--env", arguments.env),
             channels=_pairs("--channel", arguments.channel),
             source_dir=arguments.source_dir,
@@ -67,6 +74,19 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"lightning-sagemaker local: error: {error}", file=sys.stderr)
         return 2
     return result.returncode
+
+
+def _model_parallel(text: str | None) -> dict[str, object]:
+    from lightning_sagemaker.launch import LocalClusterError
+
+    if text is None:
+        return {}
+    try:
+        return {"mp_parameters": json.loads(text)}
+    except ValueError as error:
+        raise LocalClusterError(
+            f'--mp-parameters {text!r} is not JSON ({error}). HINT: write \'{{"partitions": 2, "ddp": true}}\'.'
+        ) from None
 
 
 def _pairs(option: str, texts: list[str]) -> dict[str, str]:

@@ -34,6 +34,7 @@ def distributed_config(cluster: Cluster) -> dict[str, Any] | None:
         "none": None,
         "mpi": {**count, "mpi_additional_options": None},
         "smddp": {**count, "distribution": "smddp"},
+        "smp": {**count, "smp": cluster.hyperparameters.get("mp_parameters")},
     }.get(cluster.distribution, {**count, "smp": None})
 
 

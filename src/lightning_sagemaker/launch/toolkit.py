@@ -39,6 +39,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "ddp": {"sagemaker_pytorch_ddp_enabled": True},
     "torch_distributed": {"sagemaker_torch_distributed_enabled": True},
     "mpi": {"sagemaker_mpi_enabled": True},
+    "smp": {"sagemaker_mpi_enabled": True, "sagemaker_distributed_dataparallel_enabled": False},
     "none": {},
 }
 
@@ -50,10 +51,10 @@ def framework_parameters(cluster: Cluster) -> dict[str, Any]:
     to start several processes on a machine without them.
     """
     parameters = dict(_FLAGS[cluster.distribution])
-    if cluster.distribution in ("smddp", "ddp", "torch_distributed"):
+    if cluster.distribution in ("smddp", "ddp", "torch_distributed", "smp"):
         parameters["sagemaker_instance_type"] = cluster.instance_type
     counted = cluster.gpus_per_host or 1
-    if parameters and (cluster.distribution == "mpi" or counted != cluster.processes_per_host):
+    if parameters and (cluster.distribution in ("mpi", "smp") or counted != cluster.processes_per_host):
         parameters["sagemaker_mpi_num_of_processes_per_host"] = cluster.processes_per_host
     return parameters
 
@@ -164,7 +165,7 @@ def launcher_environment(cluster: Cluster) -> dict[str, str]:
     if cluster.distribution == "torch_distributed":
         return variables
     variables["NCCL_DEBUG"] = "INFO"
-    if cluster.distribution == "mpi":
+    if cluster.distribution in ("mpi", "smp"):
         variables.pop("RDMAV_FORK_SAFE", None)
         return variables | {"NCCL_MIN_NRINGS": "4"}
     variables |= {"FI_PROVIDER": "efa", "RDMAV_FORK_SAFE": "1"}  # this runner does so whatever the instance type

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from lightning_sagemaker.parallel.blocks import Blocks
 from lightning_sagemaker.parallel.partition import Partition
-from lightning_sagemaker.parallel.trace import TensorNumber, Trace
+from lightning_sagemaker.parallel.trace import TensorNumber, Trace, tensors_of
 
 
 class PipelineError(RuntimeError):
@@ -188,14 +188,15 @@ class Stages:
             )
         visit.next_block += 1
         if index < visit.first:
-            return self._pass_by(index, visit)
+            return self._pass_by(index, visit, (args, kwargs))
         output = forward(*args, **kwargs)
         if visit.next_block == visit.end and not visit.last_of_all:
-            visit.sent = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+            inputs = tensors_of((args, kwargs))
+            visit.sent = tensors_of(output) + [inputs[number] for number in self._traced.carried[index]]
             raise _Left
         return output
 
-    def _pass_by(self, index: int, visit: _Visit) -> Any:
+    def _pass_by(self, index: int, visit: _Visit, arguments: Any) -> Any:
         assert visit.received is not None
         tensors = visit.received
         if index + 1 < visit.first:
@@ -203,6 +204,10 @@ class Stages:
         elif visit.absent is not None:
             visit.absent.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             visit.absent = None
+            carried = self._traced.carried[index]
+            inputs = tensors_of(arguments)
+            for number, tensor in zip(carried, tensors[len(tensors) - len(carried) :], strict=True):
+                inputs[number].copy_(tensor)  # the user's code holds it, and goes on with it
         numbers = iter(tensors)
         return pytree.tree_map(
             lambda leaf: next(numbers) if _is_number(leaf) else leaf, self._traced.outputs[index], is_leaf=_is_number

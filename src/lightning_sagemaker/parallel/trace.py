@@ -33,6 +33,7 @@ class Trace:
     Attributes:
         regions: Name of each parameter -> the regions that use it, ascending; tied names have the same entry.
         outputs: For each block, the structure of its output: tensors are replaced by their numbers.
+        carried: For each block, the numbers of its inputs' tensors that are used after it, as in ``x + block(x)``.
         outer: Name of the outermost module within whose call the blocks are called; None if the step calls them itself.
         crossings: Pairs (birth, use) of regions, where a tensor that depends on parameters does not pass through the
             blocks between them.
@@ -41,6 +42,7 @@ class Trace:
 
     regions: Mapping[str, tuple[int, ...]]
     outputs: tuple[Any, ...]
+    carried: tuple[tuple[int, ...], ...]
     outer: str | None
     crossings: tuple[tuple[int, int], ...]
 
@@ -108,6 +110,8 @@ class _Tracer(TorchFunctionMode):
         self._uses: dict[int, set[int]] = defaultdict(set)
         self._calls: set[int] = set()
         self._crossings: set[tuple[int, int]] = set()
+        self._inputs: list[Tensor] = []  # of the last block; they must not be freed, or others could get their ids
+        self._carried: dict[int, set[int]] = defaultdict(set)
         self._outputs: list[Any] = []
         self._stack: list[nn.Module] = []
         self._outer: nn.Module | None = None
@@ -126,6 +130,7 @@ class _Tracer(TorchFunctionMode):
             if index == 0 and self._stack[0] is not self._blocks.modules[0]:
                 self._outer = self._stack[0]
             output = forward(*args, **kwargs)
+            self._inputs = tensors_of((args, kwargs))
             self.region += 1
             leaves, _ = pytree.tree_flatten(output)
             for leaf in leaves:
@@ -167,7 +172,13 @@ class _Tracer(TorchFunctionMode):
         if id(leaf) in self._parameters:
             self._uses[id(leaf)].add(self.region)
             return self.region
-        return getattr(leaf, _BIRTH, None) if isinstance(leaf, FakeTensor) else None
+        birth: int | None = getattr(leaf, _BIRTH, None) if isinstance(leaf, FakeTensor) else None
+        if birth is not None and birth < self.region:
+            for number, tensor in enumerate(self._inputs):
+                if tensor is leaf:
+                    self._carried[self.region - 1].add(number)
+                    return self.region
+        return birth
 
     def result(self) -> Trace:
         last = len(self._blocks) - 1
@@ -180,7 +191,8 @@ class _Tracer(TorchFunctionMode):
         for name, parameter in self._root.named_parameters(remove_duplicate=False):
             regions[name] = tuple(sorted(self._uses[id(parameter)])) or (last,)
         outer = next((name for name, module in self._root.named_modules() if module is self._outer), None)
-        return Trace(regions, tuple(self._outputs), outer, tuple(sorted(self._crossings)))
+        carried = tuple(tuple(sorted(self._carried[index])) for index in range(len(self._blocks)))
+        return Trace(regions, tuple(self._outputs), carried, outer, tuple(sorted(self._crossings)))
 
 
 @dataclass(frozen=True)
@@ -188,3 +200,8 @@ class TensorNumber:
     """Stands for a tensor in the structure of a block's output."""
 
     number: int
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors in arguments or results, in a fixed order."""
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]

@@ -13,7 +13,8 @@ from types import ModuleType
 
 ROOT = "smdistributed"
 LIBRARY = f"{ROOT}.dataparallel"
-"""The library that the shim mirrors; ``smdistributed`` itself is a folder that AWS's libraries share."""
+LIBRARIES = (LIBRARY, f"{ROOT}.modelparallel")
+"""The libraries that the shim mirrors; ``smdistributed`` itself is a folder that AWS's libraries share."""
 
 _SHIM = f"{__package__}"
 
@@ -34,15 +35,15 @@ class _Alias(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Answers for ``served`` and what is below it."""
+    """Answers for what is ``served`` and below it."""
 
-    def __init__(self, served: str) -> None:
-        self._served = served
+    def __init__(self, served: Sequence[str]) -> None:
+        self._served = tuple(served)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._served and not fullname.startswith(f"{self._served}."):
+        if not any(fullname == name or fullname.startswith(f"{name}.") for name in self._served):
             return None
         name = _SHIM + fullname[len(ROOT) :]
         try:
@@ -63,20 +64,22 @@ def aws_installed() -> bool:
 
 
 def install() -> bool:
-    """Make ``import smdistributed...`` find the shim, unless AWS's package is installed. Idempotent.
+    """Make ``import smdistributed...`` find the shim where AWS's packages are not installed. Idempotent.
+
+    Each of the two libraries is served by itself: AWS's images have had either without the other.
 
     Returns:
         Whether ``smdistributed.dataparallel`` now is the shim.
 
     """
-    if aws_installed():
-        return False
+    is_shim = not aws_installed()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        served = ROOT if _find_beside(ROOT) is None else LIBRARY
+        missing = [library for library in LIBRARIES if _find_beside(library) is None]
+        served = [ROOT] if _find_beside(ROOT) is None else missing
         # First, because the folder of the parent package holds the real files, which would be loaded a second time.
         sys.meta_path.insert(0, _Finder(served))
         importlib.invalidate_caches()
-    return True
+    return is_shim
 
 
 def uninstall() -> None:

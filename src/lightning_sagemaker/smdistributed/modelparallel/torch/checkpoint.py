@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``smp.save``, ``smp.load``, ``smp.save_checkpoint`` and ``smp.resume_from_checkpoint``, with AWS's file names.
+
+Loading reads tensors and plain containers only (``weights_only``), unless the caller passes ``weights_only=False``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from lightning_sagemaker.smdistributed.modelparallel.torch.core import dp_rank, mp_rank, pp_rank, tp_rank
+from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+
+NEWEST = "newest"
+
+
+def _own(path: str | os.PathLike[str], v3: bool = False) -> Path:
+    """The file of this process: AWS's suffixes."""
+    suffix = f"{pp_rank()}_{tp_rank()}_{dp_rank()}" if v3 else f"{mp_rank()}"
+    return Path(f"{os.fspath(path)}_{suffix}")
+
+
+def save(obj: Any, f: str | os.PathLike[str], partial: bool = True, v3: bool = False, **_: Any) -> None:
+    """Write an object, under another name first.
+
+    Args:
+        obj: What ``torch.save`` takes.
+        f: The file; with ``partial``, followed by ``_`` and the ``mp_rank``.
+        partial: Each process of a copy of the model writes a file of its own.
+        v3: The suffix is ``PP_TP_RDP``, for states that differ among replicas.
+
+    """
+    path = _own(f, v3) if partial else Path(f)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        torch.save(obj, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(
+    f: str | os.PathLike[str], map_location: Any = None, partial: bool = True, v3: bool = False, **options: Any
+) -> Any:
+    """Read what :func:`save` wrote.
+
+    Args:
+        f: The file, without its suffix.
+        map_location: Of ``torch.load``.
+        partial: This process's own file.
+        v3: As in :func:`save`.
+        options: ``weights_only`` (default true); others of AWS's have no effect.
+
+    """
+    path = _own(f, v3) if partial else Path(f)
+    return torch.load(path, map_location=map_location, weights_only=options.get("weights_only", True))
+
+
+def _rank_info() -> str:
+    return f"{pp_rank()}_{tp_rank()}"
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    tag: str,
+    partial: bool = True,
+    model: Any = None,
+    optimizer: Any = None,
+    user_content: Any = None,
+    translate_if_full: bool = True,
+    num_kept_partial_checkpoints: int | None = None,
+) -> None:
+    """Write a checkpoint. Collective over all processes.
+
+    Args:
+        path: Folder.
+        tag: Name of the checkpoint.
+        partial: Each process of the first copy of the model writes ``path/TAG_partial/model_PP_TP.pt`` and
+            ``optimizer_PP_TP.pt``; else the first process writes the whole model as ``path/TAG``.
+        model: The distributed model.
+        optimizer: The distributed optimizer; not part of a full checkpoint.
+        user_content: What else to keep.
+        translate_if_full: Without effect: names are those of the user's model.
+        num_kept_partial_checkpoints: Older ones than so many are removed.
+
+    """
+    folder = Path(path)
+    writes = dp_rank() == 0
+    if partial:
+        place = folder / f"{tag}_partial"
+        if writes:
+            if model is not None:
+                save(model.local_state_dict(), place / f"model_{_rank_info()}.pt", partial=False)
+            if optimizer is not None:
+                save(optimizer.local_state_dict(), place / f"optimizer_{_rank_info()}.pt", partial=False)
+        content = place / "user_content.pt"
+    else:
+        whole = None if model is None else model.state_dict(gather_to_rank0=True)
+        if state.groups.rank == 0 and whole is not None:
+            save(whole, folder / tag, partial=False)
+        content = folder / f"user_content_{tag}"
+    if state.groups.rank == 0 and user_content is not None:
+        save(user_content, content, partial=False)
+    dist.barrier(group=state.objects)
+    if state.groups.rank == 0:  # points to what is complete
+        newest = folder / f".{NEWEST}.{os.getpid()}"
+        newest.write_text(f"{tag}_partial" if partial else tag)
+        newest.replace(folder / NEWEST)
+        if partial and num_kept_partial_checkpoints:
+            _keep(folder, num_kept_partial_checkpoints)
+    dist.barrier(group=state.objects)
+
+
+def _keep(folder: Path, count: int) -> None:
+    found = [place for place in folder.glob("*_partial") if place.is_dir()]
+    found.sort(key=lambda place: [int(number) for number in re.findall(r"\d+", place.name)] or [-1])
+    for place in found[:-count]:
+        shutil.rmtree(place)
+
+
+def resume_from_checkpoint(
+    path: str | os.PathLike[str],
+    tag: str | None = None,
+    partial: bool = True,
+    strict: bool = True,
+    load_optimizer: bool = True,
+    load_sharded_optimizer_state: bool = True,
+    translate_function: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Load what :func:`save_checkpoint` wrote, into the distributed model and optimizer. Collective.
+
+    Args:
+        path: Folder.
+        tag: Name of the checkpoint; the newest if None.
+        partial: Of which kind it is.
+        strict: Whether names must be those of the model.
+        load_optimizer: Of a partial checkpoint.
+        load_sharded_optimizer_state: Without effect: states are not sharded among replicas.
+        translate_function: Applied to a full state.
+
+    Returns:
+        The user's content; None if there was none.
+
+    Raises:
+        FileNotFoundError: If there is no such checkpoint.
+
+    """
+    folder = Path(path)
+    if tag is None:
+        tag = (folder / NEWEST).read_text().strip()
+        partial = tag.endswith("_partial")
+        tag = tag.removesuffix("_partial")
+    if not partial:
+        whole = torch.load(folder / tag, map_location="cpu", weights_only=True)
+        state.model.load_state_dict(whole if translate_function is None else translate_function(whole), strict=strict)
+        return _user_content(folder / f"user_content_{tag}", folder / "user_content.pt")
+    place = folder / f"{tag}_partial"
+    if state.model is not None:
+        own = torch.load(place / f"model_{_rank_info()}.pt", map_location="cpu", weights_only=True)
+        state.model.load_state_dict(own, strict=strict)
+    if load_optimizer and state.optimizer is not None:
+        own = torch.load(place / f"optimizer_{_rank_info()}.pt", map_location="cpu", weights_only=True)
+        state.optimizer.load_state_dict(own)
+    return _user_content(place / "user_content.pt")
+
+
+def _user_content(*paths: Path) -> Any:
+    for path in paths:
+        if path.is_file() and path.stat().st_size:  # transformers leaves an empty file
+            return torch.load(path, map_location="cpu", weights_only=True)
+    return None

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects between processes: SMP's own calls, which are not those of MPI."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import torch.distributed as dist
+
+from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+
+
+class CommGroup(Enum):
+    """Whom a call reaches; this process is in one group of each kind."""
+
+    WORLD = "WORLD"
+    MP_GROUP = "MP"
+    DP_GROUP = "DP"
+    TP_GROUP = "TP"
+    PP_GROUP = "PP"
+    RDP_GROUP = "RDP"
+
+
+class RankType(Enum):
+    """In which group a rank counts."""
+
+    WORLD_RANK = "WORLD"
+    MP_RANK = "MP"
+    DP_RANK = "DP"
+    TP_RANK = "TP"
+    PP_RANK = "PP"
+    RDP_RANK = "RDP"
+
+
+WORLD, MP_GROUP, DP_GROUP = CommGroup.WORLD, CommGroup.MP_GROUP, CommGroup.DP_GROUP
+TP_GROUP, PP_GROUP, RDP_GROUP = CommGroup.TP_GROUP, CommGroup.PP_GROUP, CommGroup.RDP_GROUP
+
+
+def _members(kind: str) -> list[int]:
+    return list(range(dist.get_world_size())) if kind == "WORLD" else state.groups.ranks[kind]
+
+
+def _process_group(kind: str) -> Any:
+    return state.objects if kind == "WORLD" else state.groups.cpu_groups[kind]
+
+
+def barrier(group: CommGroup = WORLD) -> None:
+    """Wait for all of a group."""
+    dist.barrier(group=_process_group(group.value))
+
+
+def mp_barrier() -> None:
+    """Wait for all processes of this copy of the model."""
+    barrier(MP_GROUP)
+
+
+def dp_barrier() -> None:
+    """Wait for all processes with the same stage."""
+    barrier(DP_GROUP)
+
+
+def allgather(obj: Any, group: CommGroup) -> list[Any]:
+    """What each process of a group gave, in the order of their ranks; collective."""
+    found: list[Any] = [None] * len(_members(group.value))
+    dist.all_gather_object(found, obj, group=_process_group(group.value))
+    return found
+
+
+def broadcast(obj: Any, group: CommGroup) -> None:
+    """Send to all others of a group, who each call :func:`recv_from`; only the sender calls this."""
+    for member in _members(group.value):
+        if member != state.groups.rank:
+            dist.send_object_list([obj], member, group=state.objects)
+
+
+def send(obj: Any, dest_rank: int, rank_type: RankType) -> None:
+    """Send to one process, who calls :func:`recv_from`.
+
+    Args:
+        obj: Anything that can be pickled.
+        dest_rank: The receiver.
+        rank_type: Where its rank counts.
+
+    """
+    dist.send_object_list([obj], _members(rank_type.value)[dest_rank], group=state.objects)
+
+
+def recv_from(src_rank: int, rank_type: RankType) -> Any:
+    """Wait for what one process sends by :func:`send` or :func:`broadcast`.
+
+    Args:
+        src_rank: The sender.
+        rank_type: Where its rank counts.
+
+    """
+    box: list[Any] = [None]
+    dist.recv_object_list(box, _members(rank_type.value)[src_rank], group=state.objects)
+    return box[0]

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks, process groups and start of SMP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+
+
+def init(config: Mapping[str, Any] | None = None) -> None:
+    """Begin: read the configuration, make the process groups. Calling it again does nothing.
+
+    Args:
+        config: As ``mp_parameters``; the job's own go before it.
+
+    Raises:
+        ParallelConfigError: If the configuration contradicts itself or the number of processes.
+
+    """
+    state.initialize(config)
+
+
+def is_initialized() -> bool:
+    """Whether :func:`init` was called."""
+    return state.initialized
+
+
+def is_tracing() -> bool:
+    """Whether the model is being run on shapes, to learn how it can be cut."""
+    return state.is_tracing
+
+
+def rank() -> int:
+    """Of this process among all."""
+    return state.groups.rank
+
+
+def size() -> int:
+    """Number of processes."""
+    return dist.get_world_size()
+
+
+def local_rank() -> int:
+    """Of this process on its host."""
+    found = state.job.local_rank
+    return 0 if found is None else found
+
+
+def local_size() -> int:
+    """Number of processes on this host."""
+    return state.job.local_world_size or 1
+
+
+def _size(kind: str) -> int:
+    return len(state.groups.ranks[kind])
+
+
+def _rank(kind: str) -> int:
+    return state.groups.ranks[kind].index(state.groups.rank)
+
+
+def pp_rank() -> int:
+    """Which stages this process has."""
+    return _rank("PP")
+
+
+def pp_size() -> int:
+    """Processes among which the layers are divided."""
+    return _size("PP")
+
+
+def tp_rank() -> int:
+    """Which part of each matrix this process has."""
+    return _rank("TP")
+
+
+def tp_size() -> int:
+    """Processes that share each matrix."""
+    return _size("TP")
+
+
+def rdp_rank() -> int:
+    """Among the processes that hold the same parameters."""
+    return _rank("RDP")
+
+
+def rdp_size() -> int:
+    """Processes that hold the same parameters."""
+    return _size("RDP")
+
+
+def dp_rank() -> int:
+    """Among the processes that hold the same stage: which data this process trains on."""
+    return _rank("DP")
+
+
+def dp_size() -> int:
+    """Processes that hold the same stage."""
+    return _size("DP")
+
+
+def mp_rank() -> int:
+    """Among the processes that hold one copy of the model."""
+    return _rank("MP")
+
+
+def mp_size() -> int:
+    """Processes that hold one copy of the model."""
+    return _size("MP")
+
+
+def get_world_process_group() -> Any:
+    """Of all processes."""
+    state.groups  # noqa: B018 - raises before init
+    return dist.group.WORLD
+
+
+def get_pp_process_group() -> Any:
+    """Of the stages of this copy of the model."""
+    return state.groups.groups["PP"]
+
+
+def get_tp_process_group() -> Any:
+    """Of the processes that share matrices with this one."""
+    return state.groups.groups["TP"]
+
+
+def get_rdp_process_group() -> Any:
+    """Of the processes that hold the same parameters."""
+    return state.groups.groups["RDP"]
+
+
+def get_dp_process_group() -> Any:
+    """Of the processes that hold the same stage."""
+    return state.groups.groups["DP"]
+
+
+def get_mp_process_group() -> Any:
+    """Of the processes that hold this copy of the model."""
+    return state.groups.groups["MP"]
+
+
+def get_pp_group() -> list[int]:
+    """Global ranks of :func:`get_pp_process_group`."""
+    return list(state.groups.ranks["PP"])
+
+
+def get_tp_group() -> list[int]:
+    """Global ranks of :func:`get_tp_process_group`."""
+    return list(state.groups.ranks["TP"])
+
+
+def get_rdp_group() -> list[int]:
+    """Global ranks of :func:`get_rdp_process_group`."""
+    return list(state.groups.ranks["RDP"])
+
+
+def get_dp_group() -> list[int]:
+    """Global ranks of :func:`get_dp_process_group`."""
+    return list(state.groups.ranks["DP"])
+
+
+def get_mp_group() -> list[int]:
+    """Global ranks of :func:`get_mp_process_group`."""
+    return list(state.groups.ranks["MP"])

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mirrors ``smdistributed.modelparallel.torch.exceptions``, which SageMaker's toolkit lists to tell errors apart."""
+
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.stage import PipelineError
+
+__all__ = ["ParallelConfigError", "PipelineError"]

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``smp.DistributedModel``: a module that is cut into stages at its first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from lightning_sagemaker.parallel import gradients
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.engine import share_results
+from lightning_sagemaker.parallel.model import PipelinedModel
+from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts
+from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends
+from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+
+IS_PARTIAL = "_smp_is_partial"
+"""Key of a state that holds one stage only."""
+
+
+class DistributedModel(OwnParts, nn.Module):
+    """The model of a script; there is one.
+
+    Args:
+        module: The user's model. Its parameters stay the same objects.
+        trace_device: Without effect: tracing runs on shapes.
+        trace_execution_times: Without effect.
+        overlapping_allreduce: Without effect: gradients are reduced after the backward passes.
+        backward_passes_per_step: Steps whose gradients are added up before they are reduced.
+        average_grads_across_microbatches: Divide gradients by the number of microbatches.
+        bucket_cap_mb: Without effect.
+        trace_memory_usage: Without effect.
+        broadcast_buffers: Without effect: buffers are made equal once, at the start.
+        gradient_as_bucket_view: Without effect.
+        find_unused_parameters: Without effect: parameters without gradients are allowed.
+
+    Raises:
+        RuntimeError: If there is one already, or ``module`` is one.
+
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        trace_device: str = "gpu",
+        trace_execution_times: bool = False,
+        overlapping_allreduce: bool = True,
+        backward_passes_per_step: int = 1,
+        average_grads_across_microbatches: bool = True,
+        bucket_cap_mb: float = 25,
+        trace_memory_usage: bool = False,
+        broadcast_buffers: bool = True,
+        gradient_as_bucket_view: bool = False,
+        find_unused_parameters: bool = False,
+    ) -> None:
+        super().__init__()
+        state.groups  # noqa: B018 - raises before init
+        if isinstance(module, DistributedModel):
+            raise RuntimeError("The model is a DistributedModel already. HINT: wrap it once.")
+        self.module = module
+        self._passes, self._mean = backward_passes_per_step, average_grads_across_microbatches
+        self._pipeline: PipelinedModel | None = None
+        self._losses: list[Tensor] = []
+        self._is_in_step = False
+        self._backward_steps = 0
+        self._pending: list[Tensor | None] | None = None
+        self._after_partition: dict[int, Callable[..., Any]] = {}
+        self._after_step: dict[int, Callable[..., Any]] = {}
+        state.model = self
+        if len(state.groups.pipeline_ranks) == 1:
+            self.module.to(state.device)
+            self._make_equal()
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether the model was cut: with one partition at once, otherwise at the first step."""
+        return self._pipeline is not None or len(state.groups.pipeline_ranks) == 1
+
+    def get_module(self) -> nn.Module:
+        """The user's model."""
+        return self.module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The user's model's."""
+        return self.module(*args, **kwargs)
+
+    def backward(self, tensors: Any, grad_tensors: Any = None) -> None:
+        """Differentiate a microbatch's loss; in a step, instead of ``loss.backward()``.
+
+        Raises:
+            ParallelConfigError: With ``grad_tensors``, in a pipeline.
+
+        """
+        if len(state.groups.pipeline_ranks) == 1:
+            scale = self._scale if self._is_in_step else 1.0
+            losses = tensors if isinstance(tensors, list | tuple) else [tensors]
+            torch.autograd.backward([loss * scale for loss in losses], grad_tensors)
+            return
+        if grad_tensors is not None:
+            raise ParallelConfigError(
+                "model.backward(grad_tensors=...) was called in a pipeline. HINT: pass the loss only."
+            )
+        self._losses += tensors if isinstance(tensors, list | tuple) else [tensors]
+
+    @property
+    def _scale(self) -> float:
+        assert state.cfg is not None
+        return 1 / state.cfg.degrees.microbatches if self._mean else 1.0
+
+    def run_step(self, step: Callable[[Any], Any], microbatches: list[Any]) -> list[Any]:
+        """Run a step on all stages; its results on all ranks. Collective over the pipeline.
+
+        Args:
+            step: The user's function for one microbatch.
+            microbatches: Its arguments.
+
+        """
+        self._is_in_step = True
+        try:
+            kept = [parameter.grad for parameter in self.own]
+            for parameter in self.own:
+                parameter.grad = None
+            if len(state.groups.pipeline_ranks) == 1:
+                results = [step(microbatch) for microbatch in microbatches]
+            else:
+                results = self._run_pipeline(step, microbatches)
+        finally:
+            self._is_in_step = False
+        self._finish_gradients(kept)
+        for hook in list(self._after_step.values()):
+            hook(self, state.optimizer)
+        self._after_step.clear()
+        return results
+
+    def _run_pipeline(self, step: Callable[[Any], Any], microbatches: list[Any]) -> list[Any]:
+        def run(microbatch: Any) -> Any:
+            self._losses.clear()
+            return step(microbatch)
+
+        pipeline = self._cut(run, microbatches[0])
+        results = pipeline.engine.run(run, microbatches, self._loss if torch.is_grad_enabled() else None)
+        shared = share_results(results, state.groups)
+        return results if pipeline.engine.has_last_stage else _to(shared, state.device)
+
+    def _loss(self, _: Any) -> Tensor:
+        """What the step has called ``backward`` with, if it has."""
+        if not self._losses:
+            return torch.zeros(())
+        return torch.stack([loss.reshape(()) for loss in self._losses]).sum() * self._scale
+
+    def _cut(self, step: Callable[[Any], Any], microbatch: Any) -> PipelinedModel:
+        if self._pipeline is None:
+            state.is_tracing = True
+            try:
+                ends = assigned_ends(self.module)
+                self._pipeline = PipelinedModel(self.module, state.groups, state.device, step, microbatch, ends=ends)
+            finally:
+                state.is_tracing = False
+            if state.groups.rank == 0:
+                print(self._pipeline.partition.table(self._pipeline.blocks))
+            if state.optimizer is not None:
+                state.optimizer.forget_absent(self._pipeline.stages.is_absent)
+            for hook in self._after_partition.values():
+                hook(self, state.optimizer)
+        return self._pipeline
+
+    @property
+    def own(self) -> list[nn.Parameter]:
+        """The parameters of this process; all, before the model is cut."""
+        return list(self.module.parameters()) if self._pipeline is None else self._pipeline.parameters
+
+    def _finish_gradients(self, kept: list[Tensor | None]) -> None:
+        """Reduce the gradients of this step and of those since the last reduction, and add them to what was there."""
+        own = self.own
+        found = [parameter.grad for parameter in own]
+        if len(kept) != len(own):  # the model was cut in this step; before it, there were none
+            kept = [None] * len(own)
+        if any(gradient is not None for gradient in found):
+            self._backward_steps += 1
+        found = _sums(found, self._pending)
+        if self._backward_steps % self._passes:
+            self._pending, found = found, [None] * len(own)
+        else:
+            self._pending = None
+        for parameter, gradient in zip(own, found, strict=True):
+            parameter.grad = gradient
+        if self._pending is None and torch.is_grad_enabled():
+            if self._pipeline is None:
+                gradients.average(own, state.groups.groups["RDP"])
+            else:
+                self._pipeline.reduce_gradients()
+        for parameter, gradient in zip(own, _sums([one.grad for one in own], kept), strict=True):
+            parameter.grad = gradient
+
+    @torch.no_grad()
+    def _make_equal(self) -> None:
+        group = state.groups.groups["RDP"]
+        if dist.get_world_size(group) > 1:
+            source = dist.get_global_rank(group, 0)
+            for tensor in [*self.module.parameters(), *self.module.buffers()]:
+                dist.broadcast(tensor.data, source, group)
+
+    def state_dict(  # type: ignore[override]  # with an option more
+        self, *args: Any, gather_to_rank0: bool = False, **kwargs: Any
+    ) -> dict[str, Any]:
+        """The whole model's state, by the names of the user's model. Collective over the copy of the model.
+
+        Args:
+            args: Those of ``nn.Module.state_dict``.
+            gather_to_rank0: Only the first process of the copy needs it; the others get ``{}``.
+            kwargs: Those of ``nn.Module.state_dict``.
+
+        """
+        found: dict[str, Any] = self.module.state_dict(*args, **kwargs)
+        if self._pipeline is None:
+            return found
+        return self._pipeline.gather(found, on_all=not gather_to_rank0)
+
+    def local_state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The state of this process's stages, marked as partial."""
+        names = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
+        own = {id(parameter) for parameter in self.own}
+        parameters = dict(self.module.named_parameters(remove_duplicate=False))
+        found = self.module.state_dict(*args, **kwargs)
+        kept = {name: value for name, value in found.items() if name not in names or id(parameters[name]) in own}
+        return {**kept, IS_PARTIAL: self._pipeline is not None}
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, same_partition_load: bool = False
+    ) -> Any:
+        """Load a whole or a partial state, before or after the model was cut.
+
+        Args:
+            state_dict: Whole, or (marked by ``_smp_is_partial``) this process's part; then collective over the copy of
+                the model, whose processes each give theirs.
+            strict: Whether names must be those of the model.
+            same_partition_load: The part is of the same partition: nothing is exchanged.
+
+        """
+        content = dict(state_dict)
+        if content.pop(IS_PARTIAL, False) and not (same_partition_load and self._pipeline is not None):
+            parts: list[Any] = [None] * len(state.groups.pipeline_ranks)
+            dist.all_gather_object(parts, content, group=state.groups.cpu_groups["PP"])
+            content = {name: value for part in reversed(parts) for name, value in part.items()}
+        if self._pipeline is None:
+            return self.module.load_state_dict(content, strict=strict)
+        return self._load_own(content, strict)
+
+    @torch.no_grad()
+    def _load_own(self, content: Mapping[str, Any], strict: bool) -> Any:
+        own = {id(parameter) for parameter in self.own}
+        targets: dict[str, Tensor] = dict(self.module.named_parameters(remove_duplicate=False))
+        absent = {name for name, parameter in targets.items() if id(parameter) not in own}
+        found = self.module.load_state_dict(
+            {name: value for name, value in content.items() if name not in absent}, strict=False
+        )
+        missing = [name for name in found.missing_keys if name not in absent]
+        if strict and (missing or found.unexpected_keys):
+            raise RuntimeError(f"missing in the state: {missing}; not in the model: {found.unexpected_keys}")
+        return found
+
+    def clip_norm(self, max_norm: float) -> Tensor:
+        """Clip the norm of the whole model's gradients; the norm before. Collective over the copy of the model."""
+        if self._pipeline is None:
+            return torch.nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
+        return self._pipeline.clip_norm(self.own, max_norm)
+
+    def gather_optimizer(self, optimizer_state: Mapping[str, Any]) -> dict[str, Any]:
+        """The whole optimizer's state on all processes of the copy of the model. Collective over it."""
+        if self._pipeline is None:
+            return dict(optimizer_state)
+        merged: list[Any] = [self._pipeline.gather_optimizer(optimizer_state)]
+        ranks, group = state.groups.pipeline_ranks, state.groups.cpu_groups["PP"]
+        dist.broadcast_object_list(merged, ranks[0], group)
+        whole: dict[str, Any] = merged[0]
+        return whole
+
+    def register_post_partition_hook(self, hook: Callable[..., Any]) -> Any:
+        """Call ``hook(model, optimizer)`` once, when the model is cut."""
+        if self._pipeline is not None:
+            raise RuntimeError("The model was cut already. HINT: register the hook before the first step.")
+        return _Handle(self._after_partition, hook)
+
+    def register_post_step_hook(self, hook: Callable[..., Any]) -> Any:
+        """Call ``hook(model, optimizer)`` once, after the next step."""
+        return _Handle(self._after_step, hook)
+
+    def register_comm_hook(self, state: Any, hook: Any) -> None:
+        """Refused.
+
+        Raises:
+            ParallelConfigError: Always.
+
+        """
+        raise ParallelConfigError(
+            "model.register_comm_hook was called, which this stand-in for AWS's library does not have. HINT: remove it."
+        )
+
+    def join(self, **_: Any) -> AbstractContextManager[None]:
+        """Without effect: every replica must make as many steps as the others."""
+        return nullcontext()
+
+    def to(self, *args: Any, **kwargs: Any) -> DistributedModel:
+        """Before the model is cut: without effect, as its stages are put on their devices then."""
+        return self if not self.partitioned else super().to(*args, **kwargs)
+
+    def cuda(self, device: Any = None) -> DistributedModel:
+        """As :meth:`to`."""
+        return self if not self.partitioned else super().cuda(device)
+
+
+class _Handle:
+    def __init__(self, hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> None:
+        self._hooks = hooks
+        hooks[id(self)] = hook
+
+    def remove(self) -> None:
+        """Forget the hook."""
+        self._hooks.pop(id(self), None)
+
+
+def _sums(first: list[Tensor | None], second: list[Tensor | None] | None) -> list[Tensor | None]:
+    if second is None:
+        return first
+    return [
+        right if left is None else left if right is None else left + right
+        for left, right in zip(first, second, strict=True)
+    ]
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    from lightning_sagemaker.smdistributed.modelparallel.torch.step import _to as move
+
+    return move(value, device)

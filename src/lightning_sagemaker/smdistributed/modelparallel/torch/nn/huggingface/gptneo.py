@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mirrors ``smdistributed.modelparallel.torch.nn.huggingface.gptneo``."""
+
+from lightning_sagemaker.smdistributed.modelparallel.torch.nn.huggingface._unchanged import unchanged
+
+translate_state_dict_to_hf_gptneo = unchanged
+translate_hf_state_dict_to_smdistributed_gptneo = unchanged

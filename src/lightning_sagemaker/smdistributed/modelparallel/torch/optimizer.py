@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``smp.DistributedOptimizer``: an optimizer whose state is divided as the model is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lightning_sagemaker.smdistributed.modelparallel.torch.model import IS_PARTIAL
+from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Wraps the optimizer of a script. Learning-rate schedulers take it for one of torch's.
+
+    Args:
+        optimizer: Built from the model's parameters, before or after the model was wrapped.
+        static_loss_scale: Of ``fp16``; ignored without it.
+        dynamic_loss_scale: Of ``fp16``; ignored without it.
+        dynamic_loss_args: Of ``fp16``; ignored without it.
+
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        static_loss_scale: float | None = 1.0,
+        dynamic_loss_scale: bool = False,
+        dynamic_loss_args: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        self.optimizer = optimizer  # not super().__init__: parameters and state are the wrapped one's
+        self.overflow = False
+        state.optimizer = self
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The wrapped optimizer's."""
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The wrapped optimizer's."""
+        return self.optimizer.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The wrapped optimizer's."""
+        return self.optimizer.defaults
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self.optimizer!r})"
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update this process's parameters."""
+        return self.optimizer.step() if closure is None else self.optimizer.step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients."""
+        self.optimizer.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Of the wrapped optimizer."""
+        self.optimizer.add_param_group(param_group)
+
+    def clip_master_grads(self, max_norm: float) -> Tensor:
+        """Clip the norm of the whole model's gradients; the norm before. Collective over the copy of the model."""
+        norm: Tensor = state.model.clip_norm(max_norm)
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state. Collective over the copy of the model."""
+        own = self.optimizer.state_dict()
+        return own if state.model is None else dict(state.model.gather_optimizer(own))
+
+    def local_state_dict(self, gather_if_shard: bool = True) -> dict[str, Any]:
+        """The state of this process's parameters, marked as partial.
+
+        Args:
+            gather_if_shard: Without effect: states are not sharded among replicas.
+
+        """
+        partial = state.model is not None and len(state.groups.pipeline_ranks) > 1
+        return {**self.optimizer.state_dict(), IS_PARTIAL: partial}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load a whole or a partial state, before or after the model was cut.
+
+        Before it, partial states are merged: collective over the copy of the model then.
+        """
+        content = dict(state_dict)
+        is_cut = state.model is not None and state.model.partitioned
+        if content.pop(IS_PARTIAL, False) and not is_cut:
+            parts: list[Any] = [None] * len(state.groups.pipeline_ranks)
+            dist.all_gather_object(parts, content["state"], group=state.groups.cpu_groups["PP"])
+            content["state"] = {index: entry for part in reversed(parts) for index, entry in part.items()}
+        if is_cut:
+            content["state"] = {index: entry for index, entry in content["state"].items() if self._is_own(index)}
+        self.optimizer.load_state_dict(content)
+
+    def _is_own(self, index: int) -> bool:
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        return bool(parameters[index].numel())
+
+    def forget_absent(self, is_absent: Callable[[Any], bool]) -> None:
+        """Drop what was loaded for parameters of other processes, and move the rest to its device."""
+        for parameter in list(self.optimizer.state):
+            if is_absent(parameter):
+                del self.optimizer.state[parameter]
+            else:
+                entry = self.optimizer.state[parameter]
+                for key, value in entry.items():
+                    if isinstance(value, Tensor) and value.dim():
+                        entry[key] = value.to(parameter.device)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a distributed model this process has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+
+class OwnParts:
+    """Mixin of ``DistributedModel``: AWS's questions about this process's parts."""
+
+    module: nn.Module
+
+    @property
+    def own(self) -> list[nn.Parameter]:
+        """The parameters of this process; all, before the model is cut."""
+        raise NotImplementedError
+
+    def local_parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """Those of this process."""
+        return iter(self.own)
+
+    def local_named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
+        """Those of this process, with the names that they have in the user's model."""
+        own = {id(parameter) for parameter in self.own}
+        return ((name, parameter) for name, parameter in self.module.named_parameters(prefix) if id(parameter) in own)
+
+    virtual_named_parameters = local_named_parameters
+
+    def local_buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """All of the model's: every stage has them."""
+        return self.module.buffers()
+
+    def local_named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """All of the model's: every stage has them."""
+        return self.module.named_buffers(prefix)
+
+    def local_named_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """Modules with a parameter of this process, or without any."""
+        own = {id(parameter) for parameter in self.own}
+        for name, module in self.module.named_modules():
+            parameters = list(module.parameters())
+            if not parameters or any(id(parameter) in own for parameter in parameters):
+                yield name, module
+
+    def local_modules(self) -> Iterator[nn.Module]:
+        """See :meth:`local_named_modules`."""
+        return (module for _, module in self.local_named_modules())
+
+    def is_distributed_parameter(self, parameter: nn.Parameter) -> bool:
+        """Whether a matrix is shared by tensor parallelism; none is."""
+        return False
+
+    is_distributed_buffer = is_scaled_batch_parameter = is_scaled_batch_buffer = is_distributed_parameter
+
+    def distributed_modules(self) -> Iterator[nn.Module]:
+        """Modules with tensor parallelism; none."""
+        return iter(())
+
+    def default_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters whose gradients are averaged over ``DP_GROUP``: all of this process."""
+        return self.local_named_parameters()
+
+    def scaled_batch_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters whose gradients are averaged over ``RDP_GROUP``: none."""
+        return iter(())

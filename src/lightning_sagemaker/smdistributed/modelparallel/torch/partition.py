@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a script says about its modules: partitions, tensor parallelism, activation checkpointing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import checkpoint
+
+from lightning_sagemaker.parallel.blocks import find_blocks
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+
+
+def set_partition(module: nn.Module, index: int) -> None:
+    """Assign a module, with what is in it, to a partition; without effect if partitions are automatic.
+
+    Args:
+        module: Of the model, before its first step.
+        index: From 0.
+
+    Raises:
+        ParallelConfigError: If there is no such partition.
+
+    """
+    assert state.cfg is not None, "smp.init() first"
+    if not 0 <= index < state.cfg.degrees.pipeline:
+        raise ParallelConfigError(
+            f"smp.set_partition(..., {index}) was called, but there are {state.cfg.degrees.pipeline} partitions."
+            f" HINT: use 0 to {state.cfg.degrees.pipeline - 1}."
+        )
+    state.module_manager.assigned[id(module)] = index
+
+
+@contextmanager
+def partition(index: int) -> Iterator[None]:
+    """Assign the modules that are created within; the innermost counts."""
+    make = nn.Module.__init__
+
+    @functools.wraps(make)
+    def make_and_assign(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        set_partition(self, index)
+
+    nn.Module.__init__ = make_and_assign  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.__init__ = make  # type: ignore[method-assign]
+
+
+@contextmanager
+def tensor_parallelism(enabled: bool = True, **_: Any) -> Iterator[None]:
+    """Modules that are created within may share their matrices among ranks; with a degree of 1, none do."""
+    yield
+
+
+def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **_: Any) -> None:
+    """As :func:`tensor_parallelism`, for a module that exists."""
+
+
+@contextmanager
+def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
+    """Without effect: what a stage does not own is freed at the first step."""
+    yield
+
+
+@contextmanager
+def model_creation(tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **_: Any) -> Iterator[None]:
+    """Modules are created with ``dtype`` within."""
+    before = torch.get_default_dtype()
+    if dtype is not None:
+        torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def tp_register(*_: Any, **__: Any) -> Any:
+    """A decorator without effect: there is no tensor parallelism here."""
+    return lambda module_class: module_class
+
+
+def tp_register_with_module(*_: Any, **__: Any) -> None:
+    """Without effect: there is no tensor parallelism here."""
+
+
+def set_activation_checkpointing(
+    module: nn.Module, preserve_rng_state: bool = True, pack_args_as_tuple: bool = False, strategy: str = "each"
+) -> None:
+    """Compute a module's activations again in the backward pass instead of keeping them.
+
+    Args:
+        module: Of the model, before its first step.
+        preserve_rng_state: Dropout is the same in both passes.
+        pack_args_as_tuple: Without effect.
+        strategy: Of a ``Sequential``: ``each`` child by itself; ``contiguous`` and ``group_N``: the whole.
+
+    """
+    if isinstance(module, nn.Sequential) and strategy == "each":
+        for child in module:
+            set_activation_checkpointing(child, preserve_rng_state)
+        return
+    run = functools.partial(
+        checkpoint.checkpoint, module.forward, use_reentrant=False, preserve_rng_state=preserve_rng_state
+    )
+    module.forward = run
+
+
+def assigned_ends(module: nn.Module) -> tuple[int, ...] | None:
+    """The script's own cut, from ``set_partition`` and ``partition``; None if the cut is automatic.
+
+    Raises:
+        ParallelConfigError: If the blocks' partitions do not ascend from the first to the last one.
+
+    """
+    assert state.cfg is not None
+    degrees = state.cfg.degrees
+    if degrees.auto_partition:
+        return None
+    assigned, blocks = state.module_manager.assigned, find_blocks(module)
+    modules = dict(module.named_modules())
+    places = []
+    for name in blocks.names:
+        parents = [modules[".".join(name.split(".")[:length])] for length in range(len(name.split(".")), 0, -1)]
+        found = [assigned[id(parent)] for parent in [*parents, module] if id(parent) in assigned]
+        places.append(found[0] if found else degrees.default_partition)
+    starts = [places.index(stage) for stage in range(1, degrees.pipeline) if stage in places]
+    ends = (*starts, len(places))
+    if places != sorted(places) or len(ends) != degrees.pipeline or len(set(places)) != degrees.pipeline:
+        raise ParallelConfigError(
+            f"the blocks of {blocks.name} were assigned to partitions {places}. HINT: assign ascending partitions, each"
+            f" from 0 to {degrees.pipeline - 1} at least once, or set auto_partition to true."
+        )
+    return ends

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mirrors ``smdistributed.modelparallel.torch.patches.checkpoint``: activations computed again in the backward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.utils.checkpoint as of_torch
+from torch import nn
+
+
+def checkpoint(module: nn.Module, *args: Any, preserve_rng_state: bool = True) -> Any:
+    """``module(*args)`` without keeping its activations."""
+    return of_torch.checkpoint(module, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state)
+
+
+def checkpoint_sequential(
+    sequential_module: nn.Sequential,
+    input: Any,
+    strategy: str = "each",
+    preserve_rng_state: bool = True,
+    pack_args_as_tuple: bool = False,
+) -> Any:
+    """``sequential_module(input)`` without keeping what is between its parts.
+
+    Args:
+        sequential_module: Of modules with one argument.
+        input: Of the first.
+        strategy: ``each`` module, ``contiguous`` (all at once) or ``group_N`` (N at a time).
+        preserve_rng_state: Dropout is the same in both passes.
+        pack_args_as_tuple: Without effect.
+
+    """
+    children = list(sequential_module)
+    size = {"each": 1, "contiguous": len(children)}.get(strategy) or int(strategy.removeprefix("group_"))
+    for begin in range(0, len(children), size):
+        input = checkpoint(nn.Sequential(*children[begin : begin + size]), input, preserve_rng_state=preserve_rng_state)
+    return input

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mirrors ``smdistributed.modelparallel.torch.state_mod``: what :func:`init` has set up, once for the process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+from lightning_sagemaker.parallel.groups import ParallelGroups
+
+
+@dataclass(frozen=True)
+class Config:
+    """``smp.state.cfg``: what scripts and transformers read of the configuration."""
+
+    degrees: ParallelDegrees
+    fp16: bool = False
+    bf16: bool = False
+    prescaled_batch: bool = False
+    shard_optimizer_state: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        values = {
+            "pipeline_parallel_degree": self.degrees.pipeline,
+            "partitions": self.degrees.pipeline,
+            "tensor_parallel_degree": self.degrees.tensor,
+            "microbatches": self.degrees.microbatches,
+            "sharded_data_parallel_degree": self.degrees.shard,
+        }
+        if name not in values:
+            raise AttributeError(f"smp.state.cfg has no {name!r}")
+        return values[name]
+
+
+@dataclass
+class ModuleManager:
+    """``smp.state.module_manager``.
+
+    Attributes:
+        translate_functions: Pairs that translate names of weights; none, as names are those of the user's model.
+        assigned: Module id -> the partition that the script has assigned it to.
+
+    """
+
+    translate_functions: list[Any] = field(default_factory=list)
+    assigned: dict[int, int] = field(default_factory=dict)
+
+
+class State:
+    """``smp.state``."""
+
+    def __init__(self) -> None:
+        self.cfg: Config | None = None
+        self.module_manager = ModuleManager()
+        self.model: Any = None
+        self.optimizer: Any = None
+        self.is_tracing = False
+        self.param_index_to_name_tp_group: dict[Any, Any] = {}
+        self.param_name_to_index_tp_group: dict[Any, Any] = {}
+        self._groups: ParallelGroups | None = None
+        self.objects: Any = None
+        """Process group for objects between single ranks."""
+
+    @property
+    def initialized(self) -> bool:
+        """Whether :func:`init` was called."""
+        return self._groups is not None
+
+    @property
+    def groups(self) -> ParallelGroups:
+        """Ranks and process groups.
+
+        Raises:
+            RuntimeError: Before :func:`init`.
+
+        """
+        if self._groups is None:
+            raise RuntimeError("smdistributed.modelparallel is not initialized. HINT: call smp.init() first.")
+        return self._groups
+
+    @property
+    def device(self) -> torch.device:
+        """Of this process: the GPU of its local rank, or the processor."""
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        return torch.device("cuda", self.job.local_rank or 0)
+
+    @property
+    def job(self) -> SageMakerJob:
+        """As the process's environment describes it."""
+        return SageMakerJob.from_environment()
+
+    def initialize(self, config: Mapping[str, Any] | None) -> None:
+        """Read the configuration and make the process groups. Again: nothing happens.
+
+        Args:
+            config: The script's own; the job's goes before it, as AWS documents.
+
+        Raises:
+            ParallelConfigError: If the configuration cannot be met; before any process group is made.
+
+        """
+        if self.initialized:
+            return
+        job = self.job
+        parameters = {**(config or {}), **job.model_parallel_parameters}
+        degrees, notes = ParallelDegrees.from_parameters(parameters)
+        degrees.replicas(job.world_size or 1)
+        for name, value in (
+            ("tensor_parallel_degree", degrees.tensor),
+            ("sharded_data_parallel_degree", degrees.shard),
+        ):
+            if value > 1:
+                raise ParallelConfigError(
+                    f"mp_parameters has {name}={value}, which this stand-in for AWS's library does not have."
+                    " HINT: use partitions."
+                )
+        if degrees.fp16:
+            raise ParallelConfigError(
+                "mp_parameters has fp16=true, which this stand-in for AWS's library does not have. HINT: use"
+                " torch.autocast in the step."
+            )
+        if not dist.is_initialized():
+            _init_process_group(job)
+        self._groups = ParallelGroups.build(degrees)
+        self.objects = dist.new_group(backend="gloo")
+        self.cfg = Config(degrees, prescaled_batch=degrees.prescaled_batch)
+        if dist.get_rank() == 0:
+            for note in notes:
+                print(note)
+
+
+def _init_process_group(job: SageMakerJob) -> None:
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    if job.global_rank is None or job.world_size in (None, 1):
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        return
+    os.environ.setdefault("MASTER_ADDR", job.main_address)
+    os.environ.setdefault("MASTER_PORT", str(job.main_port))
+    dist.init_process_group(backend, rank=job.global_rank, world_size=job.world_size)
+
+
+state = State()

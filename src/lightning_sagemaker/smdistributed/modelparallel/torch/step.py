@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``@smp.step``: a function that is run for each microbatch, and what it returns."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lightning_sagemaker.parallel.microbatches import split
+from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+
+
+class StepOutput:
+    """A tensor that the step returned, once for each microbatch.
+
+    Attributes:
+        outputs: The tensors.
+
+    """
+
+    def __init__(self, outputs: Sequence[Tensor]) -> None:
+        self.outputs = list(outputs)
+
+    def reduce_mean(self) -> Tensor:
+        """Mean over the microbatches."""
+        return torch.stack(self.outputs).mean(0)
+
+    def reduce_sum(self) -> Tensor:
+        """Sum over the microbatches."""
+        return torch.stack(self.outputs).sum(0)
+
+    def concat(self) -> Tensor:
+        """One after the other along the first dimension."""
+        return torch.cat(self.outputs)
+
+    def stack(self) -> Tensor:
+        """Along a new first dimension."""
+        return torch.stack(self.outputs)
+
+    def __repr__(self) -> str:
+        return f"StepOutput({self.outputs!r})"
+
+
+class _Step:
+    """The decorated function. Not a function, so that it does not become a method where a class holds it, as AWS's."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        non_split_inputs: Sequence[str] = (),
+        input_split_axes: Mapping[str, int] | None = None,
+        detach_outputs: bool = True,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._whole, self._axes = frozenset(non_split_inputs or ()), dict(input_split_axes or {})
+        self._detach = detach_outputs
+        self._signature = inspect.signature(function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        bound = self._signature.bind(*args, **kwargs)
+        arguments = _of_first_stage(dict(bound.arguments))
+        arguments = _to(arguments, state.device)
+        count = state.cfg.degrees.microbatches if state.cfg is not None else 1
+        parts: dict[str, list[Any]] = {}
+        for name, value in arguments.items():
+            if name in self._whole:
+                parts[name] = [value] * count
+            else:
+                parts[name] = self._split(name, value, count)
+        microbatches = [{name: values[number] for name, values in parts.items()} for number in range(count)]
+        results = self._run(microbatches)
+        return _combine([_detached(result) for result in results] if self._detach else results)
+
+    def _split(self, name: str, value: Any, count: int) -> list[Any]:
+        """The arguments' names are those of the signature; ``**kwargs`` are split by their own."""
+        kind = self._signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            pieces = {
+                key: [entry] * count if key in self._whole else split(entry, count, self._axes.get(key, 0), key)
+                for key, entry in value.items()
+            }
+            return [{key: piece[number] for key, piece in pieces.items()} for number in range(count)]
+        return split(value, count, self._axes.get(name, 0), name)
+
+    def _call(self, microbatch: Mapping[str, Any]) -> Any:
+        bound = inspect.BoundArguments(self._signature, OrderedDict(microbatch))
+        return self._function(*bound.args, **bound.kwargs)
+
+    def _run(self, microbatches: list[Any]) -> list[Any]:
+        model = state.model
+        if model is None:
+            return [self._call(microbatch) for microbatch in microbatches]
+        results: list[Any] = model.run_step(self._call, microbatches)
+        return results
+
+
+def step(
+    function: Callable[..., Any] | None = None,
+    non_split_inputs: Sequence[str] = (),
+    input_split_axes: Mapping[str, int] | None = None,
+    detach_outputs: bool = True,
+) -> Any:
+    """Run a function for each microbatch: ``@smp.step`` or ``@smp.step(...)``.
+
+    Tensors among its arguments, also within lists, tuples, sets and mappings, are cut into equal parts. Within it, the
+    model is called and then ``model.backward(loss)``. What it returns comes back on all ranks: tensors as
+    :class:`StepOutput`, mappings as dictionaries of them, everything else as a list with an entry for each microbatch.
+
+    The first stage's tensors are the ones that count. On other stages than the last, the function is left after the
+    stage's part of the model, so only what it returns may be relied upon.
+
+    Args:
+        function: The step.
+        non_split_inputs: Names of arguments that each microbatch gets whole.
+        input_split_axes: Name -> axis that is cut, if not the first.
+        detach_outputs: Detach returned tensors.
+
+    """
+    if function is None:
+        return functools.partial(
+            _Step,
+            non_split_inputs=non_split_inputs,
+            input_split_axes=input_split_axes,
+            detach_outputs=detach_outputs,
+        )
+    return _Step(function, non_split_inputs, input_split_axes, detach_outputs)
+
+
+def _map(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """``value`` with its tensors changed, in the containers that :func:`split` looks into."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        changed = {key: _map(entry, change) for key, entry in value.items()}
+        return changed if type(value) is dict else _rebuilt(value, changed)
+    if isinstance(value, list | tuple | set):
+        entries = [_map(entry, change) for entry in value]
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*entries)
+        return type(value)(entries)
+    return value
+
+
+def _rebuilt(original: Any, content: dict[Any, Any]) -> Any:
+    try:
+        return type(original)(content)
+    except TypeError:
+        return content
+
+
+def _of_first_stage(arguments: dict[str, Any]) -> dict[str, Any]:
+    """With the tensors of the first stage, which alone needs to have read the data."""
+    ranks = state.groups.pipeline_ranks
+    if len(ranks) == 1:
+        return arguments
+    tensors: list[Tensor] = []
+    _map(arguments, lambda tensor: tensors.append(tensor))
+    is_first = state.groups.rank == ranks[0]
+    box: list[Any] = [[tensor.detach().cpu() for tensor in tensors] if is_first else None]
+    dist.broadcast_object_list(box, ranks[0], state.groups.cpu_groups["PP"])
+    if is_first:
+        return arguments
+    found = iter(box[0])
+    replaced: dict[str, Any] = _map(arguments, lambda _: next(found))
+    return replaced
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    return _map(value, lambda tensor: tensor.to(device))
+
+
+def _detached(value: Any) -> Any:
+    return _map(value, lambda tensor: tensor.detach())
+
+
+def _combine(results: list[Any]) -> Any:
+    first = results[0]
+    if isinstance(first, Tensor):
+        return StepOutput(results)
+    if isinstance(first, Mapping):
+        return {key: _combine([result[key] for result in results]) for key in first}
+    if isinstance(first, list | tuple):
+        entries = [_combine(list(column)) for column in zip(*results, strict=True)]
+        return tuple(entries) if isinstance(first, tuple) else entries
+    return results

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mirrors ``smdistributed.modelparallel.torch.utils``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning_sagemaker.smdistributed.modelparallel.torch.core import rank
+
+
+def get_distribution_axis(parameter: Any) -> int | None:
+    """Along which axis a matrix is divided by tensor parallelism; none is."""
+    return None
+
+
+def rmsg(message: str) -> str:
+    """``message`` with the rank before it."""
+    return f"[{rank()}] {message}"
