@@ -14,10 +14,27 @@ SIZES = {
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
 }
-GPT2 = {"n_embd": 32, "n_layer": 4, "n_head": 2, "vocab_size": 100, "bos_token_id": 1, "eos_token_id": 1}
+GPT2 = {
+    "n_embd": 32,
+    "n_layer": 4,
+    "n_head": 2,
+    "vocab_size": 100,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+    "use_cache": False,
+}
 GPT2_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 DISTILBERT = {"dim": 32, "n_layers": 4, "n_heads": 2, "hidden_dim": 64, "vocab_size": 100}
 DISTILBERT_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
+T5 = {
+    "d_model": 32,
+    "num_layers": 2,
+    "num_decoder_layers": 4,
+    "num_heads": 2,
+    "d_ff": 64,
+    "d_kv": 16,
+    "vocab_size": 100,
+}
 LLAMA = {name: SIZES[name] for name in list(SIZES)[:5]}
 
 
@@ -55,6 +72,16 @@ class Residual(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
+class PassesBy(Blocks):
+    """Uses the embedding's output after every block, not through the blocks."""
+
+    def forward(self, input_ids, attention_mask, labels):
+        first = hidden = self.embedding(input_ids)
+        for block in self.blocks:
+            hidden = block(hidden) + first
+        return {"loss": nn.functional.cross_entropy(self.head(hidden.mean(1)), labels)}
+
+
 MODELS = {
     "bert": lambda: transformers.BertForSequenceClassification(transformers.BertConfig(**SIZES)),
     "bert-mlm": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)),  # its head is tied
@@ -64,11 +91,14 @@ MODELS = {
     ),
     "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2, **GPT2_DROPOUT)),
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)),
+    "t5": lambda: transformers.T5ForConditionalGeneration(  # each decoder block reads the encoder's output
+        transformers.T5Config(**T5, dropout_rate=0.0, decoder_start_token_id=0)
+    ),
     "plain": Blocks,
     "residual": Residual,
     "plain-tied": lambda: Blocks(tied=True),
 }
-TOKEN_LABELS = ("bert-mlm", "gpt2", "llama")
+TOKEN_LABELS = ("bert-mlm", "gpt2", "llama", "t5")
 
 
 def make_model(name: str) -> nn.Module:

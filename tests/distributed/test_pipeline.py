@@ -66,7 +66,7 @@ def test_a_failing_stage_fails_on_all_ranks_and_the_next_step_works(launched, pr
 def test_what_cannot_be_cut_is_refused(launched):
     found = launched[2][0]["refusals"]
     assert "ALBERT has one block that all layers share" in found["albert"]
-    assert "not through the blocks" in found["t5"]
+    assert "not through the blocks" in found["passes by"]
     assert "set partitions to at most 4" in found["too few blocks"]
     assert "must not depend on the values" in found["values"]
     assert "returned after 0 of the 4 blocks" in found["no call"]

@@ -189,8 +189,8 @@ class PipelineEngine:
         """Only the gradients that the stage before waits for; those of the weights come with :meth:`_weight`."""
         from torch.distributed.pipelining._backward import stage_backward_input
 
-        # Views, because the function detaches what it is given, which may be saved for the backward pass of the weights.
-        ends = [output.view_as(output) for output in outputs]
+        # Copies, because the function detaches what it is given, which may be saved for the backward pass of the weights.
+        ends = [output.clone() for output in outputs]
         found, groups = stage_backward_input(ends, gradients, inputs, iter(self._stages.parameters))
         for tensor, gradient in zip(inputs, found, strict=True):
             tensor.grad = gradient

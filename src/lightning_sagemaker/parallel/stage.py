@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from lightning_sagemaker.parallel.blocks import Blocks
 from lightning_sagemaker.parallel.partition import Partition
-from lightning_sagemaker.parallel.trace import TensorNumber, Trace, tensors_of
+from lightning_sagemaker.parallel.trace import ReplacedForwards, TensorNumber, Trace, tensors_of
 
 
 class PipelineError(RuntimeError):
@@ -78,26 +78,22 @@ class Stages:
                 parameter.grad = None
         root.to(device)
         self._hooks: list[Any] = []
-        self._replaced: list[nn.Module] = []
+        self._forwards = ReplacedForwards()
         for module in root.modules():
             if any(id(parameter) in self._shapes for parameter in module.parameters(recurse=False)):
                 self._hooks.append(module.register_forward_pre_hook(self._check_call))
         if traced.outer is not None:
-            self._replace(root.get_submodule(traced.outer), self._run_outer)
+            outer = root.get_submodule(traced.outer)
+            self._forwards.replace(outer, functools.partial(self._run_outer, outer.forward))
         for index, block in enumerate(blocks.modules):
-            self._replace(block, functools.partial(self._run_block, index))
+            self._forwards.replace(block, functools.partial(self._run_block, index, block.forward))
         self.parameters = [parameter for parameter in root.parameters() if not self.is_absent(parameter)]
-
-    def _replace(self, module: nn.Module, run: Callable[..., Any]) -> None:
-        module.forward = functools.partial(run, module.forward)
-        self._replaced.append(module)
 
     def remove(self) -> None:
         """Let the module be called as before; absent parameters stay so."""
         for hook in self._hooks:
             hook.remove()
-        for module in self._replaced:
-            del module.forward
+        self._forwards.restore()
 
     def shape(self, tensor: Tensor) -> torch.Size:
         """Of a parameter, absent or not, or a buffer."""

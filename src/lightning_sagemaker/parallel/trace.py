@@ -66,9 +66,9 @@ def trace(root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: An
 
     """
     tracer = _Tracer(root, blocks)
-    forwards = [block.forward for block in blocks.modules]
+    replaced = ReplacedForwards()
     for index, block in enumerate(blocks.modules):
-        block.forward = tracer.traced(index, forwards[index])
+        replaced.replace(block, tracer.traced(index, block.forward))
     handles = [
         nn.modules.module.register_module_forward_pre_hook(tracer.called),
         nn.modules.module.register_module_forward_hook(tracer.returned, always_call=True),
@@ -90,14 +90,34 @@ def trace(root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: An
     finally:
         for handle in handles:
             handle.remove()
-        for block in blocks.modules:
-            del block.forward
+        replaced.restore()
     if tracer.region < len(blocks):
         raise ParallelConfigError(
             f"the step of {type(root).__name__} returned after {tracer.region} of the {len(blocks)} blocks in"
             f" {blocks.name}. HINT: the step must call the whole model once."
         )
     return tracer.result()
+
+
+class ReplacedForwards:
+    """Modules whose ``forward`` is another for a while; they may have had one of their own before."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[nn.Module, Any]] = []
+
+    def replace(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        """Let ``module`` run ``forward``."""
+        self._before.append((module, vars(module).get("forward")))
+        module.forward = forward
+
+    def restore(self) -> None:
+        """Undo, the last first."""
+        for module, own in reversed(self._before):
+            if own is None:
+                del module.forward
+            else:
+                module.forward = own
+        self._before.clear()
 
 
 class _Tracer(TorchFunctionMode):

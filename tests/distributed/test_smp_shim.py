@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts written for AWS's ``smdistributed.modelparallel`` train on the shim as they would in one process."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.conftest import read_ranks, run_bounded, torchrun
+
+WORKER = Path(__file__).with_name("smp_scripts.py")
+LAYOUTS = {"two": (2, 2), "replicas": (4, 2), "whole": (2, 1)}
+"""Name -> processes, partitions."""
+
+
+@pytest.fixture(scope="module", params=["digits", "language"])
+def runs(request, tmp_path_factory):
+    script = request.param
+    folder = tmp_path_factory.mktemp("one")
+    result = run_bounded([sys.executable, WORKER, folder, script])
+    assert result.returncode == 0, result.stdout[-4000:]
+    found = {"one": json.loads((folder / "rank-0.json").read_text())}
+    for name, (processes, partitions) in LAYOUTS.items():
+        folder = tmp_path_factory.mktemp(name)
+        torchrun(WORKER, folder, script, processes=processes, PARTITIONS=str(partitions))
+        found[name] = read_ranks(folder)
+    return SimpleNamespace(script=script, **found)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_scripts_train_as_in_one_process(runs, layout):
+    for found in getattr(runs, layout):
+        assert found["losses"] == pytest.approx(runs.one["losses"], abs=1e-5)
+        if runs.script == "digits":
+            assert found["weights"] == pytest.approx(runs.one["weights"], abs=1e-4)
+            assert found["shapes"] == [[8 // (2 if layout != "two" else 1), 10], 4, [4]]
+            assert found["tested"][0] == "list"
+
+
+def test_partial_and_full_files_are_those_of_aws(runs):
+    found = runs.two[0]
+    if runs.script == "digits":
+        assert found["files"] == ["full.pt", "partial.pt_0", "partial.pt_1"]
+        assert [rank["ranks"] for rank in runs.replicas] == [
+            [0, 0, 0, 0, 0, 0],
+            [1, 0, 0, 1, 1, 0],
+            [2, 1, 1, 0, 0, 0],
+            [3, 1, 1, 1, 1, 0],
+        ]
+        assert runs.two[0]["own"] + runs.two[1]["own"] == runs.whole[0]["own"]
+    else:
+        parts = [f"half_partial/{kind}_{stage}_0.pt" for kind in ("model", "optimizer") for stage in (0, 1)]
+        assert set(parts) < set(found["files"])
+        assert {"newest", "whole.pt", "user_content_whole.pt", "half_partial/user_content.pt"} < set(found["files"])
+
+
+@pytest.mark.parametrize("layout", ["two", "replicas"])
+def test_checkpoints_hooks_and_messages(runs, layout):
+    if runs.script == "digits":
+        pytest.skip("the other script's")
+    for rank, found in enumerate(getattr(runs, layout)):
+        assert found["again"] == pytest.approx(found["losses"][4:], abs=1e-5)
+        assert found["first"] == pytest.approx(found["losses"][4], abs=1e-5)
+        assert found["events"] == ["partitioned", "stepped"]
+        assert found["heard"] == ({"from": rank - 1} if rank % 2 else None)
+        assert found["version"] == "1.15.0"
+        assert found["content"] == {"step": 3}
