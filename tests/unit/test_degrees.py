@@ -115,10 +115,9 @@ def test_parameters_of_the_first_generation():
 
 
 def test_parameters_of_the_second_generation():
-    degrees, notes = ParallelDegrees.from_parameters({"tensor_parallel_degree": 2, "hybrid_shard_degree": 2})
-    assert notes == []
-    assert (degrees.pipeline, degrees.tensor, degrees.shard) == (1, 2, 2)
-    assert degrees.replicas(8) == 4
+    degrees, notes = ParallelDegrees.from_parameters({"hybrid_shard_degree": 0, "sm_activation_offloading": False})
+    assert (degrees.pipeline, degrees.ddp, degrees.replicas(8)) == (1, True, 8)
+    assert len(notes) == 1
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key.kind is not object], ids=lambda key: key.name)
@@ -128,8 +127,6 @@ def test_every_key_is_used_reported_or_refused(key):
         other = {"pipeline": "simple", "optimize": "speed", "placement_strategy": "spread"}.get(key.name, "nccl")
     base = {"partitions": 4} if key.name != "pipeline_parallel_degree" else {}
     base |= {"auto_partition": False} if key.name == "default_partition" else {}
-    if key.name in ("sharded_data_parallel_degree",):
-        base = {}
     if key.fate is Fate.REFUSED:
         with pytest.raises(ParallelConfigError, match=f"{key.name}.*HINT"):
             ParallelDegrees.from_parameters({**base, key.name: other})
@@ -143,7 +140,7 @@ def test_every_key_is_used_reported_or_refused(key):
         assert key.name in notes[0]
     else:
         assert notes == []
-        assert degrees != reference or key.name == "hybrid_shard_degree"
+        assert degrees != reference
 
 
 @pytest.mark.parametrize(
@@ -162,8 +159,9 @@ def test_every_key_is_used_reported_or_refused(key):
         ({"placement_strategy": "DPX"}, "letters D, P and T"),
         ({"partitions": 2, "pipeline_parallel_degree": 4}, "mean the same"),
         ({"partitions": 2, "auto_partition": False, "default_partition": 2}, "at most 1"),
-        ({"partitions": 2, "sharded_data_parallel_degree": 2}, "not both"),
-        ({"fp16": True, "bf16": True}, "choose one"),
+        ({"partitions": 2, "sharded_data_parallel_degree": 2}, "not sharded"),
+        ({"tensor_parallel_degree": 8}, "not shared among processes"),
+        ({"fp16": True}, "precision"),
     ],
 )
 def test_bad_parameters_are_refused(parameters, message):
@@ -177,7 +175,6 @@ def test_bad_parameters_are_refused(parameters, message):
     [
         (ParallelDegrees(pipeline=4), 6, "start 8"),
         (ParallelDegrees(pipeline=2, ddp=False), 4, '"ddp": true'),
-        (ParallelDegrees(shard=4), 6, "divisor of 6"),
     ],
 )
 def test_degrees_that_do_not_fit_the_processes_are_refused(degrees, world, message):

@@ -34,8 +34,7 @@ class ParallelDegrees:
 
     Attributes:
         pipeline: Partitions (stages) of the layers.
-        tensor: Processes that share each matrix.
-        shard: Processes that share parameters by FSDP2; 0 for all replicas, 1 for none.
+        tensor: Processes that share each matrix; more than 1 has a place in the ranks, but no strategy yet.
         microbatches: Equal parts of a batch that pass through the stages one after the other.
         schedule: ``interleaved`` (1F1B), ``simple`` (all forward passes first) or ``_only_forward``.
         placement: ``cluster``, ``spread`` or an order of D, P and T.
@@ -45,17 +44,11 @@ class ParallelDegrees:
         default_partition: Of layers that nothing was assigned to, without ``auto_partition``.
         memory_weight: Memory against time in the automatic partition; default 0.8, or 0.2 with ``optimize="speed"``.
         optimize: ``memory`` or ``speed``.
-        fp16: 16-mixed precision.
-        bf16: bf16-mixed precision.
-        prescaled_batch: Whether ranks that share matrices already receive the same samples.
-        gradient_clipping: Norm to clip to if nothing else clips; None: none.
-        random_seed: Of the weights.
 
     """
 
     pipeline: int = 1
     tensor: int = 1
-    shard: int = 1
     microbatches: int = 1
     schedule: str = "interleaved"
     placement: str = "cluster"
@@ -65,11 +58,6 @@ class ParallelDegrees:
     default_partition: int = 0
     memory_weight: float | None = None
     optimize: str = "memory"
-    fp16: bool = False
-    bf16: bool = False
-    prescaled_batch: bool = False
-    gradient_clipping: float | None = None
-    random_seed: int | None = None
 
     def __post_init__(self) -> None:
         letters = PLACEMENTS.get(self.placement, self.placement)
@@ -83,13 +71,6 @@ class ParallelDegrees:
                 f"default_partition={self.default_partition} was set, but there are {self.pipeline} partitions."
                 f" HINT: set at most {self.pipeline - 1}."
             )
-        if self.pipeline > 1 and self.shard not in (0, 1):
-            raise ParallelConfigError(
-                f"sharded_data_parallel_degree={self.shard} was set beside partitions={self.pipeline}. HINT: shard or"
-                " cut into partitions, not both."
-            )
-        if self.fp16 and self.bf16:
-            raise ParallelConfigError("fp16 and bf16 were both set. HINT: choose one.")
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> tuple[ParallelDegrees, list[str]]:
@@ -135,11 +116,6 @@ class ParallelDegrees:
                 f"{world_size} processes are {copies} copies of a model cut {per_copy} ways, but mp_parameters has no"
                 ' "ddp": true. HINT: set it, or start'
                 f" {per_copy} processes."
-            )
-        if self.shard > 1 and copies % self.shard:
-            raise ParallelConfigError(
-                f"the shard degree {self.shard} was set, but there are {copies} copies of the model to share its"
-                f" parameters among. HINT: set a divisor of {copies}."
             )
         return copies
 
@@ -192,7 +168,6 @@ def _from_values(values: Mapping[str, Any]) -> ParallelDegrees:
     return ParallelDegrees(
         pipeline=partitions or alias or 1,
         tensor=get("tensor_parallel_degree"),
-        shard=get("sharded_data_parallel_degree") if first_generation else get("hybrid_shard_degree"),
         microbatches=get("microbatches"),
         schedule=get("pipeline"),
         placement=get("placement_strategy"),
@@ -202,11 +177,6 @@ def _from_values(values: Mapping[str, Any]) -> ParallelDegrees:
         default_partition=get("default_partition"),
         memory_weight=get("memory_weight"),
         optimize=get("optimize"),
-        fp16=get("fp16"),
-        bf16=get("bf16"),
-        prescaled_batch=get("prescaled_batch"),
-        gradient_clipping=values.get("sdp_gradient_clipping"),
-        random_seed=get("random_seed"),
     )
 
 

@@ -71,6 +71,11 @@ class SMPStrategy(JobAware, DDPStrategy):
     ) -> None:
         super().__init__(*args, job=job, **kwargs)
         self.degrees, self._notes = _degrees(self.job, parameters, degrees)
+        if not self.degrees.auto_partition and ends is None:
+            raise ParallelConfigError(
+                "auto_partition is false, but nothing says where to cut. HINT: pass SMPStrategy(ends=...), the number of"
+                " blocks up to the end of each stage, or set auto_partition to true."
+            )
         self._ends, self._stages_per_rank = ends, stages_per_rank
         self._groups: ParallelGroups | None = None
         self._pipeline: PipelinedModel | None = None
@@ -311,19 +316,17 @@ class SMPStrategy(JobAware, DDPStrategy):
 def _degrees(
     job: SageMakerJob, parameters: Mapping[str, Any] | None, degrees: ParallelDegrees | None
 ) -> tuple[ParallelDegrees, list[str]]:
-    if degrees is not None:
-        return degrees, []
     given = job.model_parallel_parameters if parameters is None else parameters
-    if not given:
+    if degrees is None and not given:
         raise ParallelConfigError(
             "strategy='smp' was chosen, but neither the job nor the strategy says how to divide the model. HINT: set"
             " mp_parameters in the job, or pass SMPStrategy(parameters={'partitions': 2, 'microbatches': 4, 'ddp': True})."
         )
-    found, notes = ParallelDegrees.from_parameters(given)
-    if found.tensor > 1 or found.shard not in (0, 1):
+    found, notes = ParallelDegrees.from_parameters(given) if degrees is None else (degrees, [])
+    if found.tensor > 1:
         raise ParallelConfigError(
-            f"mp_parameters asks for tensor_parallel_degree={found.tensor} and shard degree {found.shard}, which this"
-            " version does not have. HINT: use partitions."
+            f"tensor={found.tensor} was set, but matrices are not shared among processes in this version. HINT: use"
+            " partitions."
         )
     return found, notes
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from lightning_sagemaker.collectives import ending
 from lightning_sagemaker.job import SageMakerJob
-from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+from lightning_sagemaker.parallel.degrees import ParallelDegrees
 from lightning_sagemaker.parallel.groups import ParallelGroups
 
 
@@ -32,7 +33,7 @@ class Config:
             "partitions": self.degrees.pipeline,
             "tensor_parallel_degree": self.degrees.tensor,
             "microbatches": self.degrees.microbatches,
-            "sharded_data_parallel_degree": self.degrees.shard,
+            "sharded_data_parallel_degree": 1,
         }
         if name not in values:
             raise AttributeError(f"smp.state.cfg has no {name!r}")
@@ -113,25 +114,13 @@ class State:
         parameters = {**(config or {}), **job.model_parallel_parameters}
         degrees, notes = ParallelDegrees.from_parameters(parameters)
         degrees.replicas(job.world_size or 1)
-        for name, value in (
-            ("tensor_parallel_degree", degrees.tensor),
-            ("sharded_data_parallel_degree", degrees.shard),
-        ):
-            if value > 1:
-                raise ParallelConfigError(
-                    f"mp_parameters has {name}={value}, which this stand-in for AWS's library does not have."
-                    " HINT: use partitions."
-                )
-        if degrees.fp16:
-            raise ParallelConfigError(
-                "mp_parameters has fp16=true, which this stand-in for AWS's library does not have. HINT: use"
-                " torch.autocast in the step."
-            )
+        ending.register()
         if not dist.is_initialized():
             _init_process_group(job)
+            ending.register(dist.get_backend())  # scripts do not destroy what they have not made
         self._groups = ParallelGroups.build(degrees)
         self.objects = dist.new_group(backend="gloo")
-        self.cfg = Config(degrees, prescaled_batch=degrees.prescaled_batch)
+        self.cfg = Config(degrees)
         if dist.get_rank() == 0:
             for note in notes:
                 print(note)
