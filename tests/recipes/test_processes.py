@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.conftest import torchrun
 from tests.recipes import worker
@@ -19,9 +20,13 @@ GOLDEN = {
 """Step -> loss on one process, measured with torch 2.13 on x86."""
 
 
+CUT = ("questions", "classes")
+"""Recipes that are also run as two pipeline stages; ALBERT's layers are one block."""
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, text_file):
-    """Number of processes -> folder; two micro-batches on two processes."""
+    """Number of processes, or smp for two pipeline stages -> folder; two micro-batches on two processes."""
     base = tmp_path_factory.mktemp("processes")
     torch.set_num_threads(1)
     worker.run(base / "1", base / "cache", text_file, "--strategy", "auto")
@@ -29,7 +34,10 @@ def runs(tmp_path_factory, text_file):
     more = ("--gradient_accumulation_steps", 2, "--val_check_interval", 6)
     torchrun(script, base / "2", base / "cache", text_file, *more, processes=2, PYTHONPATH=".")
     torchrun(script, base / "4", base / "cache", text_file, processes=4, PYTHONPATH=".")
-    return {processes: base / str(processes) for processes in (1, 2, 4)}
+    stages = {"SM_HP_MP_PARAMETERS": json.dumps({"partitions": 2, "microbatches": 2, "ddp": True})}
+    stages["LIGHTNING_SAGEMAKER_TEST_RECIPES"] = ",".join(CUT)
+    torchrun(script, base / "smp", base / "cache", text_file, processes=2, PYTHONPATH=".", **stages)
+    return {layout: base / str(layout) for layout in (1, 2, 4, "smp")}
 
 
 def history(run: Path) -> dict[tuple[int, str], float]:
@@ -58,7 +66,19 @@ def test_training_and_validation_equal_one_process(runs, name, processes):
     assert several == pytest.approx(one, rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("name", CUT)
+def test_pipeline_stages_equal_one_process(runs, name):
+    one, cut = history(runs[1] / name), history(runs["smp"] / name)
+    assert cut == pytest.approx(one, rel=1e-4, abs=1e-5)
+    facts = json.loads((runs["smp"] / name / "output" / "metrics.json").read_text())
+    assert facts["strategy"] == "SMPStrategy"
+    weights = {layout: load_file(runs[layout] / name / "model" / "model.safetensors") for layout in (1, "smp")}
+    assert weights[1].keys() == weights["smp"].keys()
+    for key, value in weights[1].items():
+        assert torch.allclose(weights["smp"][key], value, atol=1e-4), key
+
+
+@pytest.mark.parametrize("processes", [2, 4, "smp"])
 def test_answers_and_scores_are_the_same_to_the_last_digit(runs, processes):
     one, several = (runs[n] / "questions" / "output" for n in (1, processes))
     answers = json.loads((one / "predictions.json").read_text())
@@ -69,7 +89,7 @@ def test_answers_and_scores_are_the_same_to_the_last_digit(runs, processes):
     assert [metrics[0][name] for name in scores] == [metrics[1][name] for name in scores]
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, 4, "smp"])
 def test_classes_are_predicted_once_each_and_in_order(runs, processes):
     tables = []
     for number in (1, processes):

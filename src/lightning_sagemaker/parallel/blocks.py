@@ -41,20 +41,22 @@ def find_blocks(root: nn.Module) -> Blocks:
     if not found:
         raise ParallelConfigError(
             f"{type(root).__name__} has no list of different blocks of the same kind, between which it could be cut into"
-            " pipeline stages (ALBERT has one block that all layers share). HINT: set partitions to 1, and"
-            " tensor_parallel_degree or sharded_data_parallel_degree instead."
+            " pipeline stages (ALBERT has one block that all layers share). HINT: train data parallel, with"
+            " strategy='smddp'."
         )
     return max(found, key=lambda blocks: sum(_weight(block) for block in blocks.modules))
 
 
 def _blocks_of(name: str, module: nn.Module) -> Blocks | None:
-    """The blocks in a list: its members of the most frequent class."""
+    """The members of a list; of a Sequential, which may hold a whole model, those of the most frequent class."""
     if not isinstance(module, nn.ModuleList | nn.Sequential) or len(module) < 2:
         return None
-    (kind, count), *_ = Counter(type(child) for child in module).most_common(1)
-    children = [(place, child) for place, child in enumerate(module) if type(child) is kind]
-    shared = len({id(child) for _, child in children}) < count
-    if count < 2 or shared or not all(_weight(child) for _, child in children):
+    children = list(enumerate(module))
+    if isinstance(module, nn.Sequential):
+        (kind, _), *_ = Counter(type(child) for child in module).most_common(1)
+        children = [(place, child) for place, child in children if type(child) is kind]
+    different = len({id(child) for _, child in children})
+    if len(children) < 2 or different < len(children) or not all(_weight(child) for _, child in children):
         return None
     prefix = f"{name}." if name else ""
     names = tuple(f"{prefix}{place}" for place, _ in children)
