@@ -53,5 +53,13 @@ bench-recipes: $(VENV)/dev ## the recipes against transformers.Trainer; takes ha
 	$(PIP_INSTALL) accelerate
 	for job in mlm-small mlm-base qa classification; do $(BIN)/python benchmarks/recipes.py $$job || exit 1; done
 
+bench-pipeline: $(VENV)/dev ## a pipeline of two processes against its ideal
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 benchmarks/pipeline.py
+
+compat: ## an unmodified transformers 4.28.1 Trainer on the shim of SMP, in .compat
+	test -x .compat/bin/python || $(PYTHON) -m venv .compat
+	.compat/bin/python -m pip install --quiet torch==2.13.0 "numpy<2" transformers==4.28.1 "accelerate<0.21" "setuptools<80" lightning
+	PYTHONPATH=src .compat/bin/python tests/compat/run.py
+
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info

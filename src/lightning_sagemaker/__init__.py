@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SageMaker's distributed strategies for PyTorch Lightning.
 
-``import lightning_sagemaker`` makes the strategies ``"sagemaker"`` and ``"smddp"`` known to Lightning's Trainer and
-Fabric. The import itself is light: torch and Lightning are loaded only when one of the names below is used, or by the
-script itself, in which case the strategies are registered as soon as Lightning has loaded.
+``import lightning_sagemaker`` makes the strategies ``"sagemaker"``, ``"smddp"`` and ``"smp"`` known to Lightning's Trainer,
+and to Fabric. The import itself is light: torch and Lightning are loaded only when one of the names below is used, or by
+the script itself, in which case the strategies are registered as soon as Lightning has loaded.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from lightning_sagemaker.checkpoint.export import export_huggingface
     from lightning_sagemaker.environment import SageMakerEnvironment
     from lightning_sagemaker.job import Distribution, InstanceGroup, Launcher, SageMakerJob, SageMakerJobError
+    from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
     from lightning_sagemaker.selection import Selection, select_smddp_backend, select_strategy
     from lightning_sagemaker.strategies.fabric import FabricSageMakerDDPStrategy, FabricSMDDPStrategy
+    from lightning_sagemaker.strategies.model_parallel import SMPStrategy
     from lightning_sagemaker.strategies.smddp import SageMakerDDPStrategy, SMDDPStrategy
 
 _HOMES = {
@@ -31,7 +33,10 @@ _HOMES = {
     "InstanceGroup": "job",
     "Launcher": "job",
     "MetricLogger": "callbacks.metrics",
+    "ParallelConfigError": "parallel.degrees",
+    "ParallelDegrees": "parallel.degrees",
     "SMDDPStrategy": "strategies.smddp",
+    "SMPStrategy": "strategies.model_parallel",
     "SageMakerDDPStrategy": "strategies.smddp",
     "SageMakerEnvironment": "environment",
     "SageMakerJob": "job",
@@ -50,7 +55,10 @@ __all__ = [
     "InstanceGroup",
     "Launcher",
     "MetricLogger",
+    "ParallelConfigError",
+    "ParallelDegrees",
     "SMDDPStrategy",
+    "SMPStrategy",
     "SageMakerDDPStrategy",
     "SageMakerEnvironment",
     "SageMakerJob",

@@ -31,6 +31,7 @@ from lightning_sagemaker.parallel.microbatches import split
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.merge import merge
+from lightning_sagemaker.strategies.smp_parameters import degrees_of
 from lightning_sagemaker.strategies.step_logs import Record, recorded, replay
 
 
@@ -70,7 +71,7 @@ class SMPStrategy(JobAware, DDPStrategy):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, job=job, **kwargs)
-        self.degrees, self._notes = _degrees(self.job, parameters, degrees)
+        self.degrees, self._notes = degrees_of(self.job, parameters, degrees)
         if not self.degrees.auto_partition and ends is None:
             raise ParallelConfigError(
                 "auto_partition is false, but nothing says where to cut. HINT: pass SMPStrategy(ends=...), the number of"
@@ -311,24 +312,6 @@ class SMPStrategy(JobAware, DDPStrategy):
         if self._pipeline is not None and not self._failed:
             self._make_whole()
         super().teardown()
-
-
-def _degrees(
-    job: SageMakerJob, parameters: Mapping[str, Any] | None, degrees: ParallelDegrees | None
-) -> tuple[ParallelDegrees, list[str]]:
-    given = job.model_parallel_parameters if parameters is None else parameters
-    if degrees is None and not given:
-        raise ParallelConfigError(
-            "strategy='smp' was chosen, but neither the job nor the strategy says how to divide the model. HINT: set"
-            " mp_parameters in the job, or pass SMPStrategy(parameters={'partitions': 2, 'microbatches': 4, 'ddp': True})."
-        )
-    found, notes = ParallelDegrees.from_parameters(given) if degrees is None else (degrees, [])
-    if found.tensor > 1:
-        raise ParallelConfigError(
-            f"tensor={found.tensor} was set, but matrices are not shared among processes in this version. HINT: use"
-            " partitions."
-        )
-    return found, notes
 
 
 def _detached(value: Any) -> Any:

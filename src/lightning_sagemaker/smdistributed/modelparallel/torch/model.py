@@ -15,6 +15,7 @@ from lightning_sagemaker.parallel import gradients
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.model import PipelinedModel
+from lightning_sagemaker.smdistributed.modelparallel.torch.hooks import Handle
 from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts
 from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
@@ -284,11 +285,11 @@ class DistributedModel(OwnParts, nn.Module):
         """Call ``hook(model, optimizer)`` once, when the model is cut."""
         if self._pipeline is not None:
             raise RuntimeError("The model was cut already. HINT: register the hook before the first step.")
-        return _Handle(self._after_partition, hook)
+        return Handle(self._after_partition, hook)
 
     def register_post_step_hook(self, hook: Callable[..., Any]) -> Any:
         """Call ``hook(model, optimizer)`` once, after the next step."""
-        return _Handle(self._after_step, hook)
+        return Handle(self._after_step, hook)
 
     def register_comm_hook(self, state: Any, hook: Any) -> None:
         """Refused.
@@ -312,16 +313,6 @@ class DistributedModel(OwnParts, nn.Module):
     def cuda(self, device: Any = None) -> DistributedModel:
         """As :meth:`to`."""
         return self if not self.partitioned else super().cuda(device)
-
-
-class _Handle:
-    def __init__(self, hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> None:
-        self._hooks = hooks
-        hooks[id(self)] = hook
-
-    def remove(self) -> None:
-        """Forget the hook."""
-        self._hooks.pop(id(self), None)
 
 
 def _sums(first: list[Tensor | None], second: list[Tensor | None] | None) -> list[Tensor | None]:
