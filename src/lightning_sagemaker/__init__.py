@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker.selection import Selection, select_smddp_backend, select_strategy
     from lightning_sagemaker.strategies.fabric import FabricSageMakerDDPStrategy, FabricSMDDPStrategy
     from lightning_sagemaker.strategies.model_parallel import SMPStrategy
+    from lightning_sagemaker.strategies.sharded import SMPShardedStrategy
     from lightning_sagemaker.strategies.smddp import SageMakerDDPStrategy, SMDDPStrategy
 
 _HOMES = {
@@ -36,6 +37,7 @@ _HOMES = {
     "ParallelConfigError": "parallel.degrees",
     "ParallelDegrees": "parallel.degrees",
     "SMDDPStrategy": "strategies.smddp",
+    "SMPShardedStrategy": "strategies.sharded",
     "SMPStrategy": "strategies.model_parallel",
     "SageMakerDDPStrategy": "strategies.smddp",
     "SageMakerEnvironment": "environment",
@@ -58,6 +60,7 @@ __all__ = [
     "ParallelConfigError",
     "ParallelDegrees",
     "SMDDPStrategy",
+    "SMPShardedStrategy",
     "SMPStrategy",
     "SageMakerDDPStrategy",
     "SageMakerEnvironment",

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from lightning.fabric.strategies import DDPStrategy as FabricDDPStrategy
     from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.pytorch.plugins.precision import Precision
-    from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+    from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, StrategyRegistry
     from lightning.pytorch.trainer.states import TrainerFn
     from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
@@ -78,7 +78,9 @@ else:
     (MisconfigurationException,) = _get(f"{_fabric}.utilities.exceptions", "MisconfigurationException")
     (Precision,) = _get(f"{_pytorch}.plugins.precision", "Precision")
     (TrainerFn,) = _get(f"{_pytorch}.trainer.states", "TrainerFn")
-    DDPStrategy, StrategyRegistry = _get(f"{_pytorch}.strategies", "DDPStrategy", "StrategyRegistry")
+    DDPStrategy, ModelParallelStrategy, StrategyRegistry = _get(
+        f"{_pytorch}.strategies", "DDPStrategy", "ModelParallelStrategy", "StrategyRegistry"
+    )
     rank_zero_info, rank_zero_warn = _get(f"{_pytorch}.utilities.rank_zero", "rank_zero_info", "rank_zero_warn")
 
 __all__ = [
@@ -90,6 +92,7 @@ __all__ = [
     "LightningEnvironment",
     "MPIEnvironment",
     "MisconfigurationException",
+    "ModelParallelStrategy",
     "Precision",
     "StrategyRegistry",
     "TorchElasticEnvironment",

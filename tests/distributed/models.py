@@ -98,12 +98,16 @@ MODELS = {
     "residual": Residual,
     "plain-tied": lambda: Blocks(tied=True),
 }
-TOKEN_LABELS = ("bert-mlm", "gpt2", "llama", "t5")
+SHARED = {
+    "albert": lambda: transformers.AlbertForMaskedLM(transformers.AlbertConfig(**SIZES, embedding_size=16)),
+}
+"""Models whose layers are one block: their matrices can be shared, but not cut into stages."""
+TOKEN_LABELS = ("albert", "bert-mlm", "gpt2", "llama", "t5")
 
 
 def make_model(name: str) -> nn.Module:
     torch.manual_seed(0)
-    return MODELS[name]()
+    return {**MODELS, **SHARED}[name]()
 
 
 def make_batch(name: str, samples: int = 8, length: int = 12, seed: int = 1) -> dict[str, torch.Tensor]:

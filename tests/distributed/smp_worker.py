@@ -12,9 +12,8 @@ import warnings
 from pathlib import Path
 
 import torch
-import torchmetrics
 import transformers
-from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -22,77 +21,14 @@ import lightning_sagemaker  # noqa: F401 - registers the strategies
 from lightning_sagemaker.strategies.model_parallel import SMPStrategy
 
 sys.path.insert(0, str(Path(__file__).parent))
-from models import make_batch, make_model
+from lightning_model import Losses, Model, samples
 
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
 OUT, PARTITIONS = Path(sys.argv[1]), int(sys.argv[2])
 WORLD = int(os.environ.get("WORLD_SIZE", 1))
 REPLICAS = WORLD // PARTITIONS
-GLOBAL_BATCH, SAMPLES = 8, 64
-
-
-class Model(LightningModule):
-    """Nothing in it knows that it may be cut."""
-
-    def __init__(self, name: str, bad: str | None = None) -> None:
-        super().__init__()
-        self.net = make_model(name)
-        self.name, self.bad = name, bad
-        self.train_loss, self.mean_loss = torchmetrics.MeanMetric(), torchmetrics.MeanMetric()
-        self.kept, self.rows = [], 0
-        self.hooks = []
-
-    def training_step(self, batch, batch_idx):
-        loss = self.net(**batch)["loss"]
-        if self.bad == "twice":
-            loss = loss + self.net(**batch)["loss"]
-        self.train_loss.update(loss)
-        self.log("loss", loss, on_step=True, on_epoch=True, sync_dist=True)
-        return loss
-
-    def on_train_epoch_end(self):
-        self.log("train_mean", self.train_loss.compute())
-        self.train_loss.reset()
-
-    def validation_step(self, batch, batch_idx):
-        out = self.net(**batch)
-        self.mean_loss.update(out["loss"], weight=len(batch["labels"]))
-        self.kept.append(out["logits"].detach())
-        self.log("val_loss", out["loss"], sync_dist=True)
-        self.log("val_mean", self.mean_loss)
-
-    def on_validation_epoch_end(self):
-        self.rows = len(torch.cat(self.kept))
-        self.kept.clear()
-
-    def test_step(self, batch, batch_idx):
-        self.log("test_loss", self.net(**batch)["loss"], sync_dist=True)
-
-    def predict_step(self, batch, batch_idx):
-        return {"logits": self.net(**batch)["logits"], "first": batch["input_ids"][:, 0]}
-
-    def on_before_backward(self, loss):
-        self.hooks.append("before_backward")
-
-    def on_after_backward(self):
-        self.hooks.append("after_backward")
-
-    def on_before_optimizer_step(self, optimizer):
-        self.hooks.append("before_step")
-
-    def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
-        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.9)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
-class Losses(Callback):
-    def __init__(self) -> None:
-        self.values = []
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.values.append(float(outputs["loss"]))
+GLOBAL_BATCH = 8
 
 
 def make_strategy(**options):
@@ -103,12 +39,7 @@ def make_strategy(**options):
     return SMPStrategy(parameters=parameters)
 
 
-def samples(name: str) -> list[dict]:
-    rows = [make_batch(name, samples=1, seed=seed) for seed in range(SAMPLES)]
-    return [{key: value[0] for key, value in row.items()} for row in rows]
-
-
-def loader(name: str, trainer: Trainer, batch_size: int, limit: int = SAMPLES) -> DataLoader:
+def loader(name: str, trainer: Trainer, batch_size: int, limit: int | None = None) -> DataLoader:
     data = samples(name)[:limit]
     place = getattr(trainer.strategy, "distributed_sampler_kwargs", {"num_replicas": 1, "rank": 0})
     return DataLoader(data, batch_size, sampler=DistributedSampler(data, **place, shuffle=False))

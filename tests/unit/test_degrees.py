@@ -115,8 +115,10 @@ def test_parameters_of_the_first_generation():
 
 
 def test_parameters_of_the_second_generation():
-    degrees, notes = ParallelDegrees.from_parameters({"hybrid_shard_degree": 0, "sm_activation_offloading": False})
-    assert (degrees.pipeline, degrees.ddp, degrees.replicas(8)) == (1, True, 8)
+    degrees, notes = ParallelDegrees.from_parameters({"tensor_parallel_degree": 2, "sm_activation_offloading": False})
+    assert (degrees.pipeline, degrees.tensor, degrees.ddp, degrees.replicas(8)) == (1, 2, True, 4)
+    assert degrees.shards(8) == 4  # the default of hybrid_shard_degree is all
+    assert ParallelDegrees.from_parameters({"hybrid_shard_degree": 2})[0].shards(8) == 2
     assert len(notes) == 1
 
 
@@ -125,7 +127,7 @@ def test_every_key_is_used_reported_or_refused(key):
     other = {bool: not key.default, str: None, int: 2, float: 0.5}[key.kind]
     if other is None:
         other = {"pipeline": "simple", "optimize": "speed", "placement_strategy": "spread"}.get(key.name, "nccl")
-    base = {"partitions": 4} if key.name != "pipeline_parallel_degree" else {}
+    base = {"partitions": 4} if key.name != "pipeline_parallel_degree" and key.version != 2 else {}
     base |= {"auto_partition": False} if key.name == "default_partition" else {}
     if key.fate is Fate.REFUSED:
         with pytest.raises(ParallelConfigError, match=f"{key.name}.*HINT"):
@@ -159,8 +161,8 @@ def test_every_key_is_used_reported_or_refused(key):
         ({"placement_strategy": "DPX"}, "letters D, P and T"),
         ({"partitions": 2, "pipeline_parallel_degree": 4}, "mean the same"),
         ({"partitions": 2, "auto_partition": False, "default_partition": 2}, "at most 1"),
-        ({"partitions": 2, "sharded_data_parallel_degree": 2}, "not sharded"),
-        ({"tensor_parallel_degree": 8}, "not shared among processes"),
+        ({"tensor_parallel_degree": 0}, "at least 1"),
+        ({"hybrid_shard_degree": 2, "ddp": True}, "keep to one"),
         ({"fp16": True}, "precision"),
     ],
 )

@@ -41,8 +41,8 @@ def find_blocks(root: nn.Module) -> Blocks:
     if not found:
         raise ParallelConfigError(
             f"{type(root).__name__} has no list of different blocks of the same kind, between which it could be cut into"
-            " pipeline stages (ALBERT has one block that all layers share). HINT: train data parallel, with"
-            " strategy='smddp'."
+            " pipeline stages (ALBERT has one block that all layers share). HINT: set partitions to 1, and"
+            " tensor_parallel_degree or sharded_data_parallel_degree instead."
         )
     return max(found, key=lambda blocks: sum(_weight(block) for block in blocks.modules))
 

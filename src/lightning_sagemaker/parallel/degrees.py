@@ -35,6 +35,7 @@ class ParallelDegrees:
     Attributes:
         pipeline: Partitions (stages) of the layers.
         tensor: Processes that share each matrix; more than 1 has a place in the ranks, but no strategy yet.
+        shard: Copies that share parameters by FSDP2; 0: all of them, 1: none.
         microbatches: Equal parts of a batch that pass through the stages one after the other.
         schedule: ``interleaved`` (1F1B), ``simple`` (all forward passes first) or ``_only_forward``.
         placement: ``cluster``, ``spread`` or an order of D, P and T.
@@ -49,6 +50,7 @@ class ParallelDegrees:
 
     pipeline: int = 1
     tensor: int = 1
+    shard: int = 1
     microbatches: int = 1
     schedule: str = "interleaved"
     placement: str = "cluster"
@@ -119,6 +121,22 @@ class ParallelDegrees:
             )
         return copies
 
+    def shards(self, world_size: int) -> int:
+        """Copies of the model among ``world_size`` processes that share their parameters.
+
+        Raises:
+            ParallelConfigError: If the shard degree does not divide the number of copies.
+
+        """
+        copies = self.replicas(world_size)
+        shards = self.shard or copies
+        if copies % shards:
+            raise ParallelConfigError(
+                f"the shard degree {self.shard} was set, but there are {copies} copies of the model to share its"
+                f" parameters among. HINT: set a divisor of {copies}."
+            )
+        return shards
+
     def coordinates(self, rank: int, world_size: int) -> Coordinates:
         """What ``rank`` does: the digits of the rank, in the order of the placement."""
         sizes = {"D": self.replicas(world_size), "P": self.pipeline, "T": self.tensor}
@@ -164,10 +182,18 @@ def _from_values(values: Mapping[str, Any]) -> ParallelDegrees:
             f"mp_parameters has partitions={partitions} and pipeline_parallel_degree={alias}, which mean the same."
             " HINT: keep one."
         )
-    first_generation = any(BY_NAME[name].version == 1 for name in values)
+    older = [name for name in values if BY_NAME[name].version == 1]
+    newer = [name for name in values if BY_NAME[name].version == 2 and BY_NAME[name].fate is Fate.USED]
+    if older and newer:
+        raise ParallelConfigError(
+            f"mp_parameters has {', '.join(newer)} of the library's version 2 beside {', '.join(older)} of version 1. HINT:"
+            " keep to one; sharded_data_parallel_degree is version 1's hybrid_shard_degree."
+        )
+    first_generation = bool(older)
     return ParallelDegrees(
         pipeline=partitions or alias or 1,
         tensor=get("tensor_parallel_degree"),
+        shard=get("sharded_data_parallel_degree") if first_generation else get("hybrid_shard_degree"),
         microbatches=get("microbatches"),
         schedule=get("pipeline"),
         placement=get("placement_strategy"),

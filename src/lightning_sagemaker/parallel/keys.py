@@ -60,7 +60,7 @@ def _refused(name: str, version: int, kind: type, default: Any, why: str) -> Key
 
 _TENSORFLOW = "for TensorFlow only"
 _SCHEDULED = "receives are posted in the order of the schedule, so nothing needs to be loaded ahead"
-_NOT_SHARDED = "parameters are not sharded in this version"
+_SHARDING = "FSDP2 gathers each block as a whole, and the next one ahead"
 _PRECISION = "the precision is the Trainer's (precision='bf16-mixed'), or the script's (torch.autocast)"
 _SAMPLES = "undocumented; written in AWS's samples only"
 
@@ -94,32 +94,39 @@ KEYS = (
     _used(
         "active_microbatches", 1, int, None, "most microbatches under way at once; default partitions + 2", minimum=1
     ),
-    _no_op("sdp_gradient_clipping", 1, float, 1.0, _NOT_SHARDED),
-    _no_op(
-        "prescaled_batch", 1, bool, False, "ranks do not share matrices, so each copy of the model has one batch anyway"
+    _used("tensor_parallel_degree", 0, int, 1, "processes that share each matrix, with one partition", minimum=1),
+    _used(
+        "sharded_data_parallel_degree",
+        1,
+        int,
+        1,
+        "copies that share parameters by FSDP2, with one partition",
+        minimum=1,
     ),
+    _used("hybrid_shard_degree", 2, int, 0, "copies that share parameters by FSDP2; 0: all of them", minimum=0),
+    _no_op(
+        "sdp_gradient_clipping", 1, float, 1.0, "the Trainer clips (gradient_clip_val), by the norm of the whole model"
+    ),
+    _no_op("prescaled_batch", 1, bool, False, "processes that share matrices always have the same batch"),
     _no_op("random_seed", 2, int, None, "the weights' seed is the script's"),
     _no_op("ddp_port", 1, int, None, "the launcher's port serves all process groups"),
     _no_op("ddp_dist_backend", 1, str, "auto", "the strategy chooses the backend and says why"),
     _no_op("deterministic_server", 1, bool, False, "the schedule is fixed, so every replica has the same order"),
     _no_op("skip_tracing", 1, bool, False, "tracing runs on shapes only and takes no memory"),
     _no_op("activation_loading_horizon", 0, int, 4, _SCHEDULED),
-    _no_op("sdp_reduce_bucket_size", 1, float, 5e8, _NOT_SHARDED),
-    _no_op("sdp_param_persistence_threshold", 1, float, 1e6, _NOT_SHARDED),
-    _no_op("sdp_max_live_parameters", 1, float, 1e9, _NOT_SHARDED),
-    _no_op("sdp_hierarchical_allgather", 1, bool, True, _NOT_SHARDED),
+    _no_op("sdp_reduce_bucket_size", 1, float, 5e8, _SHARDING),
+    _no_op("sdp_param_persistence_threshold", 1, float, 1e6, _SHARDING),
+    _no_op("sdp_max_live_parameters", 1, float, 1e9, _SHARDING),
+    _no_op("sdp_hierarchical_allgather", 1, bool, True, _SHARDING),
     _no_op(
         "delayed_parameter_initialization", 1, bool, False, "what a stage does not own is freed when stages are cut"
     ),
     _no_op("fp16_params", 1, bool, False, "mixed precision keeps float32 parameters"),
-    _refused("tensor_parallel_degree", 0, int, 1, "matrices are not shared among processes in this version"),
-    _refused("sharded_data_parallel_degree", 1, int, 1, _NOT_SHARDED),
-    _refused("hybrid_shard_degree", 2, int, 0, _NOT_SHARDED),
     _refused("fp16", 1, bool, False, _PRECISION),
     _refused("bf16", 1, bool, False, _PRECISION),
     _no_op("contiguous", 1, bool, True, _TENSORFLOW),
     _no_op("fsdp_cache_flush_warnings", 2, bool, True, "nothing flushes the allocator's cache here"),
-    _no_op("allow_empty_shards", 2, bool, False, _NOT_SHARDED),
+    _no_op("allow_empty_shards", 2, bool, False, "FSDP2 allows them"),
     _no_op("sm_activation_offloading", 2, bool, True, "activations are not offloaded"),
     _refused("shard_optimizer_state", 1, bool, False, "optimizer states are not sharded in this version"),
     _refused("offload_activations", 1, bool, False, "activations are not offloaded"),

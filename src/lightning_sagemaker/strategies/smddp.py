@@ -11,6 +11,7 @@ from lightning_sagemaker._lightning import DDPStrategy
 from lightning_sagemaker.strategies.backend import ReducesBySMDDP
 from lightning_sagemaker.strategies.choice import build_for_job
 from lightning_sagemaker.strategies.job_aware import JobAware
+from lightning_sagemaker.strategies.smp_parameters import smp_strategy
 
 
 class SageMakerDDPStrategy(JobAware, DDPStrategy):
@@ -66,13 +67,11 @@ class SMDDPStrategy(ReducesBySMDDP, JobAware, DDPStrategy):
     """
 
 
-def sagemaker_strategy(**kwargs: Any) -> DDPStrategy:
+def sagemaker_strategy(**kwargs: Any) -> Any:
     """What ``Trainer(strategy="sagemaker")`` stands for; see :func:`~lightning_sagemaker.strategies.choice.build_for_job`.
 
     Args:
         **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``.
 
     """
-    from lightning_sagemaker.strategies.model_parallel import SMPStrategy  # loads what few jobs need
-
-    return build_for_job(SMDDPStrategy, SageMakerDDPStrategy, SMPStrategy, **kwargs)
+    return build_for_job(SMDDPStrategy, SageMakerDDPStrategy, smp_strategy, **kwargs)

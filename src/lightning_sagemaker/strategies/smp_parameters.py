@@ -31,9 +31,33 @@ def degrees_of(
             " mp_parameters in the job, or pass SMPStrategy(parameters={'partitions': 2, 'microbatches': 4, 'ddp': True})."
         )
     found, notes = ParallelDegrees.from_parameters(given) if degrees is None else (degrees, [])
-    if found.tensor > 1:
+    if found.pipeline > 1 and (found.tensor > 1 or found.shard not in (0, 1)):
         raise ParallelConfigError(
-            f"tensor={found.tensor} was set, but matrices are not shared among processes in this version. HINT: use"
-            " partitions."
+            f"partitions={found.pipeline} was set beside tensor_parallel_degree={found.tensor} and a shard degree of"
+            f" {found.shard}, which this version cannot combine. HINT: use partitions, or the others."
         )
     return found, notes
+
+
+def smp_strategy(
+    parameters: Mapping[str, Any] | None = None,
+    degrees: ParallelDegrees | None = None,
+    job: SageMakerJob | None = None,
+    **kwargs: Any,
+) -> Any:
+    """What ``Trainer(strategy="smp")`` stands for: pipeline stages, or shared matrices and sharded parameters.
+
+    Args:
+        parameters: ``mp_parameters``; those of the job if None.
+        degrees: Goes before both.
+        job: The job; read from the process's environment when None.
+        **kwargs: Those of the strategy.
+
+    """
+    from lightning_sagemaker.strategies.model_parallel import SMPStrategy
+    from lightning_sagemaker.strategies.sharded import SMPShardedStrategy
+
+    job = SageMakerJob.from_environment() if job is None else job
+    found, _ = degrees_of(job, parameters, degrees)
+    kind = SMPStrategy if found.pipeline > 1 else SMPShardedStrategy
+    return kind(parameters=parameters, degrees=degrees, job=job, **kwargs)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from lightning_sagemaker.collectives import ending
 from lightning_sagemaker.job import SageMakerJob
-from lightning_sagemaker.parallel.degrees import ParallelDegrees
+from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.groups import ParallelGroups
 
 
@@ -114,6 +114,12 @@ class State:
         parameters = {**(config or {}), **job.model_parallel_parameters}
         degrees, notes = ParallelDegrees.from_parameters(parameters)
         degrees.replicas(job.world_size or 1)
+        if degrees.tensor > 1 or degrees.shard not in (0, 1):
+            raise ParallelConfigError(
+                f"mp_parameters has tensor_parallel_degree={degrees.tensor} and a shard degree of {degrees.shard}, which"
+                " this stand-in for AWS's library does not have. HINT: use partitions, or train with Lightning's"
+                " Trainer(strategy='smp')."
+            )
         ending.register()
         if not dist.is_initialized():
             _init_process_group(job)

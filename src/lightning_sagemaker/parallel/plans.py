@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which matrices of a transformer are shared among processes by columns, and which by rows (tensor parallelism).
+
+The plan of Megatron-LM (Shoeybi et al., 2019): query, key, value and the first matrix of the feed-forward network by
+columns, so that each process has some heads and some hidden units; the matrices after them by rows, whose partial sums are
+added.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
+
+COLUMNS, ROWS = "colwise", "rowwise"
+
+_ENCODER = {
+    r"encoder\.layer\.\d+\.attention\.self\.(query|key|value)": COLUMNS,
+    r"encoder\.layer\.\d+\.attention\.output\.dense": ROWS,
+    r"encoder\.layer\.\d+\.intermediate\.dense": COLUMNS,
+    r"encoder\.layer\.\d+\.output\.dense": ROWS,
+}
+PLANS: Mapping[str, Mapping[str, str]] = {
+    "bert": _ENCODER,
+    "roberta": _ENCODER,
+    "xlm-roberta": _ENCODER,
+    "albert": {
+        r"albert_layer_groups\.\d+\.albert_layers\.\d+\.attention\.(query|key|value)": COLUMNS,
+        r"albert_layer_groups\.\d+\.albert_layers\.\d+\.attention\.dense": ROWS,
+        r"albert_layer_groups\.\d+\.albert_layers\.\d+\.ffn": COLUMNS,
+        r"albert_layer_groups\.\d+\.albert_layers\.\d+\.ffn_output": ROWS,
+    },
+    "distilbert": {
+        r"transformer\.layer\.\d+\.attention\.(q_lin|k_lin|v_lin)": COLUMNS,
+        r"transformer\.layer\.\d+\.attention\.out_lin": ROWS,
+        r"transformer\.layer\.\d+\.ffn\.lin1": COLUMNS,
+        r"transformer\.layer\.\d+\.ffn\.lin2": ROWS,
+    },
+}
+"""transformers' ``model_type`` -> how module names end, and how those matrices are shared."""
+
+
+def tensor_plan(root: nn.Module, degree: int) -> dict[str, str]:
+    """Name of a linear module -> ``colwise`` or ``rowwise``.
+
+    Args:
+        root: Contains a model of transformers of a type in :data:`PLANS`, or one that has a plan of its own
+            (``base_model_tp_plan``, the decoder families).
+        degree: Processes that share each matrix.
+
+    Raises:
+        ParallelConfigError: If there is no plan, or heads or hidden units do not divide.
+
+    """
+    configured = (module for module in root.modules() if hasattr(getattr(module, "config", None), "model_type"))
+    model: Any = next(configured, None)
+    if model is None:
+        raise ParallelConfigError(
+            f"tensor_parallel_degree={degree} was set, but {type(root).__name__} holds no model of transformers. HINT: use"
+            " sharded_data_parallel_degree or partitions."
+        )
+    config: Any = model.config
+    own = getattr(config, "base_model_tp_plan", None)
+    patterns = PLANS.get(config.model_type) or _patterns(own)
+    if not patterns:
+        raise ParallelConfigError(
+            f"tensor_parallel_degree={degree} was set, but there is no plan for {config.model_type}. HINT: known are"
+            f" {', '.join(PLANS)} and the decoders that transformers has plans for; use"
+            " sharded_data_parallel_degree or partitions for others."
+        )
+    for what in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
+        number = getattr(config, what, None)
+        if number is not None and number % degree:
+            raise ParallelConfigError(
+                f"tensor_parallel_degree={degree} was set, but the model has {what}={number}. HINT: set a divisor of it."
+            )
+    plan = {}
+    for path, module in root.named_modules():
+        for pattern, style in patterns.items():
+            if isinstance(module, nn.Linear) and re.search(rf"(^|\.){pattern}$", path):
+                plan[path] = style
+    return plan
+
+
+def _patterns(plan: Mapping[str, str] | None) -> dict[str, str]:
+    """Transformers' own plan, whose ``*`` is a number."""
+    styles = (COLUMNS, ROWS)
+    return {re.escape(path).replace(r"\*", r"\d+"): style for path, style in (plan or {}).items() if style in styles}

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shares the matrices and shards the parameters of an unchanged module: DTensor and FSDP2 on one device mesh."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+
+from lightning_sagemaker.parallel.blocks import find_blocks
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.plans import COLUMNS, tensor_plan
+
+REPLICAS, SHARDS, TENSOR = "replicas", "shards", "tensor"
+"""Dimensions of the mesh: copies, who shards the parameters of a copy, who shares its matrices."""
+
+
+def shard_module(root: nn.Module, mesh: DeviceMesh) -> None:
+    """Share the matrices of ``root`` over the mesh's last dimension and shard its parameters over the second.
+
+    Each block of the model is gathered and freed as a whole; what is not in a block is one more unit for each module that
+    ``root`` holds.
+
+    Args:
+        root: The module, whole and equal on all processes.
+        mesh: With the dimensions :data:`REPLICAS`, :data:`SHARDS` and :data:`TENSOR`.
+
+    Raises:
+        ParallelConfigError: If there is no plan for the matrices, or ``root`` itself has parameters.
+
+    """
+    own = [name for name, _ in root.named_parameters(recurse=False)]
+    if own:
+        raise ParallelConfigError(
+            f"{type(root).__name__} has parameters of its own ({', '.join(own)}), which cannot be sharded. HINT: put them in"
+            " a module with a forward method."
+        )
+    degree = mesh[TENSOR].size()
+    if degree > 1:
+        styles: dict[str, ParallelStyle] = {
+            path: ColwiseParallel() if style == COLUMNS else RowwiseParallel()
+            for path, style in tensor_plan(root, degree).items()
+        }
+        parallelize_module(root, mesh[TENSOR], styles)
+    data = mesh[REPLICAS, SHARDS]
+    for unit in [*_blocks(root), *_called(root)]:
+        fully_shard(unit, mesh=data)
+
+
+def _blocks(root: nn.Module) -> Sequence[nn.Module]:
+    try:
+        return find_blocks(root).modules
+    except ParallelConfigError:  # ALBERT's one block, or no list of blocks: the whole is one unit
+        return ()
+
+
+def _called(root: nn.Module) -> Iterator[nn.Module]:
+    """The outermost modules with parameters that have a forward method; Lightning calls the root's methods itself."""
+    for child in root.children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            yield from _called(child)
+        elif any(True for _ in child.parameters()):
+            yield child
+
+
+@torch.no_grad()
+def clip_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
+    """Scale gradients so that their norm over all processes is at most ``max_norm``; the norm before. Collective.
+
+    torch's own refuses parameters of different meshes, which matrices that are shared and the rest are.
+    """
+    by_mesh: dict[Any, list[Tensor]] = defaultdict(list)
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    for gradient in gradients:
+        key = (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else None
+        by_mesh[key].append(gradient)
+    squares = []
+    for group in by_mesh.values():
+        norm = torch.nn.utils.get_total_norm(group)
+        squares.append((norm.full_tensor() if isinstance(norm, DTensor) else norm).float() ** 2)
+    total = torch.stack(squares).sum().sqrt()
+    factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+        local.mul_(factor.to(local.dtype))
+    return total

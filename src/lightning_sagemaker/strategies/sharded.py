@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``"smp"`` without pipeline stages: shared matrices and sharded parameters of an unchanged LightningModule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from typing_extensions import override
+
+from lightning_sagemaker._lightning import ModelParallelStrategy, rank_zero_info
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.parallel.degrees import ParallelDegrees
+from lightning_sagemaker.parallel.sharding import REPLICAS, SHARDS, TENSOR, clip_norm, shard_module
+from lightning_sagemaker.strategies.job_aware import JobAware
+from lightning_sagemaker.strategies.smp_parameters import degrees_of
+
+
+class SMPShardedStrategy(JobAware, ModelParallelStrategy):
+    """SageMaker's tensor parallelism and sharded data parallelism, by DTensor and FSDP2.
+
+    The LightningModule stays as it is: after ``configure_model`` its linear layers are shared among
+    ``tensor_parallel_degree`` processes, and the parameters of each block are sharded.
+
+    Args:
+        parameters: SageMaker's ``mp_parameters``. Default: those of the job.
+        degrees: The same as an object; goes before ``parameters``.
+        save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
+        job: The job; read from the process's environment when None.
+        **kwargs: Those of ``lightning.pytorch.strategies.ModelParallelStrategy``.
+
+    Raises:
+        ParallelConfigError: If the parameters contradict each other or the number of processes, or there are none.
+
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        parameters: Mapping[str, Any] | None = None,
+        degrees: ParallelDegrees | None = None,
+        save_distributed_checkpoint: bool = False,
+        job: SageMakerJob | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, job=job, save_distributed_checkpoint=save_distributed_checkpoint, **kwargs)
+        self.degrees, self._notes = degrees_of(self.job, parameters, degrees)
+        self._tensor_parallel_size = self.degrees.tensor
+        self._tensor_group: Any = None
+
+    @override
+    def _setup_distributed(self) -> None:
+        self.set_world_ranks()
+        copies = self.degrees.replicas(self.world_size)  # refuses before there is any process group
+        self._data_parallel_size = copies
+        super()._setup_distributed()
+        for note in self._notes:
+            rank_zero_info(note)
+
+    @property
+    @override
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """Processes that share matrices read the same samples."""
+        copies = self.degrees.replicas(self.world_size)
+        return {"num_replicas": copies, "rank": self.degrees.coordinates(self.global_rank, self.world_size).replica}
+
+    @override
+    def setup_environment(self) -> None:
+        super().setup_environment()
+        module = self.lightning_module
+        assert module is not None
+        build, mesh = module.configure_model, self._mesh()
+
+        def configure_model() -> None:
+            build()
+            if getattr(module, "_is_sharded", False):
+                return
+            self._make_equal(module)
+            shard_module(module, mesh)
+            vars(module)["_is_sharded"] = True
+
+        vars(module)["configure_model"] = configure_model
+        if self.degrees.tensor > 1:
+            self._tensor_group = mesh[TENSOR].get_group()
+            self._agree_on_seed()
+
+    def _mesh(self) -> DeviceMesh:
+        """The ranks by copy, place among those that share its parameters, and place among those that share matrices."""
+        shards = self.degrees.shards(self.world_size)
+        places = {self.degrees.coordinates(rank, self.world_size): rank for rank in range(self.world_size)}
+        order = sorted(places, key=lambda at: (at.replica, at.tensor))
+        ranks = torch.tensor([places[at] for at in order]).reshape(-1, shards, self.degrees.tensor)
+        return DeviceMesh(self.root_device.type, ranks, mesh_dim_names=(REPLICAS, SHARDS, TENSOR))
+
+    def _agree_on_seed(self) -> None:
+        """Dropout of what every process of a copy has must be the same on all of them."""
+        seeds: list[Any] = [None] * self.degrees.tensor
+        dist.all_gather_object(seeds, torch.initial_seed(), group=self._tensor_group)
+        if len(set(seeds)) > 1:
+            torch.manual_seed(seeds[0])
+
+    @override
+    def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
+        """The batch of the first of the processes that share matrices, on all of them."""
+        if self._tensor_group is not None:
+            box = [batch]
+            dist.broadcast_object_list(box, dist.get_global_rank(self._tensor_group, 0), self._tensor_group)
+            batch = box[0]
+        return super().batch_to_device(batch, device, dataloader_idx)
+
+    def _make_equal(self, module: torch.nn.Module) -> None:
+        """All processes begin with the weights of the first."""
+        with torch.no_grad():
+            for tensor in [*module.parameters(), *module.buffers()]:
+                dist.broadcast(tensor.data, 0)
+
+    @override
+    def setup(self, trainer: Any) -> None:
+        super().setup(trainer)
+        vars(self.precision_plugin)["clip_grad_by_norm"] = self._clip_norm  # of all processes
+
+    def _clip_norm(self, optimizer: Any, clip_val: float) -> None:
+        if clip_val > 0:
+            clip_norm(self.precision_plugin.main_params(optimizer), clip_val)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every rank runs: the Trainer with shared matrices and sharded parameters, or by default with one process.
+
+``sharded_worker.py OUT_DIR`` writes ``OUT_DIR/rank-R.json`` and checkpoints; ``LAYOUTS`` is JSON: name -> ``mp_parameters``.
+``OTHER_CHECKPOINTS`` names a folder with checkpoints of one process, to go on from.
+"""
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import transformers
+from lightning.pytorch import Trainer, seed_everything
+from torch.utils.data import DataLoader, DistributedSampler
+
+import lightning_sagemaker  # noqa: F401 - registers the strategies
+from lightning_sagemaker.strategies.smp_parameters import smp_strategy
+
+sys.path.insert(0, str(Path(__file__).parent))
+from lightning_model import Losses, Model, samples
+
+warnings.filterwarnings("ignore")
+transformers.logging.set_verbosity_error()
+OUT = Path(sys.argv[1])
+WORLD = int(os.environ.get("WORLD_SIZE", 1))
+NAMES = ("bert", "bert-mlm", "roberta", "distilbert", "llama", "albert")
+BATCH = 8
+
+
+def loader(name: str, trainer: Trainer, batch: int, limit: int | None = None) -> DataLoader:
+    data = samples(name)[:limit]
+    if WORLD == 1:
+        return DataLoader(data, batch)
+    degrees = trainer.strategy.degrees
+    replica = degrees.coordinates(int(os.environ["RANK"]), WORLD).replica
+    copies = degrees.replicas(WORLD)
+    return DataLoader(data, batch, sampler=DistributedSampler(data, copies, replica, shuffle=False))
+
+
+def make_trainer(parameters: dict | None, steps: int = 16, **options) -> Trainer:
+    strategy = "auto" if parameters is None else smp_strategy(parameters=parameters, **options)
+    return Trainer(
+        strategy=strategy,
+        accelerator="cpu",
+        devices=WORLD,
+        max_steps=steps,
+        gradient_clip_val=0.5,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        default_root_dir=OUT,
+    )
+
+
+def fit(name: str, parameters: dict | None, path: Path, steps: int = 16, resume: str | None = None, **options) -> dict:
+    seed_everything(0, verbose=False)
+    trainer, module, losses = make_trainer(parameters, steps, **options), Model(name), Losses()
+    copies = 1 if parameters is None else trainer.strategy.degrees.replicas(WORLD)
+    trainer.callbacks.append(losses)
+    trainer.fit(module, loader(name, trainer, BATCH // copies), loader(name, trainer, 4, 16), ckpt_path=resume)
+    trainer.save_checkpoint(path)
+    metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
+    predicted = trainer.predict(module, loader(name, trainer, 4, 16))
+    return {
+        "losses": losses.values,
+        "metrics": {
+            key: metrics[key] for key in ("val_loss", "val_mean", "train_mean", "loss_epoch") if key in metrics
+        },
+        "first": [batch["first"].tolist() for batch in predicted],
+        "numbers": losses.numbers,
+        "strategy": type(trainer.strategy).__name__,
+    }
+
+
+def weights(path: Path) -> dict:
+    stored = torch.load(path, weights_only=True)
+    state = stored["optimizer_states"][0]["state"]
+    return {
+        "weights": {key: float(value.double().sum()) for key, value in stored["state_dict"].items()},
+        "momenta": {str(key): float(entry["momentum_buffer"].double().sum()) for key, entry in state.items()},
+    }
+
+
+def error_of(call) -> str | None:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def refusals() -> dict:
+    four = {"tensor_parallel_degree": 4, "ddp": True}
+    return {
+        "heads": error_of(lambda: fit("bert", four, OUT / "x.ckpt")) if WORLD == 4 else None,
+        "plan": error_of(lambda: fit("plain", {"tensor_parallel_degree": 2, "ddp": True}, OUT / "x.ckpt")),
+        "both": error_of(lambda: make_trainer({"partitions": 2, "tensor_parallel_degree": 2, "ddp": True})),
+        "shards": error_of(lambda: fit("bert", {"hybrid_shard_degree": 3}, OUT / "x.ckpt")),
+    }
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    layouts = json.loads(os.environ.get("LAYOUTS", '{"one": null}'))
+    first = os.environ.get("RANK", "0") == "0"
+    found: dict = {}
+    for layout, parameters in layouts.items():
+        for name in NAMES:
+            path = OUT / f"{layout}-{name}.ckpt"
+            found[f"{layout}/{name}"] = fit(name, parameters, path)
+            if first:
+                found[f"{layout}/{name}"] |= weights(path)
+    if WORLD == 1:
+        found["half"] = fit("bert", None, OUT / "half.ckpt", steps=8)
+    else:
+        layout, parameters = next(iter(layouts.items()))
+        other = str(Path(os.environ["OTHER_CHECKPOINTS"]) / "half.ckpt")
+        found["rest of one"] = fit("bert", parameters, OUT / "rest.ckpt", resume=other)
+        folder = OUT / "parts.ckpt"
+        fit("bert", parameters, folder, steps=8, save_distributed_checkpoint=True)
+        found["parts"] = sorted(file.suffix for file in folder.iterdir())
+        *_, last = layouts.values()
+        found["rest of parts"] = fit("bert", last, OUT / "rest.ckpt", resume=str(folder))
+        found["refusals"] = refusals()
+    (OUT / f"rank-{os.environ.get('RANK', 0)}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
