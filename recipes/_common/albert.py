@@ -71,7 +71,7 @@ def _run_layer(layer: Any, hidden: Tensor, mask: Tensor | None, positions: Tenso
     attention = layer.attention
     source = attention.LayerNorm(hidden) if before else hidden
     chosen, asking = (hidden, source) if positions is None else (_take(hidden, positions), _take(source, positions))
-    heads = (attention.num_attention_heads, -1)
+    heads = (-1, attention.attention_head_size)  # how many there are here: tensor parallelism shares them
     query, key, value = (
         projection(states).unflatten(-1, heads).transpose(1, 2)
         for projection, states in ((attention.query, asking), (attention.key, source), (attention.value, source))

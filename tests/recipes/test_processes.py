@@ -26,7 +26,10 @@ CUT = ("questions", "classes")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, text_file):
-    """Number of processes, or smp for two pipeline stages -> folder; two micro-batches on two processes."""
+    """Number of processes, smp (two pipeline stages) or tensor (shared matrices) -> folder.
+
+    Two processes accumulate two micro-batches.
+    """
     base = tmp_path_factory.mktemp("processes")
     torch.set_num_threads(1)
     worker.run(base / "1", base / "cache", text_file, "--strategy", "auto")
@@ -37,7 +40,9 @@ def runs(tmp_path_factory, text_file):
     stages = {"SM_HP_MP_PARAMETERS": json.dumps({"partitions": 2, "microbatches": 2, "ddp": True})}
     stages["LIGHTNING_SAGEMAKER_TEST_RECIPES"] = ",".join(CUT)
     torchrun(script, base / "smp", base / "cache", text_file, processes=2, PYTHONPATH=".", **stages)
-    return {layout: base / str(layout) for layout in (1, 2, 4, "smp")}
+    shared = {"SM_HP_MP_PARAMETERS": json.dumps({"tensor_parallel_degree": 2})}
+    torchrun(script, base / "tensor", base / "cache", text_file, processes=2, PYTHONPATH=".", **shared)
+    return {layout: base / str(layout) for layout in (1, 2, 4, "smp", "tensor")}
 
 
 def history(run: Path) -> dict[tuple[int, str], float]:
@@ -78,7 +83,20 @@ def test_pipeline_stages_equal_one_process(runs, name):
         assert torch.allclose(weights["smp"][key], value, atol=1e-4), key
 
 
-@pytest.mark.parametrize("processes", [2, 4, "smp"])
+@pytest.mark.parametrize("name", worker.RUNS)
+def test_shared_matrices_equal_one_process(runs, name):
+    one, shared = history(runs[1] / name), history(runs["tensor"] / name)
+    assert shared == pytest.approx(one, rel=1e-4, abs=1e-5)
+    facts = json.loads((runs["tensor"] / name / "output" / "metrics.json").read_text())
+    assert facts["strategy"] == "SMPShardedStrategy"
+    weights = {layout: load_file(runs[layout] / name / "model" / "model.safetensors") for layout in (1, "tensor")}
+    assert weights[1].keys() == weights["tensor"].keys()
+    for key, value in weights[1].items():
+        # Partial sums are added in another order, and Adam makes steps of where the gradient is nothing but rounding.
+        assert float((weights["tensor"][key] - value).abs().mean()) < 1e-5, key
+
+
+@pytest.mark.parametrize("processes", [2, 4, "smp", "tensor"])
 def test_answers_and_scores_are_the_same_to_the_last_digit(runs, processes):
     one, several = (runs[n] / "questions" / "output" for n in (1, processes))
     answers = json.loads((one / "predictions.json").read_text())

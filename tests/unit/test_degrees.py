@@ -3,7 +3,7 @@ import contextlib
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
@@ -184,6 +184,7 @@ def test_degrees_that_do_not_fit_the_processes_are_refused(degrees, world, messa
         degrees.replicas(world)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # the first text takes a second
 @given(
     st.dictionaries(
         st.sampled_from([*BY_NAME, "other"]),

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
@@ -22,26 +22,21 @@ REPLICAS, SHARDS, TENSOR = "replicas", "shards", "tensor"
 """Dimensions of the mesh: copies, who shards the parameters of a copy, who shares its matrices."""
 
 
-def shard_module(root: nn.Module, mesh: DeviceMesh) -> None:
+def shard_module(root: nn.Module, mesh: DeviceMesh, methods: Iterable[str]) -> None:
     """Share the matrices of ``root`` over the mesh's last dimension and shard its parameters over the second.
 
-    Each block of the model is gathered and freed as a whole; what is not in a block is one more unit for each module that
-    ``root`` holds.
+    Each block of the model is gathered and freed as a whole; what is not in a block is one more unit, which is there while
+    one of ``methods`` runs.
 
     Args:
         root: The module, whole and equal on all processes.
         mesh: With the dimensions :data:`REPLICAS`, :data:`SHARDS` and :data:`TENSOR`.
+        methods: Of ``root``, which are called from outside.
 
     Raises:
-        ParallelConfigError: If there is no plan for the matrices, or ``root`` itself has parameters.
+        ParallelConfigError: If there is no plan for the matrices.
 
     """
-    own = [name for name, _ in root.named_parameters(recurse=False)]
-    if own:
-        raise ParallelConfigError(
-            f"{type(root).__name__} has parameters of its own ({', '.join(own)}), which cannot be sharded. HINT: put them in"
-            " a module with a forward method."
-        )
     degree = mesh[TENSOR].size()
     if degree > 1:
         styles: dict[str, ParallelStyle] = {
@@ -50,8 +45,10 @@ def shard_module(root: nn.Module, mesh: DeviceMesh) -> None:
         }
         parallelize_module(root, mesh[TENSOR], styles)
     data = mesh[REPLICAS, SHARDS]
-    for unit in [*_blocks(root), *_called(root)]:
+    for unit in (*_blocks(root), root):
         fully_shard(unit, mesh=data)
+    for method in methods:
+        register_fsdp_forward_method(root, method)
 
 
 def _blocks(root: nn.Module) -> Sequence[nn.Module]:
@@ -59,15 +56,6 @@ def _blocks(root: nn.Module) -> Sequence[nn.Module]:
         return find_blocks(root).modules
     except ParallelConfigError:  # ALBERT's one block, or no list of blocks: the whole is one unit
         return ()
-
-
-def _called(root: nn.Module) -> Iterator[nn.Module]:
-    """The outermost modules with parameters that have a forward method; Lightning calls the root's methods itself."""
-    for child in root.children():
-        if isinstance(child, nn.ModuleList | nn.ModuleDict):
-            yield from _called(child)
-        elif any(True for _ in child.parameters()):
-            yield child
 
 
 @torch.no_grad()

@@ -18,6 +18,8 @@ from lightning_sagemaker.parallel.sharding import REPLICAS, SHARDS, TENSOR, clip
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.smp_parameters import degrees_of
 
+_STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+
 
 class SMPShardedStrategy(JobAware, ModelParallelStrategy):
     """SageMaker's tensor parallelism and sharded data parallelism, by DTensor and FSDP2.
@@ -79,7 +81,7 @@ class SMPShardedStrategy(JobAware, ModelParallelStrategy):
             if getattr(module, "_is_sharded", False):
                 return
             self._make_equal(module)
-            shard_module(module, mesh)
+            shard_module(module, mesh, _STEPS)
             vars(module)["_is_sharded"] = True
 
         vars(module)["configure_model"] = configure_model
