@@ -93,7 +93,7 @@ def test_shared_matrices_equal_one_process(runs, name):
     assert weights[1].keys() == weights["tensor"].keys()
     for key, value in weights[1].items():
         # Partial sums are added in another order, and Adam makes steps of where the gradient is nothing but rounding.
-        assert float((weights["tensor"][key] - value).abs().mean()) < 1e-5, key
+        assert float((weights["tensor"][key] - value).abs().mean()) < 1e-4, key
 
 
 @pytest.mark.parametrize("processes", [2, 4, "smp", "tensor"])
