@@ -47,7 +47,7 @@ class _FirstToken:
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *_: Any, **__: Any) -> Any:
         attention = self.attention.self
         first = hidden_states[:, :1]
-        heads = (attention.num_attention_heads, -1)
+        heads = (-1, attention.attention_head_size)  # how many there are here: tensor parallelism shares them
         query, key, value = (
             projection(states).unflatten(-1, heads).transpose(1, 2)
             for projection, states in (

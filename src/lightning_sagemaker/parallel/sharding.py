@@ -22,6 +22,10 @@ REPLICAS, SHARDS, TENSOR = "replicas", "shards", "tensor"
 """Dimensions of the mesh: copies, who shards the parameters of a copy, who shares its matrices."""
 
 
+_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "num_key_value_heads", "all_head_size")
+"""Attributes with a number of heads, or of all their numbers, of attention modules of transformers."""
+
+
 def shard_module(root: nn.Module, mesh: DeviceMesh, methods: Iterable[str]) -> None:
     """Share the matrices of ``root`` over the mesh's last dimension and shard its parameters over the second.
 
@@ -44,11 +48,26 @@ def shard_module(root: nn.Module, mesh: DeviceMesh, methods: Iterable[str]) -> N
             for path, style in tensor_plan(root, degree).items()
         }
         parallelize_module(root, mesh[TENSOR], styles)
+        _count_own_heads(root, styles, degree)
     data = mesh[REPLICAS, SHARDS]
     for unit in (*_blocks(root), root):
         fully_shard(unit, mesh=data)
     for method in methods:
         register_fsdp_forward_method(root, method)
+
+
+def _count_own_heads(root: nn.Module, shared: Iterable[str], degree: int) -> None:
+    """Tell attention modules how many heads they have on this process.
+
+    Most code asks only for the size of a head; what asks for their number would share each head's numbers out anew, and
+    silently compute something else.
+    """
+    for path in {path.rpartition(".")[0] for path in shared}:
+        module = root.get_submodule(path)
+        for name in _COUNTS:
+            number = getattr(module, name, None)
+            if isinstance(number, int):
+                setattr(module, name, number // degree)
 
 
 def _blocks(root: nn.Module) -> Sequence[nn.Module]:
