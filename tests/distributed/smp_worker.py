@@ -15,6 +15,7 @@ import torch
 import transformers
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.plugins.precision import MixedPrecision
 from torch.utils.data import DataLoader, DistributedSampler
 
 import lightning_sagemaker  # noqa: F401 - registers the strategies
@@ -78,6 +79,14 @@ def fit(name: str, trainer: Trainer, module=None, ckpt_path=None) -> dict:
         "rows": module.rows,
         "hooks": module.hooks[:6],
     }
+
+
+def half_precision() -> dict:
+    """With a scale so large that the first steps overflow, on some stages only."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22)
+    plugin = MixedPrecision("16-mixed", "cpu", scaler)
+    trainer = make_trainer(max_steps=8, plugins=[plugin])
+    return {**fit("bert", trainer), "scale": scaler.get_scale()}
 
 
 def checkpoints() -> dict:
@@ -158,6 +167,7 @@ def main() -> None:
         "gpt2": fit("gpt2", make_trainer(strategy=make_strategy(schedule="simple"))),
         "accumulate": fit("bert-mlm", make_trainer(max_steps=8, accumulate_grad_batches=2)),
         "bf16": fit("bert", make_trainer(max_steps=8, precision="bf16-mixed")),
+        "fp16": half_precision(),
         "checkpoints": checkpoints(),
         "evaluation": evaluation(),
         "callbacks": callbacks(),

@@ -69,6 +69,19 @@ def test_bfloat16_is_near(runs, layout):
         assert found["losses"] == pytest.approx(expected["losses"], abs=2e-3)
 
 
+@pytest.mark.parametrize("layout", ["two", "four"])
+def test_float16_skips_the_same_steps_on_all_stages(runs, layout):
+    """Where they overflow depends on rounding; that they agree does not."""
+    expected = runs.one[0]["fp16"]
+    first, *others = [rank["fp16"] for rank in getattr(runs, layout)]
+    assert first["scale"] < 2.0**22  # some step has overflowed
+    assert first["losses"][:4] == pytest.approx(expected["losses"][:4], abs=2e-3)
+    for found in others:
+        assert found["scale"] == first["scale"]
+        assert found["losses"] == first["losses"]
+        assert found["weights"] == first["weights"]
+
+
 @pytest.mark.parametrize("layout", ["two", "four", "replicas"])
 def test_checkpoints_are_whole_and_go_on_in_any_layout(runs, layout):
     expected = runs.one[0]["checkpoints"]

@@ -84,3 +84,40 @@ def clip_norm(
     for gradient in own:
         gradient.mul_(factor.to(gradient.dtype))
     return norm
+
+
+@torch.no_grad()
+def agree_on_overflow(scaler: torch.amp.GradScaler, optimizer: Any, device: torch.device, group: Any) -> None:
+    """After ``scaler.unscale_(optimizer)``: if one process found an infinite gradient, all skip the step. Collective.
+
+    Args:
+        scaler: Of this process; those of the others must have the same scale.
+        optimizer: As given to the scaler.
+        device: Of this process.
+        group: Of the processes that share a copy of the model.
+
+    """
+    state = scaler._per_optimizer_states[id(optimizer)]
+    found = [value.to(device) for value in state["found_inf_per_device"].values()]
+    flag = torch.stack(found).amax(0) if found else torch.zeros(1, device=device)
+    dist.all_reduce(flag, dist.ReduceOp.MAX, group)
+    state["found_inf_per_device"] = {device: flag}
+
+
+def skip_together(scaler: torch.amp.GradScaler, device: torch.device, group: Any) -> None:
+    """Let ``scaler.unscale_`` agree on overflows from now on.
+
+    Args:
+        scaler: Of this process.
+        device: Of this process.
+        group: Of the processes that share a copy of the model.
+
+    """
+    scaler.scale(torch.zeros((), device=device))  # sets it up: only the last stage scales a loss
+    unscale = scaler.unscale_
+
+    def unscale_together(optimizer: Any) -> None:
+        unscale(optimizer)
+        agree_on_overflow(scaler, optimizer, device, group)
+
+    vars(scaler)["unscale_"] = unscale_together

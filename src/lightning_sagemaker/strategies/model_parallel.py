@@ -26,6 +26,7 @@ from lightning_sagemaker._lightning import (
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.engine import share_results
+from lightning_sagemaker.parallel.gradients import skip_together
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.microbatches import split
 from lightning_sagemaker.parallel.model import PipelinedModel
@@ -123,6 +124,9 @@ class SMPStrategy(JobAware, DDPStrategy):
             self.setup_optimizers(trainer)
         self.setup_precision_plugin()
         vars(self.precision_plugin)["clip_grad_by_norm"] = self._clip_norm  # of the whole model, not of this stage
+        scaler = getattr(self.precision_plugin, "scaler", None)
+        if scaler is not None:
+            skip_together(scaler, self.root_device, self.groups.groups["PP"])
         for metric in (found for found in module.modules() if isinstance(found, Metric)):
             metric.dist_sync_fn = self._gather_of_last_stages
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from lightning_sagemaker.parallel.gradients import agree_on_overflow
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 
@@ -20,14 +20,5 @@ class GradScaler(torch.amp.GradScaler):
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients by the scale. Collective over the copy of the model."""
         super().unscale_(optimizer)
-        if not self.is_enabled():
-            return
-        found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        device = state.device
-        flag = (
-            torch.stack([value.to(device) for value in found.values()]).max()
-            if found
-            else torch.zeros((), device=device)
-        )
-        dist.all_reduce(flag, dist.ReduceOp.MAX, state.groups.groups["MP"])
-        self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = {device: flag}
+        if self.is_enabled():
+            agree_on_overflow(self, optimizer, state.device, state.groups.groups["MP"])
