@@ -30,14 +30,15 @@ OUT, PARTITIONS = Path(sys.argv[1]), int(sys.argv[2])
 WORLD = int(os.environ.get("WORLD_SIZE", 1))
 REPLICAS = WORLD // PARTITIONS
 GLOBAL_BATCH = 8
+PARAMETERS = {"partitions": PARTITIONS, "microbatches": 2, "ddp": True}
+OTHER = os.environ.get("OTHER_CHECKPOINT")
 
 
 def make_strategy(**options):
     if WORLD == 1:
         return "auto"
     schedule = options.pop("schedule", "interleaved")
-    parameters = {"partitions": PARTITIONS, "microbatches": 2, "ddp": True, "pipeline": schedule, **options}
-    return SMPStrategy(parameters=parameters)
+    return SMPStrategy(parameters={**PARAMETERS, "pipeline": schedule, **options})
 
 
 def loader(name: str, trainer: Trainer, batch_size: int, limit: int | None = None) -> DataLoader:
@@ -89,6 +90,27 @@ def half_precision() -> dict:
     return {**fit("bert", trainer), "scale": scaler.get_scale()}
 
 
+def parts() -> dict:
+    """Half of a run, of which each rank saves its stage while the model is cut; the other half, from it and another's."""
+    save = ModelCheckpoint(OUT, filename="parts", every_n_train_steps=8, save_top_k=1, enable_version_counter=False)
+    strategy = SMPStrategy(parameters=PARAMETERS, save_distributed_checkpoint=True)
+    half = fit("bert-mlm", make_trainer([save], strategy, max_steps=8, enable_checkpointing=True))
+    found = {"half of parts": half["losses"]}
+    if OTHER:
+        folders = {"parts": OUT, "other parts": Path(OTHER).parent}
+        for name, folder in folders.items():
+            if (folder / "parts.ckpt").is_dir():
+                found[f"rest of {name}"] = fit("bert-mlm", make_trainer(max_steps=16), ckpt_path=folder / "parts.ckpt")[
+                    "losses"
+                ]
+    if os.environ.get("RANK") == "0":
+        reader = torch.distributed.checkpoint.FileSystemReader(OUT / "parts.ckpt")
+        keys = reader.read_metadata().state_dict_metadata
+        found["files"] = len(list((OUT / "parts.ckpt").glob("*.distcp")))
+        found["keys"] = sum(key.startswith("state_dict.") for key in keys)
+    return found
+
+
 def checkpoints() -> dict:
     """Half of a run, saved; the other half, from it and from another layout's."""
     half = make_trainer(max_steps=10)
@@ -100,10 +122,10 @@ def checkpoints() -> dict:
     momenta = stored["optimizer_states"][0]["state"]
     found["momenta"] = {str(key): list(value["momentum_buffer"].shape) for key, value in momenta.items()}
     found["rest"] = fit("bert-mlm", make_trainer(), ckpt_path=path)["losses"]
-    other = os.environ.get("OTHER_CHECKPOINT")
-    if other:
-        found["rest of other"] = fit("bert-mlm", make_trainer(), ckpt_path=other)["losses"]
-    found["path"] = str(path)
+    if OTHER:
+        found["rest of other"] = fit("bert-mlm", make_trainer(), ckpt_path=OTHER)["losses"]
+    if WORLD > 1:
+        found |= parts()
     return found
 
 

@@ -97,6 +97,21 @@ def test_checkpoints_are_whole_and_go_on_in_any_layout(runs, layout):
                 assert found[name] == pytest.approx(expected["rest"], abs=1e-5)
 
 
+@pytest.mark.parametrize("layout", ["two", "four", "replicas"])
+def test_parts_of_each_stage_go_on_in_any_layout(runs, layout):
+    """Saved at step 8 while the model is cut, by two stages, by four, and by two copies of two."""
+    expected = runs.one[0]["bert-mlm"]["losses"]
+    ranks = [rank["checkpoints"] for rank in getattr(runs, layout)]
+    assert ranks[0]["keys"] == len(runs.one[0]["checkpoints"]["shapes"])
+    assert ranks[0]["files"] >= 2
+    for name in ("rest of parts", "rest of other parts"):
+        if layout == "two" and name == "rest of other parts":
+            continue  # the run before was one process's
+        others = [ranks[0][name]] if layout != "replicas" else [ranks[0][name], ranks[2][name]]
+        losses = [sum(step) / len(others) for step in zip(*others, strict=True)]
+        assert losses == pytest.approx(expected[8:16], abs=1e-5)
+
+
 @pytest.mark.parametrize("layout", ["two", "four"])
 def test_evaluation_and_prediction_on_every_rank(runs, layout):
     expected = runs.one[0]["evaluation"]

@@ -114,6 +114,11 @@ class PipelinedModel:
                 return next(stage for stage, end in enumerate(self.partition.ends) if index < end)
         return 0
 
+    def own_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Of ``root.state_dict()``, what this process has."""
+        lacking = {name for name, tensor in self._named_tensors() if self.stages.is_absent(tensor)}
+        return {name: value for name, value in state.items() if name not in lacking}
+
     @torch.no_grad()
     def gather(self, state: Mapping[str, Any], on_all: bool = False) -> dict[str, Any]:
         """The whole model's state from that of its stages. Collective over the pipeline.

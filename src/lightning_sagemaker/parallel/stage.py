@@ -99,7 +99,7 @@ class Stages:
         """Of a parameter, absent or not, or a buffer."""
         return self._shapes.get(id(tensor), tensor).shape
 
-    def is_absent(self, parameter: nn.Parameter) -> bool:
+    def is_absent(self, parameter: Tensor) -> bool:
         """Whether a parameter belongs to stages of other processes only."""
         return id(parameter) in self._shapes
 

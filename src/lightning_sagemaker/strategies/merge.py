@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a step gives for each microbatch to what it would have given for the whole batch."""
+"""From what a step gives for each microbatch to what it would have given for the whole batch; tensors within results."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 
 def merge(parts: Sequence[Any]) -> Any:
@@ -47,3 +49,17 @@ def _as(kind: type, content: dict[Any, Any]) -> Any:
         return kind(content)
     except TypeError:
         return content
+
+
+def detached(value: Any) -> Any:
+    """``value`` with its tensors detached."""
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.detach(), value)
+
+
+def moved_to(value: Any, device: Any) -> Any:
+    """``value`` with its tensors on ``device``."""
+    return pytree.tree_map_only(Tensor, functools.partial(_move, device), value)
+
+
+def _move(device: Any, tensor: Tensor) -> Tensor:
+    return tensor.to(device)

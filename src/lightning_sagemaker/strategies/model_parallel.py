@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 from typing_extensions import override
@@ -31,12 +29,13 @@ from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.microbatches import split
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.strategies.job_aware import JobAware
-from lightning_sagemaker.strategies.merge import merge
+from lightning_sagemaker.strategies.merge import detached, merge, moved_to
 from lightning_sagemaker.strategies.smp_parameters import degrees_of
+from lightning_sagemaker.strategies.stage_files import StageFiles
 from lightning_sagemaker.strategies.step_logs import Record, recorded, replay
 
 
-class SMPStrategy(JobAware, DDPStrategy):
+class SMPStrategy(StageFiles, JobAware, DDPStrategy):
     """SageMaker's model parallelism: the layers of a model on several processes, its replicas on others.
 
     The LightningModule stays as it is, as long as each step calls its model once, and the model's forward pass is
@@ -52,6 +51,7 @@ class SMPStrategy(JobAware, DDPStrategy):
         parameters: SageMaker's ``mp_parameters``. Default: those of the job.
         degrees: The same as an object; goes before ``parameters``.
         ends: Number of blocks up to the end of each stage. Default: even costs.
+        save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
         stages_per_rank: Stages of each process: more make the bubble smaller and the traffic larger.
         job: The job; read from the process's environment when None.
         **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy`` that are not about its wrapper.
@@ -68,6 +68,7 @@ class SMPStrategy(JobAware, DDPStrategy):
         degrees: ParallelDegrees | None = None,
         ends: Sequence[int] | None = None,
         stages_per_rank: int = 1,
+        save_distributed_checkpoint: bool = False,
         job: SageMakerJob | None = None,
         **kwargs: Any,
     ) -> None:
@@ -79,6 +80,7 @@ class SMPStrategy(JobAware, DDPStrategy):
                 " blocks up to the end of each stage, or set auto_partition to true."
             )
         self._ends, self._stages_per_rank = ends, stages_per_rank
+        self.saves_parts = save_distributed_checkpoint
         self._groups: ParallelGroups | None = None
         self._pipeline: PipelinedModel | None = None
         self._found: list[Tensor | None] | None = None
@@ -163,10 +165,10 @@ class SMPStrategy(JobAware, DDPStrategy):
     def _microbatches(self, batch: Any, strict: bool = True) -> list[Any]:
         """The batch of the first stage, cut; if not ``strict``, whole where it cannot be cut evenly."""
         first, group = self.groups.pipeline_ranks[0], self.groups.cpu_groups["PP"]
-        box = [_to(batch, "cpu") if self.global_rank == first else None]
+        box = [moved_to(batch, "cpu") if self.global_rank == first else None]
         dist.broadcast_object_list(box, first, group)
         if self.global_rank != first:
-            batch = _to(box[0], self.root_device)
+            batch = moved_to(box[0], self.root_device)
         try:
             return split(batch, self.degrees.microbatches)
         except ParallelConfigError:
@@ -193,10 +195,10 @@ class SMPStrategy(JobAware, DDPStrategy):
         self._found = [parameter.grad for parameter in pipeline.parameters]
         for parameter, gradient in zip(pipeline.parameters, kept, strict=True):
             parameter.grad = gradient
-        shared = share_results([[_detached(result) for result in results], records], self.groups)
+        shared = share_results([[detached(result) for result in results], records], self.groups)
         replay(module, [Record(*record) for record in shared[1]], len(parts))
         result = merge(shared[0])
-        return _to(result, self.root_device)
+        return moved_to(result, self.root_device)
 
     def _differentiable(self, result: Any) -> Tensor:
         """What a microbatch's backward pass begins with."""
@@ -288,12 +290,14 @@ class SMPStrategy(JobAware, DDPStrategy):
     @override
     def lightning_module_state_dict(self) -> dict[str, Any]:
         state = super().lightning_module_state_dict()
-        return state if self._pipeline is None else self._pipeline.gather(state)
+        if self._pipeline is None:
+            return state
+        return self._pipeline.own_state(state) if self.saves_parts else self._pipeline.gather(state)
 
     @override
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         state = super().optimizer_state(optimizer)
-        return state if self._pipeline is None else self._pipeline.gather_optimizer(state)
+        return state if self._pipeline is None or self.saves_parts else self._pipeline.gather_optimizer(state)
 
     def _make_whole(self) -> None:
         """Leave the module as it was found, on all processes, and the optimizers whole on the first one."""
@@ -316,15 +320,3 @@ class SMPStrategy(JobAware, DDPStrategy):
         if self._pipeline is not None and not self._failed:
             self._make_whole()
         super().teardown()
-
-
-def _detached(value: Any) -> Any:
-    return pytree.tree_map_only(Tensor, lambda tensor: tensor.detach(), value)
-
-
-def _to(value: Any, device: Any) -> Any:
-    return pytree.tree_map_only(Tensor, functools.partial(_move, device), value)
-
-
-def _move(device: Any, tensor: Tensor) -> Tensor:
-    return tensor.to(device)
