@@ -68,6 +68,7 @@ def test_what_cannot_be_cut_is_refused(launched):
     assert "ALBERT has one block that all layers share" in found["albert"]
     assert "not through the blocks" in found["passes by"]
     assert "set partitions to at most 4" in found["too few blocks"]
+    assert "ends=[3, 3] was set for 2 stages of 4 blocks" in found["ends"]
     assert "must not depend on the values" in found["values"]
     assert "returned after 0 of the 4 blocks" in found["no call"]
     assert "8 samples, which 3 microbatches do not divide" in found["microbatches"]

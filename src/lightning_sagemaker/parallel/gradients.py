@@ -113,6 +113,8 @@ def skip_together(scaler: torch.amp.GradScaler, device: torch.device, group: Any
         group: Of the processes that share a copy of the model.
 
     """
+    if "unscale_" in vars(scaler):  # it does already, since an earlier run of the same Trainer
+        return
     scaler.scale(torch.zeros((), device=device))  # sets it up: only the last stage scales a loss
     unscale = scaler.unscale_
 

@@ -75,6 +75,11 @@ def make_partition(
     parameters = dict(root.named_parameters(remove_duplicate=False))
     if ends is None:
         ends = balance(_costs(parameters, traced, blocks, memory_weight), num_stages)
+    elif len(ends) != num_stages or list(ends) != sorted({*ends, len(blocks)}) or ends[0] < 1:
+        raise ParallelConfigError(
+            f"ends={list(ends)} was set for {num_stages} stages of {len(blocks)} blocks. HINT: give the number of blocks"
+            f" up to the end of each stage, ascending; the last is {len(blocks)}."
+        )
     for birth, use in traced.crossings:
         cut = next((end for end in ends[:-1] if birth < end <= use), None)
         if cut is not None:

@@ -50,6 +50,8 @@ class SMPShardedStrategy(JobAware, ModelParallelStrategy):
     ) -> None:
         super().__init__(*args, job=job, save_distributed_checkpoint=save_distributed_checkpoint, **kwargs)
         self.degrees, self._notes = degrees_of(self.job, parameters, degrees)
+        if self.degrees.microbatches > 1:
+            self._notes.append("mp_parameters: microbatches has no effect without partitions.")
         self._tensor_parallel_size = self.degrees.tensor
         self._tensor_group: Any = None
 
@@ -117,7 +119,9 @@ class SMPShardedStrategy(JobAware, ModelParallelStrategy):
         """All processes begin with the weights of the first."""
         with torch.no_grad():
             for tensor in [*module.parameters(), *module.buffers()]:
-                dist.broadcast(tensor.data, 0)
+                found = tensor.data.to(self.root_device)  # one by one: the whole need not fit there
+                dist.broadcast(found, 0)
+                tensor.data.copy_(found)
 
     @override
     def setup(self, trainer: Any) -> None:
