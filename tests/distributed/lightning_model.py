@@ -24,6 +24,8 @@ class Model(LightningModule):
         loss = self.net(**batch)["loss"]
         if self.bad == "twice":
             loss = loss + self.net(**batch)["loss"]
+        if self.bad == "pickle":
+            return {"loss": loss, "extra": lambda: None}
         self.train_loss.update(loss)
         self.log("loss", loss, on_step=True, on_epoch=True, sync_dist=True)
         return loss
@@ -77,3 +79,12 @@ class Losses(Callback):
 def samples(name: str) -> list[dict]:
     rows = [make_batch(name, samples=1, seed=seed) for seed in range(SAMPLES)]
     return [{key: value[0] for key, value in row.items()} for row in rows]
+
+
+def error_of(call) -> str | None:
+    """What ``call`` raises."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None

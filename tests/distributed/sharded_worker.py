@@ -20,7 +20,7 @@ import lightning_sagemaker  # noqa: F401 - registers the strategies
 from lightning_sagemaker.strategies.smp_parameters import smp_strategy
 
 sys.path.insert(0, str(Path(__file__).parent))
-from lightning_model import Losses, Model, samples
+from lightning_model import Losses, Model, error_of, samples
 
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
@@ -84,14 +84,6 @@ def weights(path: Path) -> dict:
         "weights": {key: float(value.double().sum()) for key, value in stored["state_dict"].items()},
         "momenta": {str(key): float(entry["momentum_buffer"].double().sum()) for key, entry in state.items()},
     }
-
-
-def error_of(call) -> str | None:
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return None
 
 
 def refusals() -> dict:

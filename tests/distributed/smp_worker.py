@@ -22,7 +22,7 @@ import lightning_sagemaker  # noqa: F401 - registers the strategies
 from lightning_sagemaker.strategies.model_parallel import SMPStrategy
 
 sys.path.insert(0, str(Path(__file__).parent))
-from lightning_model import Losses, Model, samples
+from lightning_model import Losses, Model, error_of, samples
 
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
@@ -158,12 +158,14 @@ def callbacks() -> dict:
     }
 
 
-def error_of(call) -> str | None:
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return None
+def save_below_a_file() -> None:
+    """Only the first process makes the folder, so only it sees that it cannot."""
+    blocked = OUT / "file"
+    blocked.touch()
+    strategy = SMPStrategy(parameters=PARAMETERS, save_distributed_checkpoint=True)
+    trainer = make_trainer(strategy=strategy, max_steps=1)
+    fit("bert", trainer)
+    trainer.save_checkpoint(blocked / "parts.ckpt")
 
 
 def refusals() -> dict:
@@ -173,6 +175,11 @@ def refusals() -> dict:
     found = {"twice": error_of(lambda: fit("bert", make_trainer(), Model("bert", bad="twice")))}
     found["microbatches"] = error_of(lambda: fit("bert", make_trainer(strategy=make_strategy(microbatches=3))))
     found["partitions"] = error_of(lambda: fit("bert", make_trainer(strategy=make_strategy(partitions=5 * WORLD))))
+    found["only forward"] = error_of(
+        lambda: fit("bert", make_trainer(strategy=make_strategy(schedule="_only_forward")))
+    )
+    found["pickle"] = error_of(lambda: fit("bert", make_trainer(), Model("bert", bad="pickle")))
+    found["path"] = error_of(lambda: save_below_a_file())
     manual = Model("bert")
     manual.automatic_optimization = False
     found["by hand"] = error_of(lambda: fit("bert", make_trainer(gradient_clip_val=None), manual))

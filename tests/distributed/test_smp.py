@@ -136,6 +136,8 @@ def test_bad_input_is_one_error_on_every_rank(runs, layout):
         "twice": "can be called once in a step",
         "microbatches": "samples, which 3 microbatches do not divide",
         "partitions": "processes, but",
+        "only forward": "but this step trains",
+        "pickle": "cannot be sent to the other stages",
         "by hand": "optimizes by hand",
         "unknown": "did you mean partitions",
     }
@@ -143,4 +145,5 @@ def test_bad_input_is_one_error_on_every_rank(runs, layout):
         for name, message in messages.items():
             assert message in found[name]
             assert "HINT" in found[name]
+        assert "rank 0: NotADirectoryError" in found["path"]
         assert found["good"] is None

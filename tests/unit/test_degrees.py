@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.keys import BY_NAME, KEYS, Fate
+from lightning_sagemaker.parallel.schedule import SCHEDULES
 
 ORDERS = ["".join(order) for order in itertools.permutations("DPT")]
 
@@ -112,6 +113,11 @@ def test_parameters_of_the_first_generation():
     assert (degrees.pipeline, degrees.microbatches, degrees.placement, degrees.ddp) == (4, 4, "spread", True)
     assert degrees.optimize == "speed"
     assert degrees.replicas(8) == 2
+
+
+def test_every_schedule_can_be_asked_for():
+    for name in SCHEDULES:
+        assert ParallelDegrees.from_parameters({"partitions": 2, "pipeline": name})[0].schedule == name
 
 
 def test_parameters_of_the_second_generation():

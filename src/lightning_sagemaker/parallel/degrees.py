@@ -37,10 +37,10 @@ class ParallelDegrees:
         tensor: Processes that share each matrix; more than 1 has a place in the ranks, but no strategy yet.
         shard: Copies that share parameters by FSDP2; 0: all of them, 1: none.
         microbatches: Equal parts of a batch that pass through the stages one after the other.
-        schedule: ``interleaved`` (1F1B), ``simple`` (all forward passes first) or ``_only_forward``.
+        schedule: ``interleaved`` (1F1B), ``simple`` (all forward passes first), ``zero_bubble`` or ``_only_forward``.
         placement: ``cluster``, ``spread`` or an order of D, P and T.
         ddp: Whether replicas may train on different data.
-        active_microbatches: Most microbatches under way in a stage; default ``pipeline + 2``.
+        active_microbatches: Most microbatches under way in a stage; None: as the schedule needs.
         auto_partition: Whether layers are dealt to the stages by their cost.
         default_partition: Of layers that nothing was assigned to, without ``auto_partition``.
         memory_weight: Memory against time in the automatic partition; default 0.8, or 0.2 with ``optimize="speed"``.

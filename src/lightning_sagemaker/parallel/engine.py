@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.exchange import Exchange, Tag
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.partition import Partition
@@ -88,6 +90,10 @@ class PipelineEngine:
             Exception: Whatever the user's code raised here.
 
         """
+        if loss_of is not None and self._groups.degrees.schedule == "_only_forward":
+            raise ParallelConfigError(
+                "pipeline='_only_forward' was set, but this step trains. HINT: set interleaved, simple or zero_bubble."
+            )
         self._outputs = [None] * len(microbatches)
         schedule = "_only_forward" if loss_of is None else self._groups.degrees.schedule
         results: list[Any] = [None] * len(microbatches)
@@ -238,13 +244,26 @@ class PipelineEngine:
 
 
 def share_results(results: list[Any], groups: ParallelGroups) -> list[Any]:
-    """The last stage's results on all processes of the pipeline. Collective over it."""
-    source = groups.pipeline_ranks[-1]
-    box = [
-        pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), results) if groups.rank == source else None
-    ]
-    dist.broadcast_object_list(box, source, groups.cpu_groups["PP"])
-    return box[0]  # type: ignore[return-value]
+    """The last stage's results on all processes of the pipeline. Collective over it.
+
+    Raises:
+        PipelineError: On all of them, if the results cannot be pickled.
+
+    """
+    source, group = groups.pipeline_ranks[-1], groups.cpu_groups["PP"]
+    box: list[Any] = [None]
+    if groups.rank == source:
+        box = [(None, pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), results))]
+    try:
+        dist.broadcast_object_list(box, source, group)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:  # raised before anything is sent
+        box = [(f"what the step returned or logged cannot be sent to the other stages ({error})", [])]
+        dist.broadcast_object_list(box, source, group)
+    failure, shared = box[0]
+    if failure is not None:
+        raise PipelineError(f"{failure}. HINT: return tensors, numbers and containers of them.")
+    found: list[Any] = shared
+    return found
 
 
 class SharedParameters:

@@ -73,8 +73,8 @@ KEYS = (
         1,
         str,
         "interleaved",
-        "order of forward and backward passes: interleaved is 1F1B, simple is all forward passes first",
-        choices=("interleaved", "simple", "_only_forward"),
+        "order of forward and backward passes: interleaved (1F1B), simple (GPipe), zero_bubble (ours)",
+        choices=("interleaved", "simple", "zero_bubble", "_only_forward"),
     ),
     _used(
         "optimize",
@@ -92,7 +92,12 @@ KEYS = (
     _used("memory_weight", 1, float, None, "memory against time in the automatic partition, 0 to 1", minimum=0),
     _used("ddp", 1, bool, False, "replicas of the model train on different data"),
     _used(
-        "active_microbatches", 1, int, None, "most microbatches under way at once; default partitions + 2", minimum=1
+        "active_microbatches",
+        1,
+        int,
+        None,
+        "most microbatches that a stage holds; it needs no more than partitions",
+        minimum=1,
     ),
     _used("tensor_parallel_degree", 0, int, 1, "processes that share each matrix, with one partition", minimum=1),
     _used(

@@ -20,9 +20,9 @@ from lightning_sagemaker._lightning import (
     Precision,
     TrainerFn,
     rank_zero_info,
+    rank_zero_warn,
 )
-from lightning_sagemaker.job import SageMakerJob
-from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.gradients import skip_together
 from lightning_sagemaker.parallel.groups import ParallelGroups
@@ -30,12 +30,12 @@ from lightning_sagemaker.parallel.microbatches import split
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.merge import detached, merge, moved_to
-from lightning_sagemaker.strategies.smp_parameters import degrees_of
+from lightning_sagemaker.strategies.smp_parameters import FollowsDegrees
 from lightning_sagemaker.strategies.stage_files import StageFiles
 from lightning_sagemaker.strategies.step_logs import Record, recorded, replay
 
 
-class SMPStrategy(StageFiles, JobAware, DDPStrategy):
+class SMPStrategy(StageFiles, FollowsDegrees, JobAware, DDPStrategy):
     """SageMaker's model parallelism: the layers of a model on several processes, its replicas on others.
 
     The LightningModule stays as it is, as long as each step calls its model once, and the model's forward pass is
@@ -48,13 +48,12 @@ class SMPStrategy(StageFiles, JobAware, DDPStrategy):
     output; in training it is run on the last stage only.
 
     Args:
-        parameters: SageMaker's ``mp_parameters``. Default: those of the job.
-        degrees: The same as an object; goes before ``parameters``.
         ends: Number of blocks up to the end of each stage. Default: even costs.
         save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
         stages_per_rank: Stages of each process: more make the bubble smaller and the traffic larger.
-        job: The job; read from the process's environment when None.
-        **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy`` that are not about its wrapper.
+        **kwargs: ``parameters``, ``degrees`` and ``job`` of
+            :class:`~lightning_sagemaker.strategies.smp_parameters.FollowsDegrees`, and those of
+            ``lightning.pytorch.strategies.DDPStrategy`` that are not about its wrapper.
 
     Raises:
         ParallelConfigError: If the parameters contradict each other or the number of processes, or there are none.
@@ -64,16 +63,12 @@ class SMPStrategy(StageFiles, JobAware, DDPStrategy):
     def __init__(
         self,
         *args: Any,
-        parameters: Mapping[str, Any] | None = None,
-        degrees: ParallelDegrees | None = None,
         ends: Sequence[int] | None = None,
         stages_per_rank: int = 1,
         save_distributed_checkpoint: bool = False,
-        job: SageMakerJob | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, job=job, **kwargs)
-        self.degrees, self._notes = degrees_of(self.job, parameters, degrees)
+        super().__init__(*args, **kwargs)
         if not self.degrees.auto_partition and ends is None:
             raise ParallelConfigError(
                 "auto_partition is false, but nothing says where to cut. HINT: pass SMPStrategy(ends=...), the number of"
@@ -85,7 +80,7 @@ class SMPStrategy(StageFiles, JobAware, DDPStrategy):
         self._pipeline: PipelinedModel | None = None
         self._found: list[Tensor | None] | None = None
         self._reduces = True
-        self._failed = False
+        self._failed = self._said_whole = False
 
     @property
     def groups(self) -> ParallelGroups:
@@ -93,27 +88,20 @@ class SMPStrategy(StageFiles, JobAware, DDPStrategy):
         assert self._groups is not None
         return self._groups
 
-    @property
-    @override
-    def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """All processes of a copy of the model read the same samples."""
-        replicas = self.degrees.replicas(self.world_size)
-        return {"num_replicas": replicas, "rank": self.degrees.coordinates(self.global_rank, self.world_size).replica}
-
     @override
     def setup_distributed(self) -> None:
         self.set_world_ranks()
         self.degrees.replicas(self.world_size)  # refuses before there is any process group
         super().setup_distributed()
         self._groups = ParallelGroups.build(self.degrees)
-        for note in self._notes:
-            rank_zero_info(note)
+        self.say_notes()
 
     @override
     def setup(self, trainer: Any) -> None:
         module = self.lightning_module
         assert self.accelerator is not None
         assert module is not None
+        self._failed = False
         if not module.automatic_optimization:
             raise MisconfigurationException(
                 f"{type(module).__name__} optimizes by hand, which strategy='smp' cannot: it runs backward passes between"
@@ -171,9 +159,12 @@ class SMPStrategy(StageFiles, JobAware, DDPStrategy):
             batch = moved_to(box[0], self.root_device)
         try:
             return split(batch, self.degrees.microbatches)
-        except ParallelConfigError:
+        except ParallelConfigError as error:
             if strict:
                 raise
+            if not self._said_whole:
+                self._said_whole = True
+                rank_zero_info(f"Batches that cannot be cut pass through the stages whole: {error}")
             return [batch]
 
     @override
@@ -317,6 +308,9 @@ class SMPStrategy(StageFiles, JobAware, DDPStrategy):
 
     @override
     def teardown(self) -> None:
-        if self._pipeline is not None and not self._failed:
-            self._make_whole()
+        if self._pipeline is not None:
+            if self._failed:  # another process may be gone, and gathering would wait for it
+                rank_zero_warn("After the error the module stays cut: each process has its own stages only.")
+            else:
+                self._make_whole()
         super().teardown()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,45 +10,33 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from typing_extensions import override
 
-from lightning_sagemaker._lightning import ModelParallelStrategy, rank_zero_info
-from lightning_sagemaker.job import SageMakerJob
-from lightning_sagemaker.parallel.degrees import ParallelDegrees
+from lightning_sagemaker._lightning import ModelParallelStrategy
 from lightning_sagemaker.parallel.sharding import REPLICAS, SHARDS, TENSOR, clip_norm, shard_module
 from lightning_sagemaker.strategies.job_aware import JobAware
-from lightning_sagemaker.strategies.smp_parameters import degrees_of
+from lightning_sagemaker.strategies.smp_parameters import FollowsDegrees
 
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
-class SMPShardedStrategy(JobAware, ModelParallelStrategy):
+class SMPShardedStrategy(FollowsDegrees, JobAware, ModelParallelStrategy):
     """SageMaker's tensor parallelism and sharded data parallelism, by DTensor and FSDP2.
 
     The LightningModule stays as it is: after ``configure_model`` its linear layers are shared among
     ``tensor_parallel_degree`` processes, and the parameters of each block are sharded.
 
     Args:
-        parameters: SageMaker's ``mp_parameters``. Default: those of the job.
-        degrees: The same as an object; goes before ``parameters``.
         save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
-        job: The job; read from the process's environment when None.
-        **kwargs: Those of ``lightning.pytorch.strategies.ModelParallelStrategy``.
+        **kwargs: ``parameters``, ``degrees`` and ``job`` of
+            :class:`~lightning_sagemaker.strategies.smp_parameters.FollowsDegrees`, and those of
+            ``lightning.pytorch.strategies.ModelParallelStrategy``.
 
     Raises:
         ParallelConfigError: If the parameters contradict each other or the number of processes, or there are none.
 
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        parameters: Mapping[str, Any] | None = None,
-        degrees: ParallelDegrees | None = None,
-        save_distributed_checkpoint: bool = False,
-        job: SageMakerJob | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, job=job, save_distributed_checkpoint=save_distributed_checkpoint, **kwargs)
-        self.degrees, self._notes = degrees_of(self.job, parameters, degrees)
+    def __init__(self, *args: Any, save_distributed_checkpoint: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, save_distributed_checkpoint=save_distributed_checkpoint, **kwargs)
         if self.degrees.microbatches > 1:
             self._notes.append("mp_parameters: microbatches has no effect without partitions.")
         self._tensor_parallel_size = self.degrees.tensor
@@ -61,15 +48,7 @@ class SMPShardedStrategy(JobAware, ModelParallelStrategy):
         copies = self.degrees.replicas(self.world_size)  # refuses before there is any process group
         self._data_parallel_size = copies
         super()._setup_distributed()
-        for note in self._notes:
-            rank_zero_info(note)
-
-    @property
-    @override
-    def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Processes that share matrices read the same samples."""
-        copies = self.degrees.replicas(self.world_size)
-        return {"num_replicas": copies, "rank": self.degrees.coordinates(self.global_rank, self.world_size).replica}
+        self.say_notes()
 
     @override
     def setup_environment(self) -> None:

@@ -6,8 +6,49 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+
+
+class FollowsDegrees:
+    """Mixin before :class:`~lightning_sagemaker.strategies.job_aware.JobAware`: a strategy with a parallel layout.
+
+    Args:
+        parameters: SageMaker's ``mp_parameters``. Default: those of the job.
+        degrees: The same as an object; goes before ``parameters``.
+        job: The job; read from the process's environment when None.
+
+    Raises:
+        ParallelConfigError: If the parameters contradict each other, or there are none.
+
+    """
+
+    world_size: int
+    global_rank: int
+
+    def __init__(
+        self,
+        *args: Any,
+        parameters: Mapping[str, Any] | None = None,
+        degrees: ParallelDegrees | None = None,
+        job: SageMakerJob | None = None,
+        **kwargs: Any,
+    ) -> None:
+        job = SageMakerJob.from_environment() if job is None else job
+        self.degrees, self._notes = degrees_of(job, parameters, degrees)
+        super().__init__(*args, job=job, **kwargs)  # type: ignore[call-arg]  # JobAware's
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """All processes of a copy of the model read the same samples."""
+        copies = self.degrees.replicas(self.world_size)
+        return {"num_replicas": copies, "rank": self.degrees.coordinates(self.global_rank, self.world_size).replica}
+
+    def say_notes(self) -> None:
+        """Log on rank zero which parameters have no effect."""
+        for note in self._notes:
+            rank_zero_info(note)
 
 
 def degrees_of(

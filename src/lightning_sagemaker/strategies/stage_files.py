@@ -12,6 +12,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
+from lightning_sagemaker.collectives.agreement import together
 from lightning_sagemaker.job import SageMakerJobError
 
 _REST = "meta.pt"
@@ -29,21 +30,26 @@ def save_parts(checkpoint: dict[str, Any], path: Path) -> None:
 
     """
     is_first = dist.get_rank() == 0
-    if is_first:
-        path.mkdir(parents=True, exist_ok=True)
-        (path / _REST).unlink(missing_ok=True)
-    dist.barrier()
     optimizers = checkpoint.pop("optimizer_states", [])
     parts: dict[str, Any] = {"state_dict": checkpoint.pop("state_dict")}
     for number, state in enumerate(optimizers):
         parts[f"optimizer_{number}"] = {str(index): entry for index, entry in state["state"].items()}
-    dcp.save(parts, checkpoint_id=path)
-    if is_first:
-        checkpoint["param_groups"] = [state["param_groups"] for state in optimizers]
-        temporary = path / f".{_REST}"
-        torch.save(checkpoint, temporary)
-        temporary.replace(path / _REST)
-    dist.barrier()
+    checkpoint["param_groups"] = [state["param_groups"] for state in optimizers]
+
+    def prepare() -> None:
+        if is_first:
+            path.mkdir(parents=True, exist_ok=True)
+            (path / _REST).unlink(missing_ok=True)
+
+    def finish() -> None:
+        if is_first:
+            temporary = path / f".{_REST}"
+            torch.save(checkpoint, temporary)
+            temporary.replace(path / _REST)
+
+    together(prepare)
+    dcp.save(parts, checkpoint_id=path)  # raises on all processes, too
+    together(finish)
 
 
 def load_parts(path: Path) -> dict[str, Any]:

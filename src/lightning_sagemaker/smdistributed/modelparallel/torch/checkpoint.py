@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from lightning_sagemaker.smdistributed.modelparallel.torch.core import dp_rank, mp_rank, pp_rank, tp_rank
+from lightning_sagemaker.collectives.agreement import together
+from lightning_sagemaker.smdistributed.modelparallel.torch.core import dp_rank, mp_rank, pp_rank, rdp_rank, tp_rank
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 NEWEST = "newest"
@@ -24,7 +24,7 @@ NEWEST = "newest"
 
 def _own(path: str | os.PathLike[str], v3: bool = False) -> Path:
     """The file of this process: AWS's suffixes."""
-    suffix = f"{pp_rank()}_{tp_rank()}_{dp_rank()}" if v3 else f"{mp_rank()}"
+    suffix = f"{pp_rank()}_{tp_rank()}_{rdp_rank()}" if v3 else f"{mp_rank()}"
     return Path(f"{os.fspath(path)}_{suffix}")
 
 
@@ -94,30 +94,30 @@ def save_checkpoint(
 
     """
     folder = Path(path)
-    writes = dp_rank() == 0
-    if partial:
-        place = folder / f"{tag}_partial"
-        if writes:
-            if model is not None:
-                save(model.local_state_dict(), place / f"model_{_rank_info()}.pt", partial=False)
-            if optimizer is not None:
-                save(optimizer.local_state_dict(), place / f"optimizer_{_rank_info()}.pt", partial=False)
-        content = place / "user_content.pt"
-    else:
-        whole = None if model is None else model.state_dict(gather_to_rank0=True)
-        if state.groups.rank == 0 and whole is not None:
+    is_first = state.groups.rank == 0
+    place = folder / f"{tag}_partial"
+    whole = None if partial or model is None else model.state_dict(gather_to_rank0=True)
+
+    def write() -> None:
+        if partial and dp_rank() == 0:
+            for name, part in (("model", model), ("optimizer", optimizer)):
+                if part is not None:
+                    save(part.local_state_dict(), place / f"{name}_{_rank_info()}.pt", partial=False)
+        if is_first and whole is not None:
             save(whole, folder / tag, partial=False)
-        content = folder / f"user_content_{tag}"
-    if state.groups.rank == 0 and user_content is not None:
-        save(user_content, content, partial=False)
-    dist.barrier(group=state.objects)
-    if state.groups.rank == 0:  # points to what is complete
-        newest = folder / f".{NEWEST}.{os.getpid()}"
-        newest.write_text(f"{tag}_partial" if partial else tag)
-        newest.replace(folder / NEWEST)
-        if partial and num_kept_partial_checkpoints:
-            _keep(folder, num_kept_partial_checkpoints)
-    dist.barrier(group=state.objects)
+        if is_first and user_content is not None:
+            save(user_content, place / "user_content.pt" if partial else folder / f"user_content_{tag}", partial=False)
+
+    def point() -> None:
+        if is_first:
+            newest = folder / f".{NEWEST}.{os.getpid()}"
+            newest.write_text(f"{tag}_partial" if partial else tag)
+            newest.replace(folder / NEWEST)
+            if partial and num_kept_partial_checkpoints:
+                _keep(folder, num_kept_partial_checkpoints)
+
+    together(write, state.objects)
+    together(point, state.objects)  # to what is complete
 
 
 def _keep(folder: Path, count: int) -> None:

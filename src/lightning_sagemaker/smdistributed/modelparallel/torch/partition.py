@@ -28,11 +28,11 @@ def set_partition(module: nn.Module, index: int) -> None:
         ParallelConfigError: If there is no such partition.
 
     """
-    assert state.cfg is not None, "smp.init() first"
-    if not 0 <= index < state.cfg.degrees.pipeline:
+    pipeline = state.groups.degrees.pipeline
+    if not 0 <= index < pipeline:
         raise ParallelConfigError(
-            f"smp.set_partition(..., {index}) was called, but there are {state.cfg.degrees.pipeline} partitions."
-            f" HINT: use 0 to {state.cfg.degrees.pipeline - 1}."
+            f"smp.set_partition(..., {index}) was called, but there are {pipeline} partitions."
+            f" HINT: use 0 to {pipeline - 1}."
         )
     state.module_manager.assigned[id(module)] = index
 

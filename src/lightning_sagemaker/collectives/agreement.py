@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one process does for all, such as writing a file, fails on all of them: nobody waits for who has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+
+def together(action: Callable[[], None], group: Any = None) -> None:
+    """Run ``action`` and wait until all have; it may do nothing on most processes. Collective over ``group``.
+
+    Raises:
+        RuntimeError: On all processes, with the failures of each, if it fails on one.
+
+    """
+    failure: str | None = None
+    cause: Exception | None = None
+    try:
+        action()
+    except Exception as error:
+        failure, cause = f"{type(error).__name__}: {error}", error
+    failures: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(failures, failure, group=group)
+    found = [f"rank {rank}: {text}" for rank, text in enumerate(failures) if text is not None]
+    if found:
+        raise RuntimeError("; ".join(found)) from cause

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every name of AWS's library that its public samples, its container tests or transformers use is there."""
+
+import importlib
+
+import pytest
+
+from lightning_sagemaker.smdistributed import importer
+
+USED = [
+    "allgather",
+    "amp.GradScaler",
+    "barrier",
+    "broadcast",
+    "CommGroup.DP_GROUP",
+    "delay_param_initialization",
+    "DistributedModel",
+    "DistributedOptimizer",
+    "DP_GROUP",
+    "dp_rank",
+    "dp_size",
+    "get_dp_process_group",
+    "get_mp_process_group",
+    "get_tp_group",
+    "get_world_process_group",
+    "init",
+    "is_initialized",
+    "load",
+    "local_rank",
+    "model.DistributedModel",
+    "model_creation",
+    "mp_rank",
+    "nn.FusedLayerNorm",
+    "nn.huggingface.gpt2.translate_hf_state_dict_to_smdistributed",
+    "nn.huggingface.gpt2.translate_hf_state_dict_to_smdistributed_gpt2",
+    "nn.huggingface.gpt2.translate_state_dict_to_hf_gpt2",
+    "nn.huggingface.gptj.translate_hf_gptj_state_dict_to_smdistributed",
+    "nn.huggingface.gptj.translate_hf_state_dict_to_smdistributed_gptj",
+    "nn.huggingface.gptj.translate_state_dict_to_hf_gptj",
+    "optimizers.FusedLAMB",
+    "PP_GROUP",
+    "pp_rank",
+    "pp_size",
+    "rank",
+    "RankType.PP_RANK",
+    "RankType.RDP_RANK",
+    "RankType.TP_RANK",
+    "rdp_rank",
+    "rdp_size",
+    "recv_from",
+    "resume_from_checkpoint",
+    "save",
+    "save_checkpoint",
+    "send",
+    "set_activation_checkpointing",
+    "set_partition",
+    "size",
+    "state.cfg",
+    "state.module_manager.translate_functions",
+    "state_mod.state.param_index_to_name_tp_group",
+    "state_mod.state.param_name_to_index_tp_group",
+    "step",
+    "tensor_parallelism",
+    "TP_GROUP",
+    "tp_rank",
+    "tp_size",
+    "utils.get_distribution_axis",
+    "utils.rmsg",
+]
+FIELDS = ("fp16", "prescaled_batch", "shard_optimizer_state")
+MEMBERS = [
+    "backward",
+    "state_dict",
+    "load_state_dict",
+    "local_state_dict",
+    "local_parameters",
+    "get_module",
+    "register_post_partition_hook",
+    "register_post_step_hook",
+    "is_distributed_parameter",
+    "virtual_named_parameters",
+]
+
+
+@pytest.fixture(scope="module")
+def smp():
+    importer.install()
+    yield importlib.import_module("smdistributed.modelparallel.torch")
+    importer.uninstall()
+
+
+@pytest.mark.parametrize("name", USED)
+def test_used_names_are_there(smp, name):
+    found = smp
+    for part in name.split("."):
+        assert hasattr(found, part), name
+        found = getattr(found, part)
+
+
+def test_members_and_version(smp):
+    assert importlib.import_module("smdistributed.modelparallel").__version__ == "1.15.0"
+    assert all(callable(getattr(smp.DistributedModel, name)) for name in MEMBERS)
+    assert set(FIELDS) <= set(smp.state_mod.Config.__dataclass_fields__)
+    helpers = importlib.import_module("smdistributed.modelparallel.test.torch.utils")
+    for name in ("verify", "dump_model"):
+        with pytest.raises(Exception, match="HINT"):
+            getattr(helpers, name)()
