@@ -91,7 +91,7 @@ def refusals() -> dict:
     return {
         "heads": error_of(lambda: fit("bert", four, OUT / "x.ckpt")) if WORLD == 4 else None,
         "plan": error_of(lambda: fit("plain", {"tensor_parallel_degree": 2, "ddp": True}, OUT / "x.ckpt")),
-        "both": error_of(lambda: make_trainer({"partitions": 2, "tensor_parallel_degree": 2, "ddp": True})),
+        "both": error_of(lambda: make_trainer({"partitions": 2, "sharded_data_parallel_degree": 2, "ddp": True})),
         "shards": error_of(lambda: fit("bert", {"hybrid_shard_degree": 3}, OUT / "x.ckpt")),
     }
 
@@ -118,6 +118,8 @@ def main() -> None:
         found["parts"] = sorted(file.suffix for file in folder.iterdir())
         *_, last = layouts.values()
         found["rest of parts"] = fit("bert", last, OUT / "rest.ckpt", resume=str(folder))
+        saving = {**parameters, "offload_activations": True}
+        found["recomputed"] = fit("bert", saving, OUT / "rest.ckpt", activation_checkpointing=True)
         found["refusals"] = refusals()
     (OUT / f"rank-{os.environ.get('RANK', 0)}.json").write_text(json.dumps(found))
 

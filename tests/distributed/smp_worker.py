@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every rank runs: the Trainer under ``"smp"``, or under its default with one process.
 
-``smp_worker.py OUT_DIR PARTITIONS`` writes ``OUT_DIR/rank-R.json``: scenario -> its results. A checkpoint of another
-layout, to go on from, is given by ``OTHER_CHECKPOINT``.
+``smp_worker.py OUT_DIR PARTITIONS [TENSOR]`` writes ``OUT_DIR/rank-R.json``: scenario -> its results.
+A checkpoint of another layout, to go on from, is given by ``OTHER_CHECKPOINT``.
 """
 
 import json
@@ -28,17 +28,20 @@ warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
 OUT, PARTITIONS = Path(sys.argv[1]), int(sys.argv[2])
 WORLD = int(os.environ.get("WORLD_SIZE", 1))
-REPLICAS = WORLD // PARTITIONS
+TENSOR = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+REPLICAS = WORLD // (PARTITIONS * TENSOR)
 GLOBAL_BATCH = 8
-PARAMETERS = {"partitions": PARTITIONS, "microbatches": 2, "ddp": True}
+PARAMETERS = {"partitions": PARTITIONS, "microbatches": 2, "ddp": True, "tensor_parallel_degree": TENSOR}
+SAVING = {"activation_checkpointing": True, "offload_activations": True}
 OTHER = os.environ.get("OTHER_CHECKPOINT")
 
 
 def make_strategy(**options):
     if WORLD == 1:
         return "auto"
-    schedule = options.pop("schedule", "interleaved")
-    return SMPStrategy(parameters={**PARAMETERS, "pipeline": schedule, **options})
+    schedule, recompute = options.pop("schedule", "interleaved"), options.pop("activation_checkpointing", False)
+    parameters = {**PARAMETERS, "pipeline": schedule, **options}
+    return SMPStrategy(parameters=parameters, activation_checkpointing=recompute)
 
 
 def loader(name: str, trainer: Trainer, batch_size: int, limit: int | None = None) -> DataLoader:
@@ -183,6 +186,7 @@ def refusals() -> dict:
     manual = Model("bert")
     manual.automatic_optimization = False
     found["by hand"] = error_of(lambda: fit("bert", make_trainer(gradient_clip_val=None), manual))
+    found["zero bubble"] = error_of(lambda: make_strategy(schedule="zero_bubble", **SAVING))
     found["unknown"] = error_of(lambda: make_strategy(partition=2))
     found["good"] = error_of(lambda: fit("bert", make_trainer(max_steps=2)))
     return found
@@ -193,10 +197,11 @@ def main() -> None:
     found = {
         "bert": fit("bert", make_trainer()),
         "bert-mlm": fit("bert-mlm", make_trainer()),
-        "gpt2": fit("gpt2", make_trainer(strategy=make_strategy(schedule="simple"))),
+        "gpt2": fit("gpt2", make_trainer(strategy=make_strategy(schedule="simple"))) if TENSOR == 1 else None,
         "accumulate": fit("bert-mlm", make_trainer(max_steps=8, accumulate_grad_batches=2)),
         "bf16": fit("bert", make_trainer(max_steps=8, precision="bf16-mixed")),
         "fp16": half_precision(),
+        "recomputed": fit("bert", make_trainer(strategy=make_strategy(**SAVING), max_steps=8)),
         "checkpoints": checkpoints(),
         "evaluation": evaluation(),
         "callbacks": callbacks(),

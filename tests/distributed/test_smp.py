@@ -18,17 +18,23 @@ FITS = ["bert", "bert-mlm", "gpt2", "accumulate"]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """One process; then 2 x 1, 4 x 1 and 2 x 2 (partitions x replicas), each going on from the one's checkpoint before."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in ("one", "two", "four", "replicas")}
+    """One process; then two stages, four, two copies of two, and two of shared matrices (``tensor``).
+
+    Each goes on from the checkpoint of the one before.
+    """
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("one", "two", "four", "replicas", "tensor")}
     result = run_bounded([sys.executable, WORKER, folders["one"], 1])
     assert result.returncode == 0, result.stdout[-4000:]
-    for name, processes, partitions, before in (
-        ("two", 2, 2, "one"),
-        ("four", 4, 4, "two"),
-        ("replicas", 4, 2, "four"),
+    for name, degrees, before in (
+        ("two", (2, 1), "one"),
+        ("tensor", (2, 2), "two"),
+        ("four", (4, 1), "tensor"),
+        ("replicas", (2, 1), "four"),
     ):
-        other = str(folders[before] / "half.ckpt")
-        torchrun(WORKER, folders[name], partitions, processes=processes, OTHER_CHECKPOINT=other)
+        processes = 2 if name == "two" else 4
+        torchrun(
+            WORKER, folders[name], *degrees, processes=processes, OTHER_CHECKPOINT=str(folders[before] / "half.ckpt")
+        )
     return SimpleNamespace(**{name: read_ranks(folder) for name, folder in folders.items()})
 
 
@@ -37,8 +43,10 @@ def replica_losses(ranks, scenario):
     return [sum(pair) / 2 for pair in zip(ranks[0][scenario]["losses"], ranks[2][scenario]["losses"], strict=True)]
 
 
-@pytest.mark.parametrize("layout", ["two", "four"])
-@pytest.mark.parametrize("scenario", FITS)
+LAYOUTS = [(layout, scenario) for layout in ("two", "four", "tensor") for scenario in FITS]
+
+
+@pytest.mark.parametrize(("layout", "scenario"), [pair for pair in LAYOUTS if pair != ("tensor", "gpt2")])
 def test_training_equals_one_process(runs, layout, scenario):
     """20 steps with clipping, momentum and a schedule: losses, weights, metrics and hooks, on every rank."""
     expected = runs.one[0][scenario]
@@ -62,14 +70,21 @@ def test_replicas_equal_one_process(runs, scenario):
         assert found["rows"] == 8
 
 
-@pytest.mark.parametrize("layout", ["two", "four"])
+@pytest.mark.parametrize("layout", ["two", "four", "tensor"])
+def test_blocks_that_run_again_compute_the_same(runs, layout):
+    """Activation checkpointing, with what is kept on the host."""
+    for found in (rank["recomputed"] for rank in getattr(runs, layout)):
+        assert found["losses"] == pytest.approx(runs.one[0]["recomputed"]["losses"], abs=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["two", "four", "tensor"])
 def test_bfloat16_is_near(runs, layout):
     expected = runs.one[0]["bf16"]
     for found in (rank["bf16"] for rank in getattr(runs, layout)):
         assert found["losses"] == pytest.approx(expected["losses"], abs=2e-3)
 
 
-@pytest.mark.parametrize("layout", ["two", "four"])
+@pytest.mark.parametrize("layout", ["two", "four", "tensor"])
 def test_float16_skips_the_same_steps_on_all_stages(runs, layout):
     """Where they overflow depends on rounding; that they agree does not."""
     expected = runs.one[0]["fp16"]
@@ -82,7 +97,7 @@ def test_float16_skips_the_same_steps_on_all_stages(runs, layout):
         assert found["weights"] == first["weights"]
 
 
-@pytest.mark.parametrize("layout", ["two", "four", "replicas"])
+@pytest.mark.parametrize("layout", ["two", "four", "tensor", "replicas"])
 def test_checkpoints_are_whole_and_go_on_in_any_layout(runs, layout):
     expected = runs.one[0]["checkpoints"]
     ranks = [rank["checkpoints"] for rank in getattr(runs, layout)]
@@ -97,7 +112,7 @@ def test_checkpoints_are_whole_and_go_on_in_any_layout(runs, layout):
                 assert found[name] == pytest.approx(expected["rest"], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["two", "four", "replicas"])
+@pytest.mark.parametrize("layout", ["two", "four", "tensor", "replicas"])
 def test_parts_of_each_stage_go_on_in_any_layout(runs, layout):
     """Saved at step 8 while the model is cut, by two stages, by four, and by two copies of two."""
     expected = runs.one[0]["bert-mlm"]["losses"]
@@ -112,7 +127,7 @@ def test_parts_of_each_stage_go_on_in_any_layout(runs, layout):
         assert losses == pytest.approx(expected[8:16], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["two", "four"])
+@pytest.mark.parametrize("layout", ["two", "four", "tensor"])
 def test_evaluation_and_prediction_on_every_rank(runs, layout):
     expected = runs.one[0]["evaluation"]
     for found in (rank["evaluation"] for rank in getattr(runs, layout)):
@@ -122,7 +137,7 @@ def test_evaluation_and_prediction_on_every_rank(runs, layout):
         assert found["logits"] == pytest.approx(expected["logits"], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["two", "four", "replicas"])
+@pytest.mark.parametrize("layout", ["two", "four", "tensor", "replicas"])
 def test_callbacks_decide_alike(runs, layout):
     expected = runs.one[0]["callbacks"]
     for found in (rank["callbacks"] for rank in getattr(runs, layout)):
@@ -130,7 +145,7 @@ def test_callbacks_decide_alike(runs, layout):
         assert found["score"] == pytest.approx(expected["score"], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["two", "four", "replicas"])
+@pytest.mark.parametrize("layout", ["two", "four", "tensor", "replicas"])
 def test_bad_input_is_one_error_on_every_rank(runs, layout):
     messages = {
         "twice": "can be called once in a step",
@@ -139,6 +154,7 @@ def test_bad_input_is_one_error_on_every_rank(runs, layout):
         "only forward": "but this step trains",
         "pickle": "cannot be sent to the other stages",
         "by hand": "optimizes by hand",
+        "zero bubble": "back through each block twice",
         "unknown": "did you mean partitions",
     }
     for found in (rank["refusals"] for rank in getattr(runs, layout)):

@@ -4,8 +4,7 @@ import transformers
 from torch import nn
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
-from lightning_sagemaker.parallel.plans import COLUMNS, ROWS, tensor_plan
-from lightning_sagemaker.parallel.sharding import _count_own_heads
+from lightning_sagemaker.parallel.plans import COLUMNS, ROWS, count_own_heads, tensor_plan
 
 SIZES = {
     "hidden_size": 32,
@@ -40,7 +39,7 @@ def test_every_block_is_shared_and_nothing_else(name, columns, rows):
 @pytest.mark.parametrize("name", MODELS)
 def test_attention_counts_its_own_heads(name):
     model = MODELS[name]()
-    _count_own_heads(model, tensor_plan(model, 2), 2)
+    count_own_heads(model, tensor_plan(model, 2), 2)
     counts = {
         (key, value)
         for module in model.modules()

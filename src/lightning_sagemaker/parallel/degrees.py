@@ -34,7 +34,7 @@ class ParallelDegrees:
 
     Attributes:
         pipeline: Partitions (stages) of the layers.
-        tensor: Processes that share each matrix; more than 1 has a place in the ranks, but no strategy yet.
+        tensor: Processes that share each matrix.
         shard: Copies that share parameters by FSDP2; 0: all of them, 1: none.
         microbatches: Equal parts of a batch that pass through the stages one after the other.
         schedule: ``interleaved`` (1F1B), ``simple`` (all forward passes first), ``zero_bubble`` or ``_only_forward``.
@@ -45,6 +45,7 @@ class ParallelDegrees:
         default_partition: Of layers that nothing was assigned to, without ``auto_partition``.
         memory_weight: Memory against time in the automatic partition; default 0.8, or 0.2 with ``optimize="speed"``.
         optimize: ``memory`` or ``speed``.
+        offload_activations: Whether what blocks keep for the backward pass is kept in the host's memory.
 
     """
 
@@ -60,6 +61,7 @@ class ParallelDegrees:
     default_partition: int = 0
     memory_weight: float | None = None
     optimize: str = "memory"
+    offload_activations: bool = False
 
     def __post_init__(self) -> None:
         letters = PLACEMENTS.get(self.placement, self.placement)
@@ -203,6 +205,7 @@ def _from_values(values: Mapping[str, Any]) -> ParallelDegrees:
         default_partition=get("default_partition"),
         memory_weight=get("memory_weight"),
         optimize=get("optimize"),
+        offload_activations=get("offload_activations"),
     )
 
 

@@ -11,11 +11,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lightning_sagemaker.parallel import gradients
+from lightning_sagemaker.parallel.activations import save_memory
 from lightning_sagemaker.parallel.blocks import Blocks, find_blocks
 from lightning_sagemaker.parallel.engine import PipelineEngine, SharedParameters
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.partition import Partition, make_partition
 from lightning_sagemaker.parallel.stage import Stages
+from lightning_sagemaker.parallel.tensor import SharedMatrices, map_state
 from lightning_sagemaker.parallel.trace import trace
 
 _MEMORY_WEIGHT = {"memory": 0.8, "speed": 0.2}
@@ -33,6 +35,7 @@ class PipelinedModel:
         microbatch: Its argument.
         stages_per_rank: Stages of each process.
         ends: Number of blocks up to the end of each stage; default: even costs.
+        recompute: Blocks keep their inputs only for the backward pass, in which they run again.
 
     Attributes:
         blocks: Of the module.
@@ -40,6 +43,7 @@ class PipelinedModel:
         stages: Of this process.
         engine: Runs steps.
         shared: Parameters of several stages.
+        matrices: Of this process's stages, those that it has a part of.
 
     Raises:
         ParallelConfigError: If the module cannot be cut so; on all processes, before anything is changed.
@@ -55,6 +59,7 @@ class PipelinedModel:
         microbatch: Any,
         stages_per_rank: int = 1,
         ends: Sequence[int] | None = None,
+        recompute: bool = False,
     ) -> None:
         ranks = len(groups.pipeline_ranks)
         degrees = groups.degrees
@@ -65,10 +70,12 @@ class PipelinedModel:
         num_stages = ranks * stages_per_rank
         self.partition: Partition = make_partition(root, self.blocks, traced, num_stages, weight, ends)
         own = tuple(range(groups.at.pipeline, num_stages, ranks))
+        self._saving = save_memory(self.blocks.modules, recompute, degrees.offload_activations, device.type == "cuda")
         self.stages = Stages(root, self.blocks, traced, self.partition, own, device)
         self.engine = PipelineEngine(self.stages, self.partition, groups, device)
         self.shared = SharedParameters(root, self.partition, groups)
         self._make_equal()
+        self.matrices = SharedMatrices(root, groups, self.stages.is_absent)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -77,8 +84,8 @@ class PipelinedModel:
 
     @torch.no_grad()
     def _make_equal(self) -> None:
-        """All replicas begin with the weights of the first one, all stages with the shared weights of the first one."""
-        group = self._groups.groups["RDP"]
+        """All copies of a stage begin with the weights of the first one, all stages with the shared weights of the first."""
+        group = self._groups.groups["DP"]
         if dist.get_world_size(group) > 1:
             source = dist.get_global_rank(group, 0)
             for tensor in [*self.parameters, *self._root.buffers()]:
@@ -99,8 +106,9 @@ class PipelinedModel:
             parameter
             for parameter in own
             if self.partition.stages[names[id(parameter)]][0] % ranks == self._groups.at.pipeline
+            and (self.matrices.is_shared(parameter) or self._groups.at.tensor == 0)
         ]
-        return gradients.clip_norm(own, counted, max_norm, self._groups.groups["PP"])
+        return gradients.clip_norm(own, counted, max_norm, self._groups.groups["MP"])
 
     def owner(self, name: str) -> int:
         """Global rank of the process of this copy of the model that has a parameter or buffer."""
@@ -115,9 +123,14 @@ class PipelinedModel:
         return 0
 
     def own_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Of ``root.state_dict()``, what this process has."""
-        lacking = {name for name, tensor in self._named_tensors() if self.stages.is_absent(tensor)}
-        return {name: value for name, value in state.items() if name not in lacking}
+        """Of ``root.state_dict()``, what this process has; of matrices that it has a part of, as DTensors."""
+        originals = dict(self._named_tensors())
+        lacking = {name for name, tensor in originals.items() if self.stages.is_absent(tensor)}
+        return {
+            name: self.matrices.placed(originals[name], value) if name in originals else value
+            for name, value in state.items()
+            if name not in lacking
+        }
 
     @torch.no_grad()
     def gather(self, state: Mapping[str, Any], on_all: bool = False) -> dict[str, Any]:
@@ -147,7 +160,10 @@ class PipelinedModel:
                 continue
             seen[id(original)] = name
             owner = self.owner(names[id(original)])
-            tensor = value.detach().cpu() if owner == rank else torch.empty(self._shape(original), dtype=original.dtype)
+            if owner == rank:
+                tensor = self.matrices.whole(original, value)
+            else:
+                tensor = torch.empty(self.stages.shape(original), dtype=original.dtype)
             if on_all:
                 dist.broadcast(tensor, owner, group)
             elif owner != first:
@@ -164,20 +180,32 @@ class PipelinedModel:
             *self._root.named_buffers(remove_duplicate=False),
         ]
 
-    def _shape(self, tensor: Tensor) -> torch.Size:
-        return self.stages.shape(tensor)
+    def keep_own_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """Forget what a checkpoint held of other processes' parameters, and move the rest to where the parameters are."""
+        for parameter, state in list(optimizer.state.items()):
+            if self.stages.is_absent(parameter):
+                del optimizer.state[parameter]
+                continue
+            for key, value in state.items():
+                if isinstance(value, Tensor) and value.dim():
+                    state[key] = self.matrices.part(parameter, value.to(parameter.device))
 
-    def gather_optimizer(self, state: Mapping[str, Any]) -> dict[str, Any]:
+    def own_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """What this process has of an optimizer's state; for matrices that it has a part of, as DTensors."""
+        return map_state(optimizer.state_dict(), _parameters_of(optimizer), self.matrices.placed)
+
+    def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The whole optimizer's state from those of the stages, on the first process; others return theirs. Collective.
 
         Args:
-            state: ``optimizer.state_dict()``, whose entries for parameters of other stages are missing.
+            optimizer: Without state for parameters of other stages.
 
         """
+        state = map_state(optimizer.state_dict(), _parameters_of(optimizer), self.matrices.whole)
         group = self._groups.cpu_groups["PP"]
         ranks = self._groups.pipeline_ranks
         parts: list[Any] | None = [None] * len(ranks) if self._groups.rank == ranks[0] else None
-        dist.gather_object(_on_cpu(state["state"]), parts, ranks[0], group)
+        dist.gather_object(state["state"], parts, ranks[0], group)
         if parts is None:
             return dict(state)
         merged: dict[Any, Any] = {}
@@ -188,7 +216,9 @@ class PipelinedModel:
     def restore(self) -> None:
         """Make the module whole again on all processes, on the processor. Collective over the pipeline."""
         whole = self.gather(self._root.state_dict(keep_vars=True), on_all=True)
+        self.matrices.remove()
         self.stages.remove()
+        self._saving.restore()
         self._root.cpu()
         with torch.no_grad():
             for name, tensor in self._named_tensors():
@@ -196,7 +226,5 @@ class PipelinedModel:
                     tensor.data = whole[name]
 
 
-def _on_cpu(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().cpu()
-    return {key: _on_cpu(entry) for key, entry in value.items()} if isinstance(value, dict) else value
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

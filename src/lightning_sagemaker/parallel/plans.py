@@ -9,7 +9,7 @@ added.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -90,3 +90,38 @@ def _patterns(plan: Mapping[str, str] | None) -> dict[str, str]:
     """Transformers' own plan, whose ``*`` is a number."""
     styles = (COLUMNS, ROWS)
     return {re.escape(path).replace(r"\*", r"\d+"): style for path, style in (plan or {}).items() if style in styles}
+
+
+_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "num_key_value_heads", "all_head_size")
+"""Attributes with a number of heads, or of all their numbers, of attention modules of transformers."""
+
+
+def count_own_heads(root: nn.Module, shared: Iterable[str], degree: int) -> Callable[[], None]:
+    """Tell attention modules how many heads they have on this process.
+
+    Most code asks only for the size of a head; what asks for their number would share each head's numbers out anew, and
+    silently compute something else.
+
+    Args:
+        root: The module.
+        shared: Names of its linear layers that are shared.
+        degree: Processes that share each.
+
+    Returns:
+        What undoes it.
+
+    """
+    before: list[tuple[nn.Module, str, int]] = []
+    for path in {path.rpartition(".")[0] for path in shared}:
+        module = root.get_submodule(path)
+        for name in _COUNTS:
+            number = getattr(module, name, None)
+            if isinstance(number, int):
+                before.append((module, name, number))
+                setattr(module, name, number // degree)
+
+    def undo() -> None:
+        for module, name, number in before:
+            setattr(module, name, number)
+
+    return undo

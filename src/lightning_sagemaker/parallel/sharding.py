@@ -14,19 +14,18 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
+from lightning_sagemaker.parallel.activations import save_memory
 from lightning_sagemaker.parallel.blocks import find_blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
-from lightning_sagemaker.parallel.plans import COLUMNS, tensor_plan
+from lightning_sagemaker.parallel.plans import COLUMNS, count_own_heads, tensor_plan
 
 REPLICAS, SHARDS, TENSOR = "replicas", "shards", "tensor"
 """Dimensions of the mesh: copies, who shards the parameters of a copy, who shares its matrices."""
 
 
-_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "num_key_value_heads", "all_head_size")
-"""Attributes with a number of heads, or of all their numbers, of attention modules of transformers."""
-
-
-def shard_module(root: nn.Module, mesh: DeviceMesh, methods: Iterable[str]) -> None:
+def shard_module(
+    root: nn.Module, mesh: DeviceMesh, methods: Iterable[str], recompute: bool = False, offload: bool = False
+) -> None:
     """Share the matrices of ``root`` over the mesh's last dimension and shard its parameters over the second.
 
     Each block of the model is gathered and freed as a whole; what is not in a block is one more unit, which is there while
@@ -36,6 +35,8 @@ def shard_module(root: nn.Module, mesh: DeviceMesh, methods: Iterable[str]) -> N
         root: The module, whole and equal on all processes.
         mesh: With the dimensions :data:`REPLICAS`, :data:`SHARDS` and :data:`TENSOR`.
         methods: Of ``root``, which are called from outside.
+        recompute: Blocks keep their inputs only for the backward pass, in which they run again.
+        offload: What blocks keep for the backward pass is kept in the host's memory.
 
     Raises:
         ParallelConfigError: If there is no plan for the matrices.
@@ -48,26 +49,19 @@ def shard_module(root: nn.Module, mesh: DeviceMesh, methods: Iterable[str]) -> N
             for path, style in tensor_plan(root, degree).items()
         }
         parallelize_module(root, mesh[TENSOR], styles)
-        _count_own_heads(root, styles, degree)
+        count_own_heads(root, styles, degree)
     data = mesh[REPLICAS, SHARDS]
-    for unit in (*_blocks(root), root):
+    blocks = _blocks(root)
+    if (recompute or offload) and not blocks:
+        raise ParallelConfigError(
+            f"activation_checkpointing or offload_activations was set, but {type(root).__name__} has no list of different"
+            " blocks. HINT: set neither, or use the model's own gradient_checkpointing_enable()."
+        )
+    save_memory(blocks, recompute, offload, mesh.device_type == "cuda")
+    for unit in (*blocks, root):
         fully_shard(unit, mesh=data)
     for method in methods:
         register_fsdp_forward_method(root, method)
-
-
-def _count_own_heads(root: nn.Module, shared: Iterable[str], degree: int) -> None:
-    """Tell attention modules how many heads they have on this process.
-
-    Most code asks only for the size of a head; what asks for their number would share each head's numbers out anew, and
-    silently compute something else.
-    """
-    for path in {path.rpartition(".")[0] for path in shared}:
-        module = root.get_submodule(path)
-        for name in _COUNTS:
-            number = getattr(module, name, None)
-            if isinstance(number, int):
-                setattr(module, name, number // degree)
 
 
 def _blocks(root: nn.Module) -> Sequence[nn.Module]:

@@ -51,7 +51,7 @@ class SMPStrategy(StageFiles, FollowsDegrees, JobAware, DDPStrategy):
         ends: Number of blocks up to the end of each stage. Default: even costs.
         save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
         stages_per_rank: Stages of each process: more make the bubble smaller and the traffic larger.
-        **kwargs: ``parameters``, ``degrees`` and ``job`` of
+        **kwargs: ``parameters``, ``degrees``, ``job`` and ``activation_checkpointing`` of
             :class:`~lightning_sagemaker.strategies.smp_parameters.FollowsDegrees`, and those of
             ``lightning.pytorch.strategies.DDPStrategy`` that are not about its wrapper.
 
@@ -74,6 +74,13 @@ class SMPStrategy(StageFiles, FollowsDegrees, JobAware, DDPStrategy):
                 "auto_partition is false, but nothing says where to cut. HINT: pass SMPStrategy(ends=...), the number of"
                 " blocks up to the end of each stage, or set auto_partition to true."
             )
+        if self.degrees.schedule == "zero_bubble" and (
+            self.activation_checkpointing or self.degrees.offload_activations
+        ):
+            raise ParallelConfigError(
+                "pipeline=zero_bubble was set with activation_checkpointing or offload_activations, but it goes back through"
+                " each block twice. HINT: set pipeline to interleaved."
+            )
         self._ends, self._stages_per_rank = ends, stages_per_rank
         self.saves_parts = save_distributed_checkpoint
         self._groups: ParallelGroups | None = None
@@ -94,6 +101,8 @@ class SMPStrategy(StageFiles, FollowsDegrees, JobAware, DDPStrategy):
         self.degrees.replicas(self.world_size)  # refuses before there is any process group
         super().setup_distributed()
         self._groups = ParallelGroups.build(self.degrees)
+        if self.degrees.tensor > 1:
+            self.agree_on_seed(self._groups.cpu_groups["TP"])
         self.say_notes()
 
     @override
@@ -116,7 +125,7 @@ class SMPStrategy(StageFiles, FollowsDegrees, JobAware, DDPStrategy):
         vars(self.precision_plugin)["clip_grad_by_norm"] = self._clip_norm  # of the whole model, not of this stage
         scaler = getattr(self.precision_plugin, "scaler", None)
         if scaler is not None:
-            skip_together(scaler, self.root_device, self.groups.groups["PP"])
+            skip_together(scaler, self.root_device, self.groups.groups["MP"])
         for metric in (found for found in module.modules() if isinstance(found, Metric)):
             metric.dist_sync_fn = self._gather_of_last_stages
 
@@ -131,28 +140,23 @@ class SMPStrategy(StageFiles, FollowsDegrees, JobAware, DDPStrategy):
             assert module is not None
             with recorded(module):
                 self._pipeline = PipelinedModel(
-                    module, self.groups, self.root_device, step, microbatch, self._stages_per_rank, self._ends
+                    module,
+                    self.groups,
+                    self.root_device,
+                    step,
+                    microbatch,
+                    self._stages_per_rank,
+                    self._ends,
+                    self.activation_checkpointing,
                 )
             rank_zero_info(self._pipeline.partition.table(self._pipeline.blocks))
             for optimizer in self.optimizers:
-                self._own_state(optimizer)
+                self._pipeline.keep_own_state(optimizer)
         return self._pipeline
-
-    def _own_state(self, optimizer: Any) -> None:
-        """Forget what a checkpoint held of other stages' parameters."""
-        assert self._pipeline is not None
-        for parameter in list(optimizer.state):
-            if self._pipeline.stages.is_absent(parameter):
-                del optimizer.state[parameter]
-            else:
-                state = optimizer.state[parameter]
-                for key, value in state.items():
-                    if isinstance(value, Tensor) and value.dim():
-                        state[key] = value.to(self.root_device)
 
     def _microbatches(self, batch: Any, strict: bool = True) -> list[Any]:
         """The batch of the first stage, cut; if not ``strict``, whole where it cannot be cut evenly."""
-        first, group = self.groups.pipeline_ranks[0], self.groups.cpu_groups["PP"]
+        first, group = self.groups.ranks["MP"][0], self.groups.cpu_groups["MP"]
         box = [moved_to(batch, "cpu") if self.global_rank == first else None]
         dist.broadcast_object_list(box, first, group)
         if self.global_rank != first:
@@ -261,7 +265,7 @@ class SMPStrategy(StageFiles, FollowsDegrees, JobAware, DDPStrategy):
     @override
     def reduce(self, tensor: Any, group: Any | None = None, reduce_op: Any = "mean") -> Any:
         """Over the replicas, since all stages of a copy of the model have the same value."""
-        group = self.groups.groups["DP"] if group is None and self._groups is not None else group
+        group = self.groups.groups["RDP"] if group is None and self._groups is not None else group
         return super().reduce(tensor, group, reduce_op)
 
     @override
@@ -275,8 +279,8 @@ class SMPStrategy(StageFiles, FollowsDegrees, JobAware, DDPStrategy):
         """A metric's states of all replicas; those of the last stages count, which see every step."""
         found: list[Tensor] = gather_all_tensors(tensor)
         last = self.degrees.pipeline - 1
-        places = (self.degrees.coordinates(rank, self.world_size).pipeline for rank in range(self.world_size))
-        return [state for state, place in zip(found, places, strict=True) if place == last]
+        places = (self.degrees.coordinates(rank, self.world_size) for rank in range(self.world_size))
+        return [state for state, at in zip(found, places, strict=True) if at.pipeline == last and at.tensor == 0]
 
     @override
     def lightning_module_state_dict(self) -> dict[str, Any]:
@@ -287,14 +291,16 @@ class SMPStrategy(StageFiles, FollowsDegrees, JobAware, DDPStrategy):
 
     @override
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        state = super().optimizer_state(optimizer)
-        return state if self._pipeline is None or self.saves_parts else self._pipeline.gather_optimizer(state)
+        if self._pipeline is None:
+            return super().optimizer_state(optimizer)
+        kind = self._pipeline.own_optimizer if self.saves_parts else self._pipeline.gather_optimizer
+        return kind(getattr(optimizer, "_optimizer", optimizer))  # Lightning's wrapper has one within
 
     def _make_whole(self) -> None:
         """Leave the module as it was found, on all processes, and the optimizers whole on the first one."""
         pipeline = self._pipeline
         assert pipeline is not None
-        states = [pipeline.gather_optimizer(optimizer.state_dict()) for optimizer in self.optimizers]
+        states = [pipeline.gather_optimizer(optimizer) for optimizer in self.optimizers]
         pipeline.restore()
         self._pipeline = None
         if self.global_rank == self.groups.pipeline_ranks[0]:

@@ -26,7 +26,7 @@ class SMPShardedStrategy(FollowsDegrees, JobAware, ModelParallelStrategy):
 
     Args:
         save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
-        **kwargs: ``parameters``, ``degrees`` and ``job`` of
+        **kwargs: ``parameters``, ``degrees``, ``job`` and ``activation_checkpointing`` of
             :class:`~lightning_sagemaker.strategies.smp_parameters.FollowsDegrees`, and those of
             ``lightning.pytorch.strategies.ModelParallelStrategy``.
 
@@ -62,13 +62,13 @@ class SMPShardedStrategy(FollowsDegrees, JobAware, ModelParallelStrategy):
             if getattr(module, "_is_sharded", False):
                 return
             self._make_equal(module)
-            shard_module(module, mesh, _STEPS)
+            shard_module(module, mesh, _STEPS, self.activation_checkpointing, self.degrees.offload_activations)
             vars(module)["_is_sharded"] = True
 
         vars(module)["configure_model"] = configure_model
         if self.degrees.tensor > 1:
             self._tensor_group = mesh[TENSOR].get_group()
-            self._agree_on_seed()
+            self.agree_on_seed(self._tensor_group)
 
     def _mesh(self) -> DeviceMesh:
         """The ranks by copy, place among those that share its parameters, and place among those that share matrices."""
@@ -77,13 +77,6 @@ class SMPShardedStrategy(FollowsDegrees, JobAware, ModelParallelStrategy):
         order = sorted(places, key=lambda at: (at.replica, at.tensor))
         ranks = torch.tensor([places[at] for at in order]).reshape(-1, shards, self.degrees.tensor)
         return DeviceMesh(self.root_device.type, ranks, mesh_dim_names=(REPLICAS, SHARDS, TENSOR))
-
-    def _agree_on_seed(self) -> None:
-        """Dropout of what every process of a copy has must be the same on all of them."""
-        seeds: list[Any] = [None] * self.degrees.tensor
-        dist.all_gather_object(seeds, torch.initial_seed(), group=self._tensor_group)
-        if len(set(seeds)) > 1:
-            torch.manual_seed(seeds[0])
 
     @override
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:

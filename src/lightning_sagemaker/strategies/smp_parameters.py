@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
@@ -18,6 +21,7 @@ class FollowsDegrees:
         parameters: SageMaker's ``mp_parameters``. Default: those of the job.
         degrees: The same as an object; goes before ``parameters``.
         job: The job; read from the process's environment when None.
+        activation_checkpointing: Blocks keep their inputs only for the backward pass, in which they run again.
 
     Raises:
         ParallelConfigError: If the parameters contradict each other, or there are none.
@@ -33,9 +37,11 @@ class FollowsDegrees:
         parameters: Mapping[str, Any] | None = None,
         degrees: ParallelDegrees | None = None,
         job: SageMakerJob | None = None,
+        activation_checkpointing: bool = False,
         **kwargs: Any,
     ) -> None:
         job = SageMakerJob.from_environment() if job is None else job
+        self.activation_checkpointing = activation_checkpointing
         self.degrees, self._notes = degrees_of(job, parameters, degrees)
         super().__init__(*args, job=job, **kwargs)  # type: ignore[call-arg]  # JobAware's
 
@@ -44,6 +50,13 @@ class FollowsDegrees:
         """All processes of a copy of the model read the same samples."""
         copies = self.degrees.replicas(self.world_size)
         return {"num_replicas": copies, "rank": self.degrees.coordinates(self.global_rank, self.world_size).replica}
+
+    def agree_on_seed(self, group: Any) -> None:
+        """Dropout of what all that share matrices have must be the same on all of them. Collective over ``group``."""
+        seeds: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(seeds, torch.initial_seed(), group=group)
+        if len(set(seeds)) > 1:
+            torch.manual_seed(seeds[0])
 
     def say_notes(self) -> None:
         """Log on rank zero which parameters have no effect."""
@@ -72,10 +85,11 @@ def degrees_of(
             " mp_parameters in the job, or pass SMPStrategy(parameters={'partitions': 2, 'microbatches': 4, 'ddp': True})."
         )
     found, notes = ParallelDegrees.from_parameters(given) if degrees is None else (degrees, [])
-    if found.pipeline > 1 and (found.tensor > 1 or found.shard not in (0, 1)):
+    if found.pipeline > 1 and found.shard not in (0, 1):
         raise ParallelConfigError(
-            f"partitions={found.pipeline} was set beside tensor_parallel_degree={found.tensor} and a shard degree of"
-            f" {found.shard}, which this version cannot combine. HINT: use partitions, or the others."
+            f"partitions={found.pipeline} was set beside a shard degree of {found.shard}, which cannot be combined: each"
+            " microbatch would gather the parameters anew. HINT: use partitions with tensor_parallel_degree, or a shard"
+            " degree without partitions."
         )
     return found, notes
 

@@ -271,11 +271,11 @@ class DistributedModel(OwnParts, nn.Module):
             return torch.nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
         return self._pipeline.clip_norm(self.own, max_norm)
 
-    def gather_optimizer(self, optimizer_state: Mapping[str, Any]) -> dict[str, Any]:
+    def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The whole optimizer's state on all processes of the copy of the model. Collective over it."""
         if self._pipeline is None:
-            return dict(optimizer_state)
-        merged: list[Any] = [self._pipeline.gather_optimizer(optimizer_state)]
+            return optimizer.state_dict()
+        merged: list[Any] = [self._pipeline.gather_optimizer(optimizer)]
         ranks, group = state.groups.pipeline_ranks, state.groups.cpu_groups["PP"]
         dist.broadcast_object_list(merged, ranks[0], group)
         whole: dict[str, Any] = merged[0]

@@ -74,8 +74,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state. Collective over the copy of the model."""
-        own = self.optimizer.state_dict()
-        return own if state.model is None else dict(state.model.gather_optimizer(own))
+        if state.model is None:
+            return self.optimizer.state_dict()
+        return dict(state.model.gather_optimizer(self.optimizer))
 
     def local_state_dict(self, gather_if_shard: bool = True) -> dict[str, Any]:
         """The state of this process's parameters, marked as partial.

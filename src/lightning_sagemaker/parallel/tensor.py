@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor parallelism within the stages of a pipeline: matrices of which each process has some columns or rows.
+
+Plain tensors instead of DTensors, because a stage is made at the first step, when the optimizer has the parameters already:
+they stay the same objects, with a part of their values. What each matrix computes is Megatron-LM's (Shoeybi et al., 2019).
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+
+from lightning_sagemaker.parallel.groups import ParallelGroups
+from lightning_sagemaker.parallel.plans import COLUMNS, count_own_heads, tensor_plan
+from lightning_sagemaker.parallel.trace import ReplacedForwards
+
+
+class SharedMatrices:
+    """The linear layers of this process's stages, shared with the processes of its ``TP`` group.
+
+    Args:
+        root: The module; all processes of the group have the same values.
+        groups: Of the job.
+        is_absent: Whether a parameter belongs to stages of other processes only.
+
+    Raises:
+        ParallelConfigError: If there is no plan for the model, or heads or hidden units do not divide.
+
+    """
+
+    def __init__(self, root: nn.Module, groups: ParallelGroups, is_absent: Callable[[Tensor], bool]) -> None:
+        self._groups = groups
+        self._place, self._degree = groups.at.tensor, groups.degrees.tensor
+        self._dims: dict[int, int] = {}
+        self._mesh: DeviceMesh | None = None
+        self._forwards = ReplacedForwards()
+        self._undo_heads: Callable[[], None] = lambda: None
+        if self._degree == 1:
+            return
+        plan = tensor_plan(root, self._degree)
+        own = {path: style for path, style in plan.items() if not is_absent(root.get_submodule(path).weight)}  # type: ignore[arg-type]
+        copied = _CopiedOnce(groups.groups["TP"])
+        for path, style in own.items():
+            self._share(root.get_submodule(path), style, copied)
+        self._undo_heads = count_own_heads(root, own, self._degree)
+
+    def _share(self, linear: Any, style: str, copied: _CopiedOnce) -> None:
+        if style == COLUMNS:
+            parameters, dim, forward = [linear.weight, linear.bias], 0, functools.partial(_by_columns, linear, copied)
+        else:
+            group = self._groups.groups["TP"]
+            parameters, dim, forward = [linear.weight], 1, functools.partial(_by_rows, linear, group)
+        for parameter in parameters:
+            if parameter is not None:
+                self._dims[id(parameter)] = dim
+                parameter.data = self.part(parameter, parameter.data)
+        self._forwards.replace(linear, forward)
+
+    def remove(self) -> None:
+        """Let the layers be called as before; their parameters stay parts."""
+        self._forwards.restore()
+        self._undo_heads()
+
+    def is_shared(self, parameter: Tensor) -> bool:
+        """Whether this process has a part of a parameter."""
+        return id(parameter) in self._dims
+
+    def part(self, parameter: Tensor, value: Tensor) -> Tensor:
+        """This process's part of ``value``: a whole parameter, or what an optimizer keeps for each of its numbers."""
+        if not self.is_shared(parameter) or not value.dim():
+            return value
+        return value.chunk(self._degree, self._dims[id(parameter)])[self._place].clone()
+
+    def whole(self, parameter: Tensor, value: Tensor) -> Tensor:
+        """The whole of which ``value`` is a part, on the processor. Collective over the ``TP`` group."""
+        value = value.detach().cpu()
+        if not self.is_shared(parameter) or not value.dim():
+            return value
+        parts = [torch.empty_like(value) for _ in range(self._degree)]
+        dist.all_gather(parts, value.contiguous(), self._groups.cpu_groups["TP"])
+        return torch.cat(parts, self._dims[id(parameter)])
+
+    def placed(self, parameter: Tensor, value: Tensor) -> Tensor:
+        """``value`` as a DTensor, from which a distributed checkpoint knows which part of the whole it is."""
+        if not self.is_shared(parameter) or not value.dim():
+            return value
+        if self._mesh is None:
+            self._mesh = DeviceMesh.from_group(self._groups.groups["TP"], value.device.type)
+        return DTensor.from_local(value.detach(), self._mesh, [Shard(self._dims[id(parameter)])])
+
+
+def map_state(
+    state: Mapping[str, Any], parameters: Iterable[nn.Parameter], change: Callable[[Tensor, Tensor], Tensor]
+) -> dict[str, Any]:
+    """An optimizer's ``state_dict()`` with its tensors changed.
+
+    Args:
+        state: As :meth:`torch.optim.Optimizer.state_dict` gives it; parameters of other stages have no entry.
+        parameters: Of the optimizer, in the order of its groups.
+        change: Parameter and tensor -> the new tensor.
+
+    """
+    entries = {}
+    for index, parameter in enumerate(parameters):
+        if index in state["state"]:
+            entries[index] = {
+                key: change(parameter, value) if isinstance(value, Tensor) else value
+                for key, value in state["state"][index].items()
+            }
+    return {**state, "state": entries}
+
+
+def _by_columns(linear: Any, copied: _CopiedOnce, x: Tensor) -> Tensor:
+    return F.linear(copied(x), linear.weight, linear.bias)
+
+
+def _by_rows(linear: Any, group: Any, x: Tensor) -> Tensor:
+    total: Tensor = _Summed.apply(F.linear(x, linear.weight), group)  # type: ignore[no-untyped-call]
+    return total if linear.bias is None else total + linear.bias
+
+
+class _CopiedOnce:
+    """Query, key and value are computed from one tensor: its gradient is summed over the group once, not three times."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._last: tuple[Any, Any] = (lambda: None, lambda: None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not x.requires_grad:
+            return x
+        last, copy = self._last[0](), self._last[1]()
+        if last is x and copy is not None:
+            return copy  # type: ignore[no-any-return]
+        made: Tensor = _Copied.apply(x, self._group)  # type: ignore[no-untyped-call]
+        self._last = (weakref.ref(x), weakref.ref(made))
+        return made
+
+
+class _Copied(torch.autograd.Function):
+    """The same on all processes; the gradients of what each made of it are summed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
+
+
+class _Summed(torch.autograd.Function):
+    """The sum over all processes, each of which has the gradient of it."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, group: Any) -> Tensor:
+        total = part.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
