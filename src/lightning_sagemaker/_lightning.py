@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from lightning.fabric.plugins.environments.lightning import find_free_network_port
     from lightning.fabric.strategies import STRATEGY_REGISTRY
     from lightning.fabric.strategies import DDPStrategy as FabricDDPStrategy
+    from lightning.fabric.strategies import ModelParallelStrategy as FabricModelParallelStrategy
     from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.pytorch.plugins.precision import Precision
     from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, StrategyRegistry
@@ -73,7 +74,9 @@ else:
         "TorchElasticEnvironment",
     )
     (find_free_network_port,) = _get(f"{_fabric}.plugins.environments.lightning", "find_free_network_port")
-    STRATEGY_REGISTRY, FabricDDPStrategy = _get(f"{_fabric}.strategies", "STRATEGY_REGISTRY", "DDPStrategy")
+    STRATEGY_REGISTRY, FabricDDPStrategy, FabricModelParallelStrategy = _get(
+        f"{_fabric}.strategies", "STRATEGY_REGISTRY", "DDPStrategy", "ModelParallelStrategy"
+    )
     (rank_zero_only,) = _get(f"{_fabric}.utilities.rank_zero", "rank_zero_only")
     (MisconfigurationException,) = _get(f"{_fabric}.utilities.exceptions", "MisconfigurationException")
     (Precision,) = _get(f"{_pytorch}.plugins.precision", "Precision")
@@ -89,6 +92,7 @@ __all__ = [
     "ClusterEnvironment",
     "DDPStrategy",
     "FabricDDPStrategy",
+    "FabricModelParallelStrategy",
     "LightningEnvironment",
     "MPIEnvironment",
     "MisconfigurationException",

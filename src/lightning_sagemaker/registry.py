@@ -32,7 +32,7 @@ STRATEGIES = (
         {},
     ),
     _Entry("smddp", "smddp.SMDDPStrategy", "fabric.FabricSMDDPStrategy", _SMDDP, {}),
-    _Entry("smp", "smp_parameters.smp_strategy", "fabric.fabric_smp_strategy", _SMP, {}),
+    _Entry("smp", "smp_parameters.smp_strategy", "fabric_smp.fabric_smp_strategy", _SMP, {}),
     *(
         _Entry(
             f"smddp_{_FIND_UNUSED}_{str(value).lower()}",

@@ -13,14 +13,17 @@ from pathlib import Path
 
 import torch
 import transformers
+from lightning.fabric import Fabric
 from lightning.pytorch import Trainer, seed_everything
 from torch.utils.data import DataLoader, DistributedSampler
 
 import lightning_sagemaker  # noqa: F401 - registers the strategies
+from lightning_sagemaker.strategies.fabric_smp import fabric_smp_strategy
 from lightning_sagemaker.strategies.smp_parameters import smp_strategy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from lightning_model import Losses, Model, error_of, samples
+from models import make_batch, make_model
 
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
@@ -77,6 +80,33 @@ def fit(name: str, parameters: dict | None, path: Path, steps: int = 16, resume:
     }
 
 
+def with_fabric(name: str, parameters: dict | None, path: Path) -> dict:
+    """A plain loop, its weights saved and read again by the same layout."""
+    seed_everything(0, verbose=False)
+    strategy = "auto" if parameters is None else fabric_smp_strategy(parameters=parameters)
+    fabric = Fabric(accelerator="cpu", devices=WORLD, strategy=strategy)
+    fabric.launch()
+    model = make_model(name)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer = fabric.setup(model, optimizer)
+    place = {} if parameters is None else strategy.distributed_sampler_kwargs
+    copies, copy = place.get("num_replicas", 1), place.get("rank", 0)
+    losses = []
+    for step in range(8):
+        if step == 4:
+            content = {"model": model, "optimizer": optimizer, "step": step}
+            fabric.save(path, content)
+            fabric.load(path, content)
+        batch = {key: value.chunk(copies)[copy] for key, value in make_batch(name, samples=8, seed=step).items()}
+        loss = model(**batch)["loss"]
+        fabric.backward(loss)
+        fabric.clip_gradients(model, optimizer, max_norm=0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(fabric.all_reduce(loss)))
+    return {"losses": losses}
+
+
 def weights(path: Path) -> dict:
     stored = torch.load(path, weights_only=True)
     state = stored["optimizer_states"][0]["state"]
@@ -107,6 +137,8 @@ def main() -> None:
             found[f"{layout}/{name}"] = fit(name, parameters, path)
             if first:
                 found[f"{layout}/{name}"] |= weights(path)
+    for layout, parameters in layouts.items():
+        found[f"fabric/{layout}"] = with_fabric("bert", parameters, OUT / f"fabric-{layout}.ckpt")
     if WORLD == 1:
         found["half"] = fit("bert", None, OUT / "half.ckpt", steps=8)
     else:

@@ -56,6 +56,14 @@ def test_training_equals_one_process(runs, processes, layout, name):
             assert found["first"] == expected["first"]
 
 
+@pytest.mark.parametrize(("processes", "layout"), CASES, ids=lambda value: str(value))
+def test_a_loop_of_fabrics_equals_one_process(runs, processes, layout):
+    """With an optimizer made before the parameters were sharded, clipping, and a checkpoint read in the middle."""
+    expected = runs[1][0]["fabric/one"]
+    for found in (rank[f"fabric/{layout}"] for rank in runs[processes]):
+        assert found["losses"] == pytest.approx(expected["losses"], abs=1e-5)
+
+
 def test_each_process_holds_a_part(runs):
     for name in NAMES:
         whole = runs[1][0][f"one/{name}"]["numbers"]

@@ -101,7 +101,7 @@ def test_the_strategy_follows_the_job(monkeypatch, caplog):
         assert type(Fabric(strategy="sagemaker", accelerator="cpu").strategy).__name__ == f"Fabric{name}"
 
 
-def test_model_parallelism_is_for_the_trainer(monkeypatch):
+def test_a_pipeline_is_for_the_trainer(monkeypatch):
     parameters = {"partitions": 2, "microbatches": 4, "ddp": True}
     job = dataclasses.replace(JOB, model_parallel_parameters=parameters)
     monkeypatch.setattr(SageMakerJob, "from_environment", classmethod(lambda cls: job))
@@ -109,7 +109,7 @@ def test_model_parallelism_is_for_the_trainer(monkeypatch):
         strategy = Trainer(strategy=name, accelerator="cpu").strategy
         assert type(strategy).__name__ == "SMPStrategy"
         assert (strategy.degrees.pipeline, strategy.degrees.microbatches) == (2, 4)
-        with pytest.raises(SageMakerJobError, match="smp.*HINT"):
+        with pytest.raises(ParallelConfigError, match="partitions=2, but a pipeline.*HINT"):
             Fabric(strategy=name, accelerator="cpu")
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_sagemaker._lightning import FabricDDPStrategy
-from lightning_sagemaker.job import SageMakerJobError
 from lightning_sagemaker.strategies.backend import ReducesBySMDDP
 from lightning_sagemaker.strategies.choice import build_for_job
 from lightning_sagemaker.strategies.job_aware import JobAware
@@ -38,25 +37,17 @@ class FabricSMDDPStrategy(ReducesBySMDDP, JobAware, FabricDDPStrategy):
     """
 
 
-def fabric_sagemaker_strategy(**kwargs: Any) -> FabricDDPStrategy:
+def fabric_sagemaker_strategy(**kwargs: Any) -> Any:
     """What ``Fabric(strategy="sagemaker")`` stands for; see :func:`~lightning_sagemaker.strategies.choice.build_for_job`.
 
     Args:
         **kwargs: Those of ``lightning.fabric.strategies.DDPStrategy``.
 
     """
-    return build_for_job(FabricSMDDPStrategy, FabricSageMakerDDPStrategy, fabric_smp_strategy, **kwargs)
+    return build_for_job(FabricSMDDPStrategy, FabricSageMakerDDPStrategy, _smp, **kwargs)
 
 
-def fabric_smp_strategy(**kwargs: Any) -> FabricDDPStrategy:
-    """Refuses: a loop that calls the model and then ``fabric.backward`` leaves no room for a pipeline.
+def _smp(**kwargs: Any) -> Any:
+    from lightning_sagemaker.strategies.fabric_smp import fabric_smp_strategy
 
-    Raises:
-        SageMakerJobError: Always.
-
-    """
-    raise SageMakerJobError(
-        "Fabric(strategy='smp') was asked for, but a pipeline runs backward passes between forward passes, which a loop of"
-        " model(...) and fabric.backward(...) cannot. HINT: use Trainer(strategy='smp'), or choose strategy='smddp' to"
-        " train data parallel in spite of the job's mp_parameters."
-    )
+    return fabric_smp_strategy(**kwargs)

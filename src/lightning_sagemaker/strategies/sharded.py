@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 from typing_extensions import override
 
 from lightning_sagemaker._lightning import ModelParallelStrategy
-from lightning_sagemaker.parallel.sharding import REPLICAS, SHARDS, TENSOR, clip_norm, shard_module
+from lightning_sagemaker.parallel.sharding import TENSOR, clip_norm
 from lightning_sagemaker.strategies.job_aware import JobAware
+from lightning_sagemaker.strategies.shards import Shards
 from lightning_sagemaker.strategies.smp_parameters import FollowsDegrees
 
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
-class SMPShardedStrategy(FollowsDegrees, JobAware, ModelParallelStrategy):
+class SMPShardedStrategy(Shards, FollowsDegrees, JobAware, ModelParallelStrategy):
     """SageMaker's tensor parallelism and sharded data parallelism, by DTensor and FSDP2.
 
     The LightningModule stays as it is: after ``configure_model`` its linear layers are shared among
@@ -37,8 +37,6 @@ class SMPShardedStrategy(FollowsDegrees, JobAware, ModelParallelStrategy):
 
     def __init__(self, *args: Any, save_distributed_checkpoint: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, save_distributed_checkpoint=save_distributed_checkpoint, **kwargs)
-        if self.degrees.microbatches > 1:
-            self._notes.append("mp_parameters: microbatches has no effect without partitions.")
         self._tensor_parallel_size = self.degrees.tensor
         self._tensor_group: Any = None
 
@@ -55,28 +53,19 @@ class SMPShardedStrategy(FollowsDegrees, JobAware, ModelParallelStrategy):
         super().setup_environment()
         module = self.lightning_module
         assert module is not None
-        build, mesh = module.configure_model, self._mesh()
+        build, mesh = module.configure_model, self.mesh()
 
         def configure_model() -> None:
             build()
             if getattr(module, "_is_sharded", False):
                 return
-            self._make_equal(module)
-            shard_module(module, mesh, _STEPS, self.activation_checkpointing, self.degrees.offload_activations)
+            self.shard(module, mesh, _STEPS)
             vars(module)["_is_sharded"] = True
 
         vars(module)["configure_model"] = configure_model
         if self.degrees.tensor > 1:
             self._tensor_group = mesh[TENSOR].get_group()
             self.agree_on_seed(self._tensor_group)
-
-    def _mesh(self) -> DeviceMesh:
-        """The ranks by copy, place among those that share its parameters, and place among those that share matrices."""
-        shards = self.degrees.shards(self.world_size)
-        places = {self.degrees.coordinates(rank, self.world_size): rank for rank in range(self.world_size)}
-        order = sorted(places, key=lambda at: (at.replica, at.tensor))
-        ranks = torch.tensor([places[at] for at in order]).reshape(-1, shards, self.degrees.tensor)
-        return DeviceMesh(self.root_device.type, ranks, mesh_dim_names=(REPLICAS, SHARDS, TENSOR))
 
     @override
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
@@ -86,14 +75,6 @@ class SMPShardedStrategy(FollowsDegrees, JobAware, ModelParallelStrategy):
             dist.broadcast_object_list(box, dist.get_global_rank(self._tensor_group, 0), self._tensor_group)
             batch = box[0]
         return super().batch_to_device(batch, device, dataloader_idx)
-
-    def _make_equal(self, module: torch.nn.Module) -> None:
-        """All processes begin with the weights of the first."""
-        with torch.no_grad():
-            for tensor in [*module.parameters(), *module.buffers()]:
-                found = tensor.data.to(self.root_device)  # one by one: the whole need not fit there
-                dist.broadcast(found, 0)
-                tensor.data.copy_(found)
 
     @override
     def setup(self, trainer: Any) -> None:

@@ -43,6 +43,8 @@ class FollowsDegrees:
         job = SageMakerJob.from_environment() if job is None else job
         self.activation_checkpointing = activation_checkpointing
         self.degrees, self._notes = degrees_of(job, parameters, degrees)
+        if self.degrees.pipeline == 1 and self.degrees.microbatches > 1:
+            self._notes.append("mp_parameters: microbatches has no effect without partitions.")
         super().__init__(*args, job=job, **kwargs)  # type: ignore[call-arg]  # JobAware's
 
     @property
