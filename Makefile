@@ -7,7 +7,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow containers lint type bench bench-recipes clean
+.PHONY: help demo test test-slow containers lint type bench bench-recipes bench-pipeline bench-memory compat clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ bench-recipes: $(VENV)/dev ## the recipes against transformers.Trainer; takes ha
 
 bench-pipeline: $(VENV)/dev ## a pipeline of two processes against its ideal
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 benchmarks/pipeline.py
+
+bench-memory: $(VENV)/dev ## memory of each rank against the number of pipeline stages
+	$(BIN)/python benchmarks/pipeline_memory.py
 
 compat: ## an unmodified transformers 4.28.1 Trainer on the shim of SMP, in .compat
 	test -x .compat/bin/python || $(PYTHON) -m venv .compat

@@ -85,3 +85,32 @@ def test_installing_does_not_import_torch():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout.split()
     assert "lightning_sagemaker.smdistributed.importer" in loaded
     assert "torch" not in loaded
+
+
+def test_model_parallelism_beside_an_installed_smddp(tmp_path, monkeypatch):
+    package = tmp_path / "smdistributed" / "dataparallel"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("ORIGIN = 'AWS'")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert not importer.install()
+    assert importlib.import_module("smdistributed.dataparallel").ORIGIN == "AWS"
+    found = importlib.import_module("smdistributed.modelparallel")
+    assert found.__name__ == "lightning_sagemaker.smdistributed.modelparallel"
+    for name in ("smdistributed", "smdistributed.dataparallel"):
+        del sys.modules[name]
+
+
+def test_version_2_steps_aside_for_aws(tmp_path, monkeypatch):
+    import torch
+
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("torch.sagemaker")
+    importer.install()
+    assert importlib.import_module("torch.sagemaker").__name__ == "lightning_sagemaker.torch_sagemaker"
+    importer.uninstall()
+    (tmp_path / "sagemaker").mkdir()
+    (tmp_path / "sagemaker" / "__init__.py").write_text("ORIGIN = 'AWS'")
+    monkeypatch.setattr(torch, "__path__", [*torch.__path__, str(tmp_path)])
+    importer.install()
+    assert importlib.import_module("torch.sagemaker").ORIGIN == "AWS"
+    del sys.modules["torch.sagemaker"], torch.sagemaker

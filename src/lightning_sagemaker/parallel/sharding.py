@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from lightning_sagemaker.parallel.activations import save_memory
 from lightning_sagemaker.parallel.blocks import find_blocks
-from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.plans import COLUMNS, count_own_heads, tensor_plan
 
 REPLICAS, SHARDS, TENSOR = "replicas", "shards", "tensor"
@@ -42,14 +42,8 @@ def shard_module(
         ParallelConfigError: If there is no plan for the matrices.
 
     """
-    degree = mesh[TENSOR].size()
-    if degree > 1:
-        styles: dict[str, ParallelStyle] = {
-            path: ColwiseParallel() if style == COLUMNS else RowwiseParallel()
-            for path, style in tensor_plan(root, degree).items()
-        }
-        parallelize_module(root, mesh[TENSOR], styles)
-        count_own_heads(root, styles, degree)
+    if mesh[TENSOR].size() > 1:
+        share_matrices(root, mesh[TENSOR])
     data = mesh[REPLICAS, SHARDS]
     blocks = _blocks(root)
     if (recompute or offload) and not blocks:
@@ -62,6 +56,45 @@ def shard_module(
         fully_shard(unit, mesh=data)
     for method in methods:
         register_fsdp_forward_method(root, method)
+
+
+def share_matrices(root: nn.Module, mesh: DeviceMesh) -> list[str]:
+    """Share the linear layers of a model by DTensor.
+
+    Args:
+        root: Contains a model of transformers, equal on all processes.
+        mesh: The processes that share.
+
+    Returns:
+        Names of the parameters that are shared.
+
+    Raises:
+        ParallelConfigError: If there is no plan for the matrices.
+
+    """
+    styles: dict[str, ParallelStyle] = {
+        path: ColwiseParallel() if style == COLUMNS else RowwiseParallel()
+        for path, style in tensor_plan(root, mesh.size()).items()
+    }
+    parallelize_module(root, mesh, styles)
+    count_own_heads(root, styles, mesh.size())
+    return [
+        name
+        for name, parameter in root.named_parameters()
+        if isinstance(parameter, DTensor) and parameter.placements[0].is_shard()
+    ]
+
+
+def make_mesh(degrees: ParallelDegrees, world_size: int, device_type: str) -> DeviceMesh:
+    """The ranks by copy, place among those that share its parameters, and place among those that share its matrices.
+
+    Collective over all processes.
+    """
+    shards = degrees.shards(world_size)
+    places = {degrees.coordinates(rank, world_size): rank for rank in range(world_size)}
+    order = sorted(places, key=lambda at: (at.replica, at.tensor))
+    ranks = torch.tensor([places[at] for at in order]).reshape(-1, shards, degrees.tensor)
+    return DeviceMesh(device_type, ranks, mesh_dim_names=(REPLICAS, SHARDS, TENSOR))
 
 
 def _blocks(root: nn.Module) -> Sequence[nn.Module]:

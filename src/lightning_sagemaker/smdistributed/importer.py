@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes ``import smdistributed...`` resolve to the shim, where AWS's package is absent. Does not import torch."""
+"""Makes imports of AWS's libraries resolve to the shims, where AWS's are absent. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from types import ModuleType
 
 ROOT = "smdistributed"
 LIBRARY = f"{ROOT}.dataparallel"
-LIBRARIES = (LIBRARY, f"{ROOT}.modelparallel")
-"""The libraries that the shim mirrors; ``smdistributed`` itself is a folder that AWS's libraries share."""
+VERSION_2 = "torch.sagemaker"
+LIBRARIES = (LIBRARY, f"{ROOT}.modelparallel", VERSION_2)
+"""The libraries that the shims mirror; ``smdistributed`` itself is a folder that AWS's libraries share."""
 
-_SHIM = f"{__package__}"
+_SHIMS = {ROOT: f"{__package__}", VERSION_2: "lightning_sagemaker.torch_sagemaker"}
+"""Name of AWS's -> where its shim is."""
 
 
 class _Alias(Loader):
@@ -45,7 +47,7 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if not any(fullname == name or fullname.startswith(f"{name}.") for name in self._served):
             return None
-        name = _SHIM + fullname[len(ROOT) :]
+        name = next(shim + fullname[len(aws) :] for aws, shim in _SHIMS.items() if f"{fullname}.".startswith(f"{aws}."))
         try:
             found = find_spec(name)
         except ModuleNotFoundError:
@@ -64,9 +66,9 @@ def aws_installed() -> bool:
 
 
 def install() -> bool:
-    """Make ``import smdistributed...`` find the shim where AWS's packages are not installed. Idempotent.
+    """Make ``import smdistributed...`` and ``import torch.sagemaker`` find the shims where AWS's are absent. Idempotent.
 
-    Each of the two libraries is served by itself: AWS's images have had either without the other.
+    Each library is served by itself: AWS's images have had each without the others.
 
     Returns:
         Whether ``smdistributed.dataparallel`` now is the shim.
@@ -75,7 +77,7 @@ def install() -> bool:
     is_shim = not aws_installed()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         missing = [library for library in LIBRARIES if _find_beside(library) is None]
-        served = [ROOT] if _find_beside(ROOT) is None else missing
+        served = [*missing, ROOT] if _find_beside(ROOT) is None else missing
         # First, because the folder of the parent package holds the real files, which would be loaded a second time.
         sys.meta_path.insert(0, _Finder(served))
         importlib.invalidate_caches()
@@ -85,8 +87,10 @@ def install() -> bool:
 def uninstall() -> None:
     """Undo :func:`install`; modules that were imported by AWS's name are forgotten under that name."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    if "torch" in sys.modules:
+        vars(sys.modules["torch"]).pop("sagemaker", None)
     for name, module in list(sys.modules.items()):
-        if (name == ROOT or name.startswith(f"{ROOT}.")) and module.__name__ != name:
+        if any(f"{name}.".startswith(f"{aws}.") for aws in _SHIMS) and module.__name__ != name:
             del sys.modules[name]
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from lightning_sagemaker.parallel.degrees import ParallelDegrees
-from lightning_sagemaker.parallel.sharding import REPLICAS, SHARDS, TENSOR, shard_module
+from lightning_sagemaker.parallel.sharding import make_mesh, shard_module
 
 
 class Shards:
@@ -23,12 +23,8 @@ class Shards:
     root_device: torch.device
 
     def mesh(self) -> DeviceMesh:
-        """The ranks by copy, place among those that share its parameters, and place among those that share matrices."""
-        shards = self.degrees.shards(self.world_size)
-        places = {self.degrees.coordinates(rank, self.world_size): rank for rank in range(self.world_size)}
-        order = sorted(places, key=lambda at: (at.replica, at.tensor))
-        ranks = torch.tensor([places[at] for at in order]).reshape(-1, shards, self.degrees.tensor)
-        return DeviceMesh(self.root_device.type, ranks, mesh_dim_names=(REPLICAS, SHARDS, TENSOR))
+        """As :func:`~lightning_sagemaker.parallel.sharding.make_mesh`."""
+        return make_mesh(self.degrees, self.world_size, self.root_device.type)
 
     def shard(self, module: nn.Module, mesh: DeviceMesh, methods: Iterable[str] = ()) -> None:
         """Share and shard ``module`` in place, with the weights of the first process. Collective over all processes.

@@ -122,7 +122,7 @@ class State:
             )
         ending.register()
         if not dist.is_initialized():
-            _init_process_group(job)
+            init_process_group(job)
             ending.register(dist.get_backend())  # scripts do not destroy what they have not made
         self._groups = ParallelGroups.build(degrees)
         self.objects = dist.new_group(backend="gloo")
@@ -132,7 +132,8 @@ class State:
                 print(note)
 
 
-def _init_process_group(job: SageMakerJob) -> None:
+def init_process_group(job: SageMakerJob) -> None:
+    """Join the job's processes, by the launcher's variables; a process by itself is a group of one."""
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     if job.global_rank is None or job.world_size in (None, 1):
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mirrors ``torch.sagemaker.delayed_param``: models that are built on the meta device and filled by FSDP, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class DelayedParamIniter:
+    """Fills what FSDP wraps with fresh values.
+
+    Args:
+        model: Built on the meta device.
+        init_method_using_config: Takes a module and sets the values of its own parameters and buffers. Default:
+            transformers' ``model._init_weights``, or each module's ``reset_parameters``.
+        verbose: Print the name of each module.
+
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        init_method_using_config: Callable[[nn.Module], Any] | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self._model, self._verbose = model, verbose
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._missing: list[str] = []
+        default: Callable[[nn.Module], Any] = getattr(model, "_init_weights", _reset)
+        self._init = init_method_using_config or default
+
+    def count_num_params(self) -> int:
+        """Numbers in all parameters."""
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    def get_param_init_fn(self) -> Callable[[nn.Module], None]:
+        """For FSDP's ``param_init_fn``."""
+        return self._fill
+
+    def get_post_param_init_fn(self) -> Callable[[nn.Module], None]:
+        """For ``post_param_init_fn``, which FSDP takes after ``tsm.init()``; nothing is left to do then."""
+        return lambda module: None
+
+    @torch.no_grad()
+    def _fill(self, wrapped: nn.Module) -> None:
+        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        for module in wrapped.modules():
+            own = _own_tensors(module)
+            if not any(tensor.is_meta for tensor in own.values()):
+                continue
+            module.to_empty(device=device, recurse=False)
+            for tensor in _own_tensors(module).values():
+                tensor.fill_(torch.nan if tensor.is_floating_point() else _nothing(tensor))
+            self._init(module)
+            name = self._names.get(id(module), type(module).__name__)
+            if self._verbose:
+                print(f"initialized {name}")
+            self._missing += [f"{name}.{key}" for key, tensor in _own_tensors(module).items() if _is_empty(tensor)]
+
+    @contextmanager
+    def validate_params_and_buffers_inited(self, enabled: bool = True) -> Iterator[None]:
+        """On leaving, raise if something was not given a value.
+
+        Raises:
+            RuntimeError: With the names.
+
+        """
+        yield
+        left = [name for name, tensor in self._model.named_parameters() if tensor.is_meta]
+        missing = self._missing + left
+        if enabled and missing:
+            raise RuntimeError(
+                f"not initialized: {', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''}. HINT: pass"
+                " init_method_using_config, which sets them."
+            )
+
+
+def _own_tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+
+
+def _nothing(tensor: Tensor) -> int:
+    return 0 if tensor.dtype is torch.bool else torch.iinfo(tensor.dtype).min
+
+
+def _is_empty(tensor: Tensor) -> bool:
+    if tensor.is_floating_point():
+        return bool(tensor.isnan().any())
+    return tensor.dtype is not torch.bool and bool((tensor == _nothing(tensor)).any())
+
+
+def _reset(module: nn.Module) -> None:
+    reset = getattr(module, "reset_parameters", None)
+    if reset is not None:
+        reset()

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mirrors ``torch.sagemaker.distributed.checkpoint.filesystem``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+
+
+class DistributedFileSystemReader(FileSystemReader):
+    """torch's own."""
+
+
+class DistributedFileSystemWriter(FileSystemWriter):
+    """torch's own, with calls before and after.
+
+    Args:
+        path: Folder.
+        pre_write_hooks: Called without arguments before this process writes.
+        post_write_hooks: Called without arguments when all have written, by the first one.
+        kwargs: Those of ``torch.distributed.checkpoint.FileSystemWriter``.
+
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        pre_write_hooks: Sequence[Callable[[], Any]] = (),
+        post_write_hooks: Sequence[Callable[[], Any]] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(path, **kwargs)
+        self._before, self._after = tuple(pre_write_hooks or ()), tuple(post_write_hooks or ())
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        """Write this process's part."""
+        for hook in self._before:
+            hook()
+        return super().write_data(plan, planner)
+
+    def finish(self, metadata: Any, results: Any) -> None:
+        """Write what all parts have in common."""
+        super().finish(metadata, results)
+        for hook in self._after:
+            hook()

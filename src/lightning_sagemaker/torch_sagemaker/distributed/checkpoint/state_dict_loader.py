@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mirrors ``torch.sagemaker.distributed.checkpoint.state_dict_loader``, over ``torch.distributed.checkpoint``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import DefaultLoadPlanner
+
+from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.storage import reader_for
+
+
+def load(
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: Any = None,
+    storage_reader: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    check_keys_matched: bool = True,
+    coordinator_rank: int = 0,
+    s3_region: str | None = None,
+    s3client_config: Any = None,
+) -> None:
+    """Fill ``state_dict`` in place from a checkpoint of any layout. Collective.
+
+    Args:
+        state_dict: Its tensors are overwritten.
+        checkpoint_id: Folder, or ``s3://`` address.
+        storage_reader: Goes before ``checkpoint_id``.
+        planner: Of torch.
+        process_group: Of the processes that load; all by default.
+        check_keys_matched: Refuse a checkpoint that lacks a key.
+        coordinator_rank: Without effect.
+        s3_region: Of the bucket.
+        s3client_config: Without effect.
+
+    """
+    dcp.load(
+        state_dict,
+        checkpoint_id=None if storage_reader is not None else checkpoint_id,
+        storage_reader=reader_for(checkpoint_id, s3_region, storage_reader),
+        planner=planner or DefaultLoadPlanner(allow_partial_load=not check_keys_matched),
+        process_group=process_group,
+    )

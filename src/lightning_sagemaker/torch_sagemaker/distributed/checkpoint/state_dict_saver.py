@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mirrors ``torch.sagemaker.distributed.checkpoint.state_dict_saver``, over ``torch.distributed.checkpoint``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.async_utils import AsyncCallsQueue
+from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.storage import writer_for
+
+_QUEUE = AsyncCallsQueue()
+_groups: dict[Any, Any] = {}
+
+
+class PyTorchDistSaveShardedStrategy:
+    """Named by scripts as ``sharded_strategy``; torch's own way of writing is the only one here."""
+
+
+def async_save(
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: Any = None,
+    storage_writer: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    queue: AsyncCallsQueue | None = None,
+    sharded_strategy: Any = None,
+    wait_error_handling: bool = True,
+    force_check_all_plans: bool = True,
+    s3_region: str | None = None,
+    s3client_config: Any = None,
+) -> None:
+    """Copy ``state_dict`` and write the copy beside the training. Collective.
+
+    The checkpoint before is waited for, so that at most one is being written.
+
+    Args:
+        state_dict: Of tensors, sharded or not.
+        checkpoint_id: Folder, or ``s3://`` address.
+        storage_writer: Goes before ``checkpoint_id``.
+        planner: Of torch.
+        process_group: Without effect: a group of its own for all processes is used.
+        coordinator_rank: Without effect.
+        queue: Of checkpoints under way; one for the process by default.
+        sharded_strategy: Without effect.
+        wait_error_handling: Without effect: errors are raised when the queue is finalized.
+        force_check_all_plans: Without effect.
+        s3_region: Of the bucket.
+        s3client_config: Without effect.
+
+    """
+    queue = _QUEUE if queue is None else queue
+    queue.maybe_finalize_async_calls(blocking=True)
+    future: Any = dcp.async_save(
+        state_dict,
+        checkpoint_id=None if storage_writer is not None else checkpoint_id,
+        storage_writer=writer_for(checkpoint_id, s3_region, storage_writer),
+        planner=planner,
+        process_group=_cpu_group(),
+    )
+    queue.schedule(future)
+
+
+def save(state_dict: dict[str, Any], *, checkpoint_id: Any = None, **kwargs: Any) -> None:
+    """As :func:`async_save`, and wait. Collective.
+
+    Args:
+        state_dict: Of tensors, sharded or not.
+        checkpoint_id: Folder, or ``s3://`` address.
+        kwargs: Those of :func:`async_save`.
+
+    """
+    queue = kwargs.get("queue") or _QUEUE
+    async_save(state_dict, checkpoint_id=checkpoint_id, **kwargs)
+    queue.maybe_finalize_async_calls(blocking=True)
+
+
+def maybe_finalize_async_calls(blocking: bool = True, process_group: Any = None) -> list[int]:
+    """Drop checkpoints that are written; their numbers.
+
+    Args:
+        blocking: Wait for all.
+        process_group: Without effect.
+
+    """
+    return _QUEUE.maybe_finalize_async_calls(blocking, process_group)
+
+
+def _cpu_group() -> Any:
+    """Messages of a checkpoint must not meet those of the training, and are on the processor."""
+    world = dist.group.WORLD
+    if world not in _groups:
+        _groups.clear()
+        _groups[world] = dist.new_group(backend="gloo")
+    return _groups[world]

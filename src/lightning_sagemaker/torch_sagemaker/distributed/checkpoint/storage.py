@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a distributed checkpoint is written and read: folders, and S3 by s3torchconnector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
+
+
+def writer_for(place: Any, region: str | None, given: Any) -> Any:
+    """What writes to ``place``: ``given``, one for S3, or None for torch's own."""
+    return given if given is not None or not _is_s3(place) else _s3().S3StorageWriter(region, str(place))
+
+
+def reader_for(place: Any, region: str | None, given: Any) -> Any:
+    """As :func:`writer_for`, for reading."""
+    return given if given is not None or not _is_s3(place) else _s3().S3StorageReader(region, str(place))
+
+
+def _is_s3(place: Any) -> bool:
+    return str(place).startswith("s3://")
+
+
+def _s3() -> Any:
+    try:
+        from s3torchconnector import dcp
+    except ImportError as error:
+        raise ParallelConfigError(
+            "a checkpoint on s3:// was asked for, but s3torchconnector[dcp] is not installed. HINT: pip install"
+            " 's3torchconnector[dcp]', or name a folder."
+        ) from error
+    return dcp

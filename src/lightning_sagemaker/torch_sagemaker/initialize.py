@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``tsm.init``: the layout, its process groups, and FSDP wrappers that follow it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+from lightning_sagemaker.collectives import ending
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+from lightning_sagemaker.parallel.sharding import REPLICAS, SHARDS, make_mesh
+from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import init_process_group
+from lightning_sagemaker.torch_sagemaker.optimizer_states import own_parts
+from lightning_sagemaker.torch_sagemaker.state_handler import state
+
+_ORIGINAL = FullyShardedDataParallel.__init__
+_SIGNATURE = inspect.signature(_ORIGINAL)
+_TO_LOAD = FullyShardedDataParallel.optim_state_dict_to_load
+
+
+def init(config: str | Mapping[str, Any] | None = None) -> None:
+    """Set up the layout. Every FSDP wrapper that is built afterwards follows it. Collective over all processes.
+
+    Args:
+        config: A dictionary, or the path of a JSON file with one; the job's ``mp_parameters`` go before it, as AWS
+            documents.
+
+    Raises:
+        ParallelConfigError: If the configuration cannot be met; before any process group is made.
+
+    """
+    if is_initialized():
+        return
+    job = SageMakerJob.from_environment()
+    given = json.loads(Path(config).read_text()) if isinstance(config, str) else dict(config or {})
+    degrees, notes = ParallelDegrees.from_parameters({**given, **job.model_parallel_parameters})
+    if degrees.pipeline > 1:
+        raise ParallelConfigError(
+            f"partitions={degrees.pipeline} was set, but torch.sagemaker has no pipeline. HINT: use"
+            " smdistributed.modelparallel.torch, or Trainer(strategy='smp')."
+        )
+    degrees.shards(dist.get_world_size() if dist.is_initialized() else job.world_size or 1)
+    ending.register()
+    if not dist.is_initialized():
+        init_process_group(job)
+        ending.register(dist.get_backend())  # scripts do not always destroy what they have not made
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    state.set(degrees, make_mesh(degrees, dist.get_world_size(), device))
+    FullyShardedDataParallel.__init__ = _follow_layout  # type: ignore[method-assign]
+    FullyShardedDataParallel.optim_state_dict_to_load = staticmethod(_to_load)  # type: ignore[method-assign]
+    if dist.get_rank() == 0:
+        for note in notes:
+            print(note)
+
+
+def is_initialized() -> bool:
+    """Whether :func:`init` was called."""
+    return state.mesh is not None
+
+
+@functools.wraps(_ORIGINAL)
+def _follow_layout(self: Any, *args: Any, post_param_init_fn: Any = None, **kwargs: Any) -> None:
+    """FSDP's constructor, with the groups of the job unless the script passes its own."""
+    arguments = _SIGNATURE.bind(self, *args, **kwargs).arguments
+    if is_initialized() and arguments.get("process_group") is None and arguments.get("device_mesh") is None:
+        arguments |= _layout(arguments.get("sharding_strategy"))
+    _ORIGINAL(**arguments)
+    if post_param_init_fn is not None:
+        post_param_init_fn(self.module)
+
+
+@functools.wraps(_TO_LOAD)
+def _to_load(model: Any, optim: Any, optim_state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    """FSDP's, which would mistake a shared matrix's states."""
+    return _TO_LOAD(model, optim, own_parts(optim_state_dict), *args, **kwargs)
+
+
+def _layout(asked: ShardingStrategy | None) -> dict[str, Any]:
+    """Which processes shard and which hold copies, by ``hybrid_shard_degree``."""
+    mesh, degree, tensor = state.mesh, state.hybrid_shard_degree, state.tensor_parallel_degree
+    assert mesh is not None
+    if degree == 0 and tensor == 1:  # as documented: the script's own strategy, untouched
+        shards_all = asked in (None, ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP)
+        return {"device_mesh": mesh[SHARDS]} if shards_all else {}  # a mesh gives DTensors, which can be saved beside
+    copies = mesh.size() // tensor
+    shards = degree or copies
+    if shards == copies:
+        is_hybrid = asked in (None, ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
+        strategy = ShardingStrategy.FULL_SHARD if is_hybrid else asked
+        return {"device_mesh": mesh[SHARDS], "sharding_strategy": strategy}
+    if shards == 1:
+        return {"device_mesh": mesh[REPLICAS], "sharding_strategy": ShardingStrategy.NO_SHARD}
+    zero2 = ShardingStrategy._HYBRID_SHARD_ZERO2
+    strategy = zero2 if asked is zero2 else ShardingStrategy.HYBRID_SHARD
+    return {"device_mesh": mesh[REPLICAS, SHARDS], "sharding_strategy": strategy}

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``tsm.transform``: a model of transformers whose matrices are shared among processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from lightning_sagemaker.parallel.blocks import find_blocks
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.sharding import TENSOR, share_matrices
+from lightning_sagemaker.torch_sagemaker.state_handler import state
+from lightning_sagemaker.torch_sagemaker.tensor_parallel.transformer import mark
+
+
+def transform(
+    model: nn.Module,
+    device: Any = None,
+    dtype: torch.dtype | None = None,
+    config: Any = None,
+    load_state_dict_from_rank0: bool = False,
+    cp_comm_type: str = "p2p",
+) -> nn.Module:
+    """Share the matrices of ``model`` among ``tensor_parallel_degree`` processes, in place. Collective.
+
+    The layers stay transformers' own, so their names and their checkpoints do.
+
+    Args:
+        model: Of transformers, whole; equal on all processes unless ``load_state_dict_from_rank0``.
+        device: Where to put it first.
+        dtype: Converted to, if given.
+        config: Of a mixture of experts; refused.
+        load_state_dict_from_rank0: The first process has the weights; they are sent to the others.
+        cp_comm_type: Without effect.
+
+    Raises:
+        ParallelConfigError: If there is no plan for the model, or ``config`` was given.
+
+    """
+    if config is not None:
+        raise ParallelConfigError(
+            "tsm.transform(config=MoEConfig(...)) was called, but there is no expert parallelism here. HINT: leave"
+            " config out."
+        )
+    if device is not None or dtype is not None:
+        model.to(device=device, dtype=dtype)
+    if load_state_dict_from_rank0:
+        _send_weights(model)
+    if state.tensor_parallel_degree == 1:
+        return model
+    assert state.mesh is not None
+    state.shared.update(share_matrices(model, state.mesh[TENSOR]))
+    mark(find_blocks(model).modules)
+    return model
+
+
+@torch.no_grad()
+def _send_weights(model: nn.Module) -> None:
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_meta:
+            raise ParallelConfigError(
+                f"load_state_dict_from_rank0 was set, but {name} is on the meta device. HINT: call"
+                " model.to_empty(device='cpu') on the other ranks."
+            )
+        dist.broadcast(tensor.data, 0)
