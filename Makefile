@@ -7,7 +7,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow containers lint type bench bench-recipes bench-pipeline bench-memory compat clean
+.PHONY: help demo test test-slow containers lint type bench bench-recipes bench-pipeline bench-memory bench-safe chaos compat clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,12 @@ type: $(VENV)/dev ## mypy --strict on src
 
 bench: $(VENV)/dev ## step time of "smddp" against "ddp", side by side
 	$(BIN)/python benchmarks/step_overhead.py
+
+bench-safe: $(VENV)/dev ## step time with checkpoints and signals looked after, against without
+	$(BIN)/python benchmarks/step_overhead.py --safe
+
+chaos: $(VENV)/dev ## 200 interruptions of real jobs; takes 25 minutes
+	$(BIN)/python -m tests.chaos.run --cases 200
 
 bench-recipes: $(VENV)/dev ## the recipes against transformers.Trainer; takes half an hour
 	$(PIP_INSTALL) accelerate

@@ -2,6 +2,7 @@
 """Step time of ``strategy="smddp"`` against ``strategy="ddp"``: gloo, two processes, alternating runs, one table.
 
     make bench                                      # or: python benchmarks/step_overhead.py --rounds 6
+    python benchmarks/step_overhead.py --safe       # "ddp" with AutoResume and SpotInterruption against "ddp" alone
 
 Each round launches one run of either strategy, in an order that alternates, so that both see the same machine. A step
 trains a multilayer perceptron whose size is set for about 50 ms on the machine it was written on. The figure of a
@@ -11,6 +12,7 @@ strategy is the median over all its steps; the ratio of the medians is what the 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -20,7 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 
-STRATEGIES = ("ddp", "smddp")
+SAFE = "ddp-safe"
+"""``ddp`` with what keeps work from being lost."""
 WARMUP_STEPS = 10
 
 
@@ -30,6 +33,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="measured steps per run")
     parser.add_argument("--width", type=int, default=1024, help="width of the model's layers")
     parser.add_argument("--batch", type=int, default=96, help="samples per process and step")
+    parser.add_argument("--safe", action="store_true", help=f"compare {SAFE} instead of smddp")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--worker", nargs=2, metavar=("STRATEGY", "OUT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -41,22 +45,24 @@ def main() -> None:
 
 def compare(arguments: argparse.Namespace) -> None:
     """Launch the rounds and print the table."""
-    times: dict[str, list[float]] = {name: [] for name in STRATEGIES}
-    round_medians: dict[str, list[float]] = {name: [] for name in STRATEGIES}
+    other = SAFE if arguments.safe else "smddp"
+    strategies = ("ddp", other)
+    times: dict[str, list[float]] = {name: [] for name in strategies}
+    round_medians: dict[str, list[float]] = {name: [] for name in strategies}
     for number in range(arguments.rounds):
-        for strategy in STRATEGIES if number % 2 == 0 else reversed(STRATEGIES):
+        for strategy in strategies if number % 2 == 0 else reversed(strategies):
             steps = launch(strategy, arguments)
             times[strategy] += steps
             round_medians[strategy].append(statistics.median(steps))
-            print(f"round {number + 1}/{arguments.rounds} {strategy:>6}: {1e3 * round_medians[strategy][-1]:.2f} ms")
-    medians = {name: statistics.median(times[name]) for name in STRATEGIES}
+            print(f"round {number + 1}/{arguments.rounds} {strategy:>8}: {1e3 * round_medians[strategy][-1]:.2f} ms")
+    medians = {name: statistics.median(times[name]) for name in strategies}
     print(f"\n{'strategy':<10}{'median ms':>10}{'p10':>8}{'p90':>8}{'steps':>8}")
     for name, steps in times.items():
         deciles = statistics.quantiles(steps, n=10)
         print(f"{name:<10}{1e3 * medians[name]:>10.2f}{1e3 * deciles[0]:>8.2f}{1e3 * deciles[-1]:>8.2f}{len(steps):>8}")
-    per_round = [b / a for a, b in zip(round_medians["ddp"], round_medians["smddp"], strict=True)]
-    ratio = medians["smddp"] / medians["ddp"]
-    print(f"smddp / ddp: {ratio:.4f} (per round: {', '.join(f'{r:.3f}' for r in per_round)})")
+    per_round = [b / a for a, b in zip(round_medians["ddp"], round_medians[other], strict=True)]
+    ratio = medians[other] / medians["ddp"]
+    print(f"{other} / ddp: {ratio:.4f} (per round: {', '.join(f'{r:.3f}' for r in per_round)})")
     if arguments.json:
         figures = {"median_s": medians, "ratio": ratio, "per_round": per_round, "arguments": vars(arguments)}
         arguments.json.write_text(json.dumps(figures, default=str, indent=2))
@@ -85,7 +91,7 @@ def measure(strategy: str, out: Path, arguments: argparse.Namespace) -> None:
     from lightning.pytorch import Callback, LightningModule, Trainer
     from torch.utils.data import DataLoader, TensorDataset
 
-    import lightning_sagemaker  # noqa: F401 - registers "smddp"
+    from lightning_sagemaker import AutoResume, SpotInterruption
 
     width, steps = arguments.width, arguments.steps + WARMUP_STEPS
 
@@ -105,22 +111,22 @@ def measure(strategy: str, out: Path, arguments: argparse.Namespace) -> None:
             return DataLoader(data, batch_size=arguments.batch)
 
     class Clock(Callback):
+        """From the beginning of a step to that of the next."""
+
         def __init__(self) -> None:
-            self.times: list[float] = []
+            self.starts: list[float] = []
 
         def on_train_batch_start(self, *_) -> None:
-            self.start = time.perf_counter()
-
-        def on_train_batch_end(self, *_) -> None:
-            self.times.append(time.perf_counter() - self.start)
+            self.starts.append(time.perf_counter())
 
     clock = Clock()
+    safe = [AutoResume(out.parent), SpotInterruption(out.parent)] if strategy == SAFE else []
     trainer = Trainer(
-        strategy=strategy,
+        strategy="ddp" if strategy == SAFE else strategy,
         accelerator="cpu",
         devices=2,
         max_steps=steps,
-        callbacks=[clock],
+        callbacks=[clock, *safe],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -128,7 +134,8 @@ def measure(strategy: str, out: Path, arguments: argparse.Namespace) -> None:
     )
     trainer.fit(Perceptron())
     if trainer.is_global_zero:
-        out.write_text(json.dumps(clock.times[WARMUP_STEPS:]))
+        steps = [after - before for before, after in itertools.pairwise(clock.starts)]
+        out.write_text(json.dumps(steps[WARMUP_STEPS:]))
 
 
 if __name__ == "__main__":

@@ -7,26 +7,30 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning_utilities.core.imports import RequirementCache
 from transformers.utils import logging as transformers_logging
 
-from lightning_sagemaker import MetricLogger, SageMakerJob, select_strategy
+from lightning_sagemaker import AutoResume, MetricLogger, SageMakerJob, SpotInterruption, select_strategy
 from lightning_sagemaker.callbacks import Throughput
 from lightning_sagemaker.recipes._common.arguments import Names, normalise
 from lightning_sagemaker.recipes._common.artifacts import LAST_CHECKPOINT, RunArtifacts
 from lightning_sagemaker.recipes._common.folders import RunFolders
+from lightning_sagemaker.recipes._common.history import ContinueHistory, HistoryLogger
 from lightning_sagemaker.recipes._common.precision import automatic_precision
 from lightning_sagemaker.recipes._common.scaling import TotalExamples
 from lightning_sagemaker.recipes._common.speed import tune_allocator
 
-OWN_OPTIONS = frozenset({"run_dir", "baseline", "precision", "checkpoint_every", "total_examples"})
+OWN_OPTIONS = frozenset(
+    {"run_dir", "baseline", "precision", "checkpoint_every", "checkpoint_minutes", "resume", "total_examples"}
+)
 """Options that every recipe has beside LightningCLI's."""
 
 COMMON_SHORT_NAMES = {
@@ -158,6 +162,13 @@ class RecipeCLI(LightningCLI):
             help="Train on so many samples: the number of steps falls as the global batch grows.",
         )
         parser.add_argument("--checkpoint_every", type=int, default=1000, help="Optimizer steps between checkpoints.")
+        parser.add_argument("--checkpoint_minutes", type=float, default=10.0, help="Minutes between checkpoints.")
+        parser.add_argument(
+            "--resume",
+            type=Literal["auto", "always", "never"],
+            default="auto",
+            help="Go on from the newest whole checkpoint of the run; auto: in a training job.",
+        )
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Lightning's trainer with the job's defaults for what was not set."""
@@ -201,6 +212,15 @@ class RecipeCLI(LightningCLI):
             RunArtifacts(self.recipe.name, folders, throughput, keep, self._choice(config)),
             save_config,
         ]
+        if keep:
+            resume = self._option("resume")
+            goes_on = resume == "always" or (resume == "auto" and self.job.in_container)
+            every = timedelta(minutes=self._option("checkpoint_minutes"))
+            callbacks += [
+                ContinueHistory(),
+                AutoResume(folders.checkpoints, search=goes_on),
+                SpotInterruption(folders.checkpoints, save_every=every),
+            ]
         if keep and not any(isinstance(callback, Checkpoint) for callback in _as_list(config.get("callbacks"))):
             callbacks.append(
                 ModelCheckpoint(
@@ -248,7 +268,7 @@ def _loggers(folders: RunFolders, stage: str, lines: bool) -> list[Logger]:
     loggers: list[Logger] = []
     if stage == "fit":  # the other stages leave their numbers in a file of their own, and training's history alone
         loggers += [TensorBoardLogger(folders.output, "tensorboard", "")] if _TENSORBOARD else []
-        loggers.append(CSVLogger(folders.output, "history", ""))
+        loggers.append(HistoryLogger(folders.output))
     if lines:
         loggers.append(MetricLogger())
     return loggers

@@ -16,8 +16,11 @@ from lightning_sagemaker import _on_import
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
+    from lightning_sagemaker.callbacks.auto_resume import AutoResume
+    from lightning_sagemaker.callbacks.interruption import SpotInterruption
     from lightning_sagemaker.callbacks.metrics import MetricLogger
     from lightning_sagemaker.checkpoint.export import export_huggingface
+    from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
     from lightning_sagemaker.environment import SageMakerEnvironment
     from lightning_sagemaker.job import Distribution, InstanceGroup, Launcher, SageMakerJob, SageMakerJobError
     from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker.strategies.smddp import SageMakerDDPStrategy, SMDDPStrategy
 
 _HOMES = {
+    "AutoResume": "callbacks.auto_resume",
     "Distribution": "job",
     "FabricSMDDPStrategy": "strategies.fabric",
     "FabricSageMakerDDPStrategy": "strategies.fabric",
@@ -36,6 +40,7 @@ _HOMES = {
     "MetricLogger": "callbacks.metrics",
     "ParallelConfigError": "parallel.degrees",
     "ParallelDegrees": "parallel.degrees",
+    "S3CheckpointIO": "checkpoint.s3",
     "SMDDPStrategy": "strategies.smddp",
     "SMPShardedStrategy": "strategies.sharded",
     "SMPStrategy": "strategies.model_parallel",
@@ -44,6 +49,7 @@ _HOMES = {
     "SageMakerJob": "job",
     "SageMakerJobError": "job",
     "Selection": "selection",
+    "SpotInterruption": "callbacks.interruption",
     "export_huggingface": "checkpoint.export",
     "select_smddp_backend": "selection",
     "select_strategy": "selection",
@@ -51,6 +57,7 @@ _HOMES = {
 """Public name -> the module it is loaded from, when it is first used."""
 
 __all__ = [
+    "AutoResume",
     "Distribution",
     "FabricSMDDPStrategy",
     "FabricSageMakerDDPStrategy",
@@ -59,6 +66,7 @@ __all__ = [
     "MetricLogger",
     "ParallelConfigError",
     "ParallelDegrees",
+    "S3CheckpointIO",
     "SMDDPStrategy",
     "SMPShardedStrategy",
     "SMPStrategy",
@@ -67,6 +75,7 @@ __all__ = [
     "SageMakerJob",
     "SageMakerJobError",
     "Selection",
+    "SpotInterruption",
     "export_huggingface",
     "select_smddp_backend",
     "select_strategy",

@@ -16,6 +16,7 @@ from types import CodeType, ModuleType
 
 import lightning_sagemaker
 from lightning_sagemaker.job import Launcher, SageMakerJob
+from lightning_sagemaker.job.failure import write_failure
 from lightning_sagemaker.smdistributed import importer
 
 _COMMAND = "LIGHTNING_SAGEMAKER_MAIN"
@@ -38,8 +39,14 @@ def main(arguments: list[str]) -> None:
     os.environ[_COMMAND] = f"{os.getpid()}:{target}"
     lightning_sagemaker._on_import.register_with_lightning()
     importer.install()  # scripts written for AWS's images import smdistributed
-    _set_trainer_defaults(SageMakerJob.from_environment())
-    _run(target, arguments)
+    job = SageMakerJob.from_environment()
+    _set_trainer_defaults(job)
+    try:
+        _run(target, arguments)
+    except Exception as error:
+        if job.in_container:
+            write_failure(job.failure_file, error, job.global_rank)
+        raise
 
 
 def _set_trainer_defaults(job: SageMakerJob) -> None:

@@ -45,10 +45,13 @@ if TYPE_CHECKING:
         TorchElasticEnvironment,
     )
     from lightning.fabric.plugins.environments.lightning import find_free_network_port
+    from lightning.fabric.plugins.io.checkpoint_io import CheckpointIO
+    from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
     from lightning.fabric.strategies import STRATEGY_REGISTRY
     from lightning.fabric.strategies import DDPStrategy as FabricDDPStrategy
     from lightning.fabric.strategies import ModelParallelStrategy as FabricModelParallelStrategy
     from lightning.fabric.utilities.exceptions import MisconfigurationException
+    from lightning.pytorch.callbacks import Callback, ModelCheckpoint
     from lightning.pytorch.plugins.precision import Precision
     from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, StrategyRegistry
     from lightning.pytorch.trainer.states import TrainerFn
@@ -79,6 +82,9 @@ else:
     )
     (rank_zero_only,) = _get(f"{_fabric}.utilities.rank_zero", "rank_zero_only")
     (MisconfigurationException,) = _get(f"{_fabric}.utilities.exceptions", "MisconfigurationException")
+    (CheckpointIO,) = _get(f"{_fabric}.plugins.io.checkpoint_io", "CheckpointIO")
+    (TorchCheckpointIO,) = _get(f"{_fabric}.plugins.io.torch_io", "TorchCheckpointIO")
+    Callback, ModelCheckpoint = _get(f"{_pytorch}.callbacks", "Callback", "ModelCheckpoint")
     (Precision,) = _get(f"{_pytorch}.plugins.precision", "Precision")
     (TrainerFn,) = _get(f"{_pytorch}.trainer.states", "TrainerFn")
     DDPStrategy, ModelParallelStrategy, StrategyRegistry = _get(
@@ -89,6 +95,8 @@ else:
 __all__ = [
     "PACKAGE",
     "STRATEGY_REGISTRY",
+    "Callback",
+    "CheckpointIO",
     "ClusterEnvironment",
     "DDPStrategy",
     "FabricDDPStrategy",
@@ -96,9 +104,11 @@ __all__ = [
     "LightningEnvironment",
     "MPIEnvironment",
     "MisconfigurationException",
+    "ModelCheckpoint",
     "ModelParallelStrategy",
     "Precision",
     "StrategyRegistry",
+    "TorchCheckpointIO",
     "TorchElasticEnvironment",
     "TrainerFn",
     "find_free_network_port",

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.job import SageMakerJob, SageMakerJobError
+from lightning_sagemaker.job.failure import is_secret
+from lightning_sagemaker.preflight import preflight
 from lightning_sagemaker.selection import select_smddp_backend, select_strategy
 
 HELP = "show the job as read, the strategy and its reason, versions, devices, and what looks wrong"
@@ -32,13 +34,27 @@ _INTERFACES = Path("/sys/class/net")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker doctor``."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--preflight", action="store_true", help="only look at folders, room, memory and names of hosts"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the report; the exit code is 1 when the job cannot be read."""
+    """Print the report; the exit code is 1 when the job cannot be read, or the check before a start finds something."""
+    if arguments.preflight:
+        return _print_preflight()
     report = examine()
     print(json.dumps(report, indent=2) if arguments.json else "\n".join(_lines(report)))
     return 1 if "error" in report else 0
+
+
+def _print_preflight() -> int:
+    try:
+        problems = preflight(SageMakerJob.from_environment())
+    except SageMakerJobError as error:
+        problems = [str(error)]
+    print("\n".join(problems) or "Ready to start.")
+    return 1 if problems else 0
 
 
 def examine() -> dict[str, Any]:
@@ -85,7 +101,7 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): "***" if is_secret(str(key)) else _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

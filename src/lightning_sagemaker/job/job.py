@@ -123,6 +123,11 @@ class SageMakerJob:
             return _read_container(source)
         return _read_anywhere(source)
 
+    @property
+    def failure_file(self) -> Path:
+        """Where SageMaker looks for the reason of a failure."""
+        return self.checkpoint_dir.parent / "output" / "failure"
+
     @classmethod
     def local(cls) -> SageMakerJob:
         """This machine alone, whatever its variables say: one host, no launcher."""

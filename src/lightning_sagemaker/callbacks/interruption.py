@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spot interruptions: all ranks stop at the same step, with a checkpoint. And checkpoints by the clock."""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
+from lightning_sagemaker.callbacks.auto_resume import checkpoint_folder, names_in
+from lightning_sagemaker.callbacks.signals import StopSignals
+from lightning_sagemaker.collectives.votes import Votes
+
+_NAME = re.compile(r"auto-step=(\d+)\.ckpt")
+_LATENCY = 2.0
+"""Seconds between two questions at most."""
+_SHARE_OF_SAVING = 0.05
+"""Of the time, at most, that saving by the clock may take."""
+
+
+class Interrupted(SystemExit):
+    """Training was stopped from outside; its work is in a checkpoint."""
+
+
+class SpotInterruption(Callback):
+    """Stops together when any rank is asked to by a signal, and saves every few minutes.
+
+    SageMaker sends SIGTERM two minutes before it takes a spot instance away, and not to every process at the same time.
+    Lightning's own handler waits for the other ranks within the handler, and hangs. Here a signal is only noted; the ranks
+    agree beside the training, every few steps, and all stop at the same step: with a checkpoint if they were training, and
+    with exit code 143.
+
+    As a signal need not arrive at all, the time of the last checkpoint is what is lost at most.
+
+    Args:
+        dirpath: Of the checkpoints. Default: as :class:`~lightning_sagemaker.AutoResume`.
+        save_every: Time between checkpoints; longer where saving takes more than 5% of it. None: none but the last.
+        keep: How many of them stay.
+        signals: That ask to stop.
+        grace: Seconds from a signal to the end of the process; a checkpoint that would take longer is not begun.
+        exit_code: Of all ranks after an interruption.
+        overhead: Share of a step's time that asking the others may cost.
+        patience: Seconds without a step after a signal, after which the process ends as it is. It may be waiting for a
+            process that is gone.
+
+    """
+
+    def __init__(
+        self,
+        dirpath: str | Path | None = None,
+        save_every: timedelta | None = timedelta(minutes=10),
+        keep: int = 2,
+        signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGUSR1),
+        grace: float = 120.0,
+        exit_code: int = 143,
+        overhead: float = 0.001,
+        patience: float | None = None,
+    ) -> None:
+        self._dirpath, self._keep, self._grace, self._exit_code = dirpath, keep, grace, exit_code
+        self._overhead = overhead
+        self._save_every = math.inf if save_every is None else save_every.total_seconds()
+        self._signals = StopSignals(signals, grace if patience is None else patience, exit_code)
+        self._votes = Votes(None)
+        self._save_seconds: float | None = None
+        self._said_longer = False
+        self._step = self._first_step = self._checked = self._next_check = 0
+        self._batches = self._most_batches = 0
+        self._checked_at = self._saved_at = 0.0
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Note signals from here on, instead of Lightning's handler; collective over all ranks."""
+        self._signals.install()
+        connector = trainer._signal_connector
+        vars(connector)["register_signal_handlers"] = lambda: None
+        # It asks all ranks at each step, on the device.
+        vars(trainer.fit_loop.epoch_loop)["_broadcast_sigterm_tensor"] = lambda: None
+        self._votes = Votes.of_all()
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Leave signals and the Trainer as they were found."""
+        self._restore(trainer)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """As :meth:`teardown`, which is not called then."""
+        self._restore(trainer)
+
+    def _restore(self, trainer: Any) -> None:
+        self._signals.uninstall()
+        vars(trainer._signal_connector).pop("register_signal_handlers", None)
+        vars(trainer.fit_loop.epoch_loop).pop("_broadcast_sigterm_tensor", None)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """The clock begins."""
+        self._step = self._first_step = trainer.global_step
+        self._begin_counting(self._step)
+        self._saved_at = time.monotonic()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        """After an optimizer step, see what the others know."""
+        self._signals.is_alive()
+        step = trainer.global_step
+        if step == self._step:  # gradients are being accumulated
+            return
+        self._step = step
+        self._check(trainer, step)
+
+    def _begin_counting(self, count: int) -> None:
+        self._checked, self._checked_at, self._next_check = count, time.monotonic(), count + 1
+
+    def _check(self, trainer: Any, count: int) -> None:
+        """Read what was asked before, act on it, and ask again; ``count`` is of steps, or of batches in an evaluation."""
+        if count < self._next_check:
+            return
+        interval = self._act(trainer)
+        now = time.monotonic()
+        per_step = (now - self._checked_at) / max(1, count - self._checked)
+        is_due = trainer.training and trainer.is_global_zero and now - self._saved_at >= self._interval
+        self._votes.ask([self._signals.arrived is not None, is_due, self._wished_interval(per_step)])
+        self._checked, self._checked_at, self._next_check = count, now, count + interval
+
+    def _act(self, trainer: Any) -> int:
+        """Do what all have agreed on; how many steps to go on before the next question."""
+        agreed = self._votes.read()
+        if agreed is None:
+            return 1
+        stop, save, interval = agreed
+        if stop:
+            self._stop(trainer)
+        if save and trainer.training:
+            self._save(trainer)
+        return int(interval)
+
+    def _wished_interval(self, per_step: float) -> int:
+        """Steps to the next question, from what one costs and what a step takes."""
+        cheap = math.ceil(self._votes.seconds / (self._overhead * per_step))
+        return max(1, min(cheap, int(_LATENCY / per_step)))
+
+    def _evaluation_start(self, trainer: Any, batches: Sequence[float]) -> None:
+        """Ranks may have different numbers of batches, so they ask each other as often as the one with the fewest can."""
+        self._act(trainer)
+        count = sum(batches)
+        self._votes.ask([-count if math.isfinite(count) else 0])
+        found = self._votes.read()
+        assert found is not None
+        self._batches, self._most_batches = 0, int(-found[0])
+        self._begin_counting(0)
+
+    def _evaluation_batch_end(self, trainer: Any) -> None:
+        self._signals.is_alive()
+        self._batches += 1
+        if self._batches <= self._most_batches:
+            self._check(trainer, self._batches)
+
+    def _evaluation_end(self) -> None:
+        self._begin_counting(self._step)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Ranks count their batches."""
+        batches = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
+        self._evaluation_start(trainer, batches)
+
+    def on_validation_batch_end(self, trainer: Any, *_: Any) -> None:
+        """See what the others know."""
+        self._evaluation_batch_end(trainer)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Count steps again."""
+        self._evaluation_end()
+
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        """Ranks count their batches."""
+        self._evaluation_start(trainer, trainer.num_test_batches)
+
+    def on_test_batch_end(self, trainer: Any, *_: Any) -> None:
+        """See what the others know."""
+        self._evaluation_batch_end(trainer)
+
+    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
+        """Ranks count their batches."""
+        self._evaluation_start(trainer, trainer.num_predict_batches)
+
+    def on_predict_batch_end(self, trainer: Any, *_: Any) -> None:
+        """See what the others know."""
+        self._evaluation_batch_end(trainer)
+
+    @property
+    def _interval(self) -> float:
+        """Seconds between checkpoints."""
+        return max(self._save_every, (self._save_seconds or 0.0) / _SHARE_OF_SAVING)
+
+    def _save(self, trainer: Any) -> str:
+        """Write a checkpoint and remove older ones. Collective."""
+        folder = checkpoint_folder(trainer, self._dirpath)
+        path = f"{folder}/auto-step={self._step}.ckpt"
+        begin = time.monotonic()
+        trainer.save_checkpoint(path, weights_only=False)
+        self._saved_at = time.monotonic()
+        took = self._saved_at - begin
+        self._save_seconds = took if self._save_seconds is None else (took + self._save_seconds) / 2
+        if self._interval > self._save_every and not self._said_longer:
+            self._said_longer = True
+            rank_zero_info(f"Saving takes {self._save_seconds:.1f} s, so it is done every {self._interval:.0f} s.")
+        if trainer.is_global_zero:
+            self._remove_old(trainer, folder)
+        return path
+
+    def _remove_old(self, trainer: Any, folder: str) -> None:
+        names = names_in(trainer, folder)
+        found = {int(match[1]): f"{folder}/{name}" for name in names if (match := _NAME.fullmatch(name))}
+        past = sorted(step for step in found if step <= self._step)
+        future = found.keys() - set(past)  # damaged: this run did not go on from them
+        for step in (*past[: -self._keep], *future):
+            trainer.strategy.remove_checkpoint(found[step])
+
+    def _stop(self, trainer: Any) -> None:
+        """End this process, with a checkpoint of what was trained; all ranks come here together."""
+        if trainer.state.fn == "fit" and not trainer.sanity_checking and self._step > self._first_step:
+            left, needed = trainer.strategy.broadcast((self._seconds_left(), self._save_seconds or 0.0))
+            if needed < left:
+                path = self._save(trainer)
+                rank_zero_info(f"Interrupted at step {self._step}: {path} is written, exit code {self._exit_code}.")
+            else:
+                rank_zero_warn(
+                    f"Interrupted at step {self._step}: no checkpoint is begun, as {left:.0f} s are left and the last one"
+                    f" took {needed:.0f} s."
+                )
+        else:
+            rank_zero_info(f"Interrupted before there was anything to save: exit code {self._exit_code}.")
+        raise Interrupted(self._exit_code)
+
+    def _seconds_left(self) -> float:
+        arrived = self._signals.arrived
+        return self._grace if arrived is None else self._grace - (time.monotonic() - arrived)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How strategies write checkpoints: a file is replaced only by one that is whole."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from typing_extensions import override
+
+from lightning_sagemaker._lightning import TorchCheckpointIO
+from lightning_sagemaker.checkpoint.whole import whole_file
+
+
+class SafeCheckpointIO(TorchCheckpointIO):
+    """Lightning's, but what is on a disk is written under another name, flushed, and renamed.
+
+    Attributes:
+        last_seconds: How long the last one took; None before.
+
+    """
+
+    last_seconds: float | None = None
+
+    @override
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            CheckpointError: If there is no room, or no permission; what was at ``path`` is as it was.
+
+        """
+        if storage_options is not None or "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        begin = time.monotonic()
+        with whole_file(Path(path)) as file:
+            torch.save(checkpoint, file)
+        self.last_seconds = time.monotonic() - begin

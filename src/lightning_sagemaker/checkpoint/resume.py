@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which checkpoint a restarted job goes on from: the one with the most steps that is whole."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightning_sagemaker.checkpoint.whole import CheckpointError
+
+_META = "meta.pt"
+"""In the folder of a sharded checkpoint: Lightning's file of all that is not a tensor, written last."""
+
+
+@dataclass(frozen=True)
+class FoundCheckpoint:
+    """A checkpoint to go on from.
+
+    Attributes:
+        path: A file, or the folder of a sharded one.
+        step: Optimizer steps that the run had done.
+
+    """
+
+    path: Path
+    step: int
+
+
+def find_checkpoint(
+    folder: str | Path, say: Callable[[str], None] = print, weights_only: bool = True
+) -> FoundCheckpoint | None:
+    """The whole checkpoint in ``folder`` with the most steps, by what is in it; file times are those of a download.
+
+    Args:
+        folder: Holds ``*.ckpt``, files or folders; need not exist.
+        say: Called with a line for each that cannot be used.
+        weights_only: Read data only. ``False`` runs code from the files: for checkpoints of your own alone.
+
+    Returns:
+        None if there is none: a fresh start.
+
+    Raises:
+        CheckpointError: If one is whole but holds more than data, so that going on from an older one would lose work.
+
+    """
+    place = Path(folder)
+    if not place.is_dir():
+        return None
+    candidates = []
+    for path in sorted(place.glob("*.ckpt")):
+        try:
+            candidates.append(FoundCheckpoint(path, _read_step(path, weights_only)))
+        except CheckpointError:
+            raise
+        except Exception as error:
+            say(f"{path} is no whole checkpoint and is not used ({_first_line(error)})")
+    for found in sorted(candidates, key=lambda one: (one.step, one.path.name), reverse=True):
+        damage = _damage(found.path)
+        if damage is None:
+            return found
+        say(f"{found.path} (step {found.step}) is damaged and is not used ({damage})")
+    return None
+
+
+def _read_step(path: Path, weights_only: bool) -> int:
+    """Cheap: tensors are mapped, not read."""
+    file = path / _META if path.is_dir() else path
+    if not zipfile.is_zipfile(file):
+        raise ValueError("not the end of a file of torch.save" if file.exists() else f"no {file.name} in it")
+    try:
+        content: dict[str, Any] = torch.load(file, map_location="cpu", mmap=True, weights_only=weights_only)
+    except pickle.UnpicklingError as error:
+        if "weights_only" not in str(error) or _damage(path) is not None:
+            raise
+        raise CheckpointError(
+            f"{path} holds more than tensors and plain containers, which is not read, as it could run code"
+            f" ({_first_line(error)}). HINT: keep objects out of hyperparameters and callback states; if the file is your"
+            " own, say AutoResume(weights_only=False)."
+        ) from error
+    return int(content["global_step"])
+
+
+def _damage(path: Path) -> str | None:
+    """What is wrong with the bytes, by the check sums within; torch does not look at them when it loads."""
+    for file in (path / _META,) if path.is_dir() else (path,):
+        try:
+            with zipfile.ZipFile(file) as archive:
+                bad = archive.testzip()
+        except Exception as error:  # a damaged archive can raise anything
+            return _first_line(error)
+        if bad is not None:
+            return f"the check sum of {bad} is wrong"
+    if path.is_dir():
+        return _missing_part(path)
+    return None
+
+
+def _missing_part(path: Path) -> str | None:
+    from torch.distributed.checkpoint import FileSystemReader
+
+    try:
+        metadata = FileSystemReader(path).read_metadata()
+    except Exception as error:
+        return _first_line(error)
+    ends: dict[str, int] = {}
+    for storage in (metadata.storage_data or {}).values():
+        end = storage.offset + storage.length
+        ends[storage.relative_path] = max(end, ends.get(storage.relative_path, 0))
+    for name, end in ends.items():
+        part = path / name
+        size = part.stat().st_size if part.exists() else 0
+        if size < end:
+            return f"{name} has {size} bytes of {end}"
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

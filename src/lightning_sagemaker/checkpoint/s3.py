@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints in S3, by Amazon's own connector: streamed, in parts, checked."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch
+from typing_extensions import override
+
+from lightning_sagemaker._lightning import CheckpointIO, rank_zero_warn
+from lightning_sagemaker.checkpoint.whole import CheckpointError
+
+SCHEME = "s3://"
+_NOTE = ".json"
+"""Ending of the object that is written after a checkpoint: without it, the checkpoint is not whole."""
+
+T = TypeVar("T")
+
+
+class S3CheckpointIO(CheckpointIO):
+    """``Trainer(plugins=S3CheckpointIO())``: checkpoints at ``s3://bucket/key``.
+
+    The checkpoint is written to S3 as it is serialized, in parts; an object appears when all are there, so nothing needs to
+    be renamed. A small object beside it, written afterwards, has its number of steps, size and check sum. What fails for a
+    while is tried again, the connector does so within a request and this class the whole.
+
+    Args:
+        region: Of the bucket. Default: ``AWS_REGION`` or ``AWS_DEFAULT_REGION``.
+        endpoint: Address of a server other than AWS's.
+        attempts: To write or read before giving up.
+        pause: Seconds before the second attempt; doubled for each further one.
+        options: Of ``s3torchconnector.S3ClientConfig``, such as ``part_size`` (bytes) or ``force_path_style``.
+
+    Raises:
+        CheckpointError: If s3torchconnector is not installed, or no region is known.
+
+    """
+
+    def __init__(
+        self,
+        region: str | None = None,
+        endpoint: str | None = None,
+        attempts: int = 4,
+        pause: float = 0.5,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        if region is None:
+            raise CheckpointError("S3CheckpointIO needs the region of the bucket. HINT: set region, or AWS_REGION.")
+        self._attempts, self._pause = attempts, pause
+        self._client = _make_client(region, endpoint, options or {})
+        self.last_seconds: float | None = None
+
+    @override
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            CheckpointError: If it cannot be written; what was there before stays.
+
+        """
+        bucket, key = split_address(path)
+        begin = time.monotonic()
+
+        def write() -> dict[str, int]:
+            with self._client.put_object(bucket, key) as stream:
+                counted = _Counted(stream)
+                torch.save(checkpoint, cast(Any, counted))
+            size = self._client.head_object(bucket, key).size
+            if size != counted.size:
+                raise OSError(f"{size} bytes arrived of {counted.size}")
+            return {"step": int(checkpoint.get("global_step", 0)), "size": counted.size, "crc32": counted.crc}
+
+        note = self._try(write, f"write {path}")
+        self._try(lambda: self._put(bucket, key + _NOTE, json.dumps(note).encode()), f"write {path}{_NOTE}")
+        self.last_seconds = time.monotonic() - begin
+
+    @override
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        """Read a checkpoint; data only, unless ``weights_only`` is False.
+
+        Raises:
+            CheckpointError: If there is none, or it is not what was written.
+
+        """
+        bucket, key = split_address(path)
+        content = self._try(lambda: self._get(bucket, key), f"read {path}")
+        note = self._note(bucket, key)
+        if note is not None and (len(content), zlib.crc32(content)) != (note["size"], note["crc32"]):
+            raise CheckpointError(f"{path} is not what was written: its check sum differs. HINT: use an older one.")
+        is_data = True if weights_only is None else weights_only
+        return torch.load(io.BytesIO(content), map_location=map_location or "cpu", weights_only=is_data)  # type: ignore[no-any-return]
+
+    @override
+    def remove_checkpoint(self, path: Any) -> None:
+        """Remove a checkpoint; first the object without which it is not whole."""
+        bucket, key = split_address(path)
+        for name in (key + _NOTE, key):
+            self._try(lambda name=name: self._client.delete_object(bucket, name), f"remove {path}")  # type: ignore[misc]
+
+    def names(self, folder: str) -> list[str]:
+        """Names of what is directly in a folder, and not of what is in one whose name begins alike."""
+        bucket, prefix = split_address(folder)
+        prefix = f"{prefix.rstrip('/')}/" if prefix else ""
+        return [key[len(prefix) :] for key in self._try(lambda: self._list(bucket, prefix), f"list {folder}")]
+
+    def newest(self, folder: str, say: Callable[[str], None]) -> tuple[str, int] | None:
+        """Address and steps of the whole checkpoint in a folder with the most steps; None if there is none.
+
+        Args:
+            folder: ``s3://bucket/prefix``.
+            say: Called with a line for each that cannot be used.
+
+        """
+        bucket, prefix = split_address(folder)
+        prefix = f"{prefix.rstrip('/')}/" if prefix else ""
+        sizes = self._try(lambda: self._list(bucket, prefix), f"list {folder}")
+        found: list[tuple[int, str]] = []
+        for key in sizes:
+            if not key.endswith(".ckpt"):
+                continue
+            note = self._note(bucket, key) if key + _NOTE in sizes else None
+            if note is None or note["size"] != sizes[key]:
+                say(f"{SCHEME}{bucket}/{key} is no whole checkpoint and is not used")
+            else:
+                found.append((note["step"], key))
+        return (f"{SCHEME}{bucket}/{max(found)[1]}", max(found)[0]) if found else None
+
+    def _note(self, bucket: str, key: str) -> dict[str, int] | None:
+        try:
+            note = json.loads(self._get(bucket, key + _NOTE))
+            return {name: int(note[name]) for name in ("step", "size", "crc32")}
+        except Exception:  # there is none, or it is no such object: either way it says nothing
+            return None
+
+    def _list(self, bucket: str, prefix: str) -> dict[str, int]:
+        pages = self._client.list_objects(bucket, prefix, "/")
+        return {info.key: info.size for page in pages for info in page.object_info}
+
+    def _get(self, bucket: str, key: str) -> bytes:
+        content: bytes = self._client.get_object(bucket, key).read()
+        return content
+
+    def _put(self, bucket: str, key: str, content: bytes) -> None:
+        with self._client.put_object(bucket, key) as stream:
+            stream.write(content)
+
+    def _try(self, action: Callable[[], T], what: str) -> T:
+        for attempt in range(1, self._attempts + 1):
+            try:
+                return action()
+            except Exception as error:
+                if attempt == self._attempts:
+                    raise CheckpointError(
+                        f"could not {what} in {attempt} attempts ({type(error).__name__}: {error}). HINT: look at the"
+                        " bucket's name and region and the role's permissions (s3:GetObject, s3:PutObject, s3:ListBucket,"
+                        " s3:DeleteObject)."
+                    ) from error
+                wait = self._pause * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
+                rank_zero_warn(f"Attempt {attempt} to {what} failed ({error}); the next in {wait:.1f} s.")
+                time.sleep(wait)
+        raise AssertionError("unreachable")
+
+
+class _Counted:
+    """A stream whose bytes are counted and summed up on their way."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.size = self.crc = 0
+
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        self.size += len(content)
+        self.crc = zlib.crc32(content, self.crc)
+        self._stream.write(content)
+        return len(content)
+
+    def flush(self) -> None:
+        pass
+
+
+def split_address(path: Any) -> tuple[str, str]:
+    """Bucket and key.
+
+    Raises:
+        CheckpointError: If ``path`` is no address in S3.
+
+    """
+    text = str(path)
+    bucket, _, key = text.removeprefix(SCHEME).partition("/")
+    if not text.startswith(SCHEME) or not bucket:
+        raise CheckpointError(
+            f"{text!r} is no address in S3. HINT: write s3://bucket/key, as a string and not as a Path."
+        )
+    return bucket, key
+
+
+def _make_client(region: str, endpoint: str | None, options: dict[str, Any]) -> Any:
+    try:
+        from s3torchconnector import S3ClientConfig
+        from s3torchconnector._s3client import S3Client
+    except ImportError as error:
+        raise CheckpointError(
+            "S3CheckpointIO needs s3torchconnector. HINT: pip install 'lightning-sagemaker[s3]'."
+        ) from error
+    return S3Client(region, endpoint=endpoint, s3client_config=S3ClientConfig(**options))

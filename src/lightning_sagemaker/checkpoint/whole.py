@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are there whole or not at all, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from lightning_sagemaker.job import SageMakerJobError
+
+
+class CheckpointError(SageMakerJobError):
+    """A checkpoint cannot be written or read. Says what was there and what to do."""
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of ``path`` when the block ends without an error, and is on the disk then.
+
+    Raises:
+        CheckpointError: If there is no room, or no permission; what was at ``path`` is as it was.
+
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    written = 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for left in path.parent.glob(f".{path.name}.*.part"):  # of a process that was killed
+            left.unlink(missing_ok=True)
+        with temporary.open("wb") as file:
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            finally:
+                written = temporary.stat().st_size
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except (OSError, RuntimeError) as error:  # torch.save makes a RuntimeError of a full disk
+        raise CheckpointError(_explain(path, error, written)) from error
+    finally:
+        with contextlib.suppress(OSError):  # the folder may not exist
+            temporary.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    """So that the new name survives a loss of power."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _explain(path: Path, error: Exception, written: int) -> str:
+    causes: list[BaseException] = [error]
+    while causes[-1].__cause__ or causes[-1].__context__:
+        causes.append(causes[-1].__cause__ or causes[-1].__context__)  # type: ignore[arg-type]
+    codes = {cause.errno for cause in causes if isinstance(cause, OSError)}
+    place = next((folder for folder in path.parents if folder.exists()), path.parent)
+    free = shutil.disk_usage(place).free
+    if codes & {errno.ENOSPC, errno.EDQUOT, errno.EFBIG} or free < 2**20:
+        others = [other.stat().st_size for other in path.parent.glob(f"*{path.suffix}") if other.is_file()]
+        size = max(written, *others, 0)
+        return (
+            f"{path} was not written: no room ({error}). At least {_mebi(size)} are needed beside what is there, and"
+            f" {_mebi(free)} are free on {place}. HINT: make room, or set a larger volume_size."
+        )
+    if codes & {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}:
+        return f"{path} was not written: {error}. HINT: name a folder that this process may write to."
+    return f"{path} was not written: {type(error).__name__}: {error}. HINT: what was there before is as it was."
+
+
+def _mebi(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"

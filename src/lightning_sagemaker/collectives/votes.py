@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one process knows becomes known to all, at the same step and without waiting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class Votes:
+    """Largest values over all processes, asked for at one step and read at a later one.
+
+    The messages travel beside the training, over the processors, so neither a GPU nor another process is waited for. All
+    processes call the methods in the same order.
+
+    Args:
+        group: Of gloo; None where there is one process only.
+
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._asked: tuple[torch.Tensor, Any] | None = None
+        self.seconds = 0.0
+        """What asking and reading took the last time."""
+
+    @classmethod
+    def of_all(cls) -> Votes:
+        """Among all processes. Collective, if there is more than one."""
+        alone = not dist.is_initialized() or dist.get_world_size() == 1
+        return cls(None if alone else dist.new_group(backend="gloo"))
+
+    def ask(self, values: Sequence[float]) -> None:
+        """Start finding the largest of each of ``values``."""
+        begin = time.perf_counter()
+        tensor = torch.tensor(values, dtype=torch.float64)
+        work = None if self._group is None else dist.all_reduce(tensor, dist.ReduceOp.MAX, self._group, async_op=True)
+        self._asked = (tensor, work)
+        self.seconds += time.perf_counter() - begin
+
+    def read(self) -> list[float] | None:
+        """What was found for the last question; None if there was none."""
+        if self._asked is None:
+            return None
+        begin = time.perf_counter()
+        (tensor, work), self._asked = self._asked, None
+        if work is not None:
+            work.wait()
+        found: list[float] = tensor.tolist()
+        self.seconds = time.perf_counter() - begin
+        return found

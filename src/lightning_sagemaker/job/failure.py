@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``output/failure``: why a job failed, where SageMaker and this package's launcher look for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+_SECRET = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|CREDENTIAL|PRIVATE)", re.IGNORECASE)
+_SHORTEST = 6
+"""Shorter values are words that occur by chance."""
+
+
+def write_failure(
+    path: Path, error: BaseException, rank: int | None, environment: Mapping[str, str] | None = None
+) -> None:
+    """Write why this process failed, unless another process has written first: what fails later is often a consequence.
+
+    SageMaker shows the first 1,024 characters, so the exception comes before its traceback.
+
+    Args:
+        path: The job's failure file. Nothing is raised if it cannot be written.
+        error: What ended this process.
+        rank: Of this process.
+        environment: Whose secrets must not be in the text; this process's when None.
+
+    """
+    where = "" if rank is None else f" (rank {rank})"
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    summary = "".join(traceback.format_exception_only(type(error), error)).strip()
+    text = without_secrets(f"{summary}{where}\n\n{''.join(lines)}", os.environ if environment is None else environment)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(text, encoding="utf-8", errors="replace")
+        try:
+            if path.exists() and not path.stat().st_size:
+                temporary.replace(path)
+            else:
+                os.link(temporary, path)  # fails if there is one, and is whole if there is none
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable or hyperparameter of that name is to be kept out of texts."""
+    return bool(_SECRET.search(name))
+
+
+def without_secrets(text: str, environment: Mapping[str, str]) -> str:
+    """``text`` with the values of variables that are named like secrets replaced by asterisks."""
+    secrets = {value for name, value in environment.items() if is_secret(name) and len(value) >= _SHORTEST}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Trainer's strategies do by default so that nothing is lost."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch.distributed as dist
+
+from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
+from lightning_sagemaker.collectives.agreement import together
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.job.failure import write_failure
+from lightning_sagemaker.preflight import preflight
+
+_log = logging.getLogger(__name__)
+
+
+class TrainerDefaults:
+    """Mixin after :class:`~lightning_sagemaker.strategies.job_aware.JobAware`, before one of Lightning's strategies.
+
+    Checkpoints are replaced by whole ones only; a process that cannot write one fails on all of them, instead of leaving
+    the others waiting. In a training job, the first failure is written where SageMaker looks for it.
+
+    """
+
+    job: SageMakerJob
+    stops_together = False
+    """Whether a :class:`~lightning_sagemaker.SpotInterruption` is added to the Trainer if it has none."""
+
+    def connect(self, model: Any) -> None:
+        """Called when the Trainer begins a stage."""
+        super().connect(model)  # type: ignore[misc]
+        if self.stops_together:
+            _add_interruption(model.trainer)
+            _look_before(self.job)
+
+    @property
+    def checkpoint_io(self) -> Any:
+        """How checkpoints are written, if the user brought nothing else."""
+        if vars(self).get("_checkpoint_io") is None:
+            vars(self)["_checkpoint_io"] = SafeCheckpointIO()
+        return vars(self)["_checkpoint_io"]
+
+    @checkpoint_io.setter
+    def checkpoint_io(self, io: Any) -> None:
+        vars(self)["_checkpoint_io"] = io
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint; called on all ranks, of which one writes.
+
+        Raises:
+            RuntimeError: On all of them, if that one cannot.
+
+        """
+
+        def save() -> None:
+            super(TrainerDefaults, self).save_checkpoint(checkpoint, filepath, storage_options)  # type: ignore[misc]
+
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            together(save)
+        else:
+            save()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Called when a stage fails."""
+        super().on_exception(exception)  # type: ignore[misc]
+        if self.job.in_container and isinstance(exception, Exception):
+            write_failure(self.job.failure_file, exception, self.job.global_rank)
+
+
+def _look_before(job: SageMakerJob) -> None:
+    """Once on each host, which have their own disks."""
+    if not job.local_rank:
+        for problem in preflight(job):
+            _log.warning("%s: %s", job.current_host, problem)
+
+
+def _add_interruption(trainer: Any) -> None:
+    from lightning_sagemaker.callbacks.interruption import SpotInterruption
+
+    if not any(isinstance(callback, SpotInterruption) for callback in trainer.callbacks):
+        trainer.callbacks.append(SpotInterruption())

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server with the API of S3 (moto, on loopback), and one before it that fails on purpose."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from moto.server import ThreadedMotoServer
+
+
+class Servers:
+    """Both of them.
+
+    Attributes:
+        endpoint: Of the one that fails.
+        faults: What happens to the next requests, one each: ``500``, ``503``, ``drop`` or ``slow``.
+        requests: Methods and paths that arrived.
+
+    """
+
+    def __init__(self) -> None:
+        self._moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        self._moto.start()
+        host, port = self._moto.get_host_and_port()
+        self.faults: list[str] = []
+        self.requests: list[str] = []
+        self._front = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, host, port))
+        threading.Thread(target=self._front.serve_forever, daemon=True).start()
+        self.direct = f"http://{host}:{port}"
+        self.endpoint = f"http://127.0.0.1:{self._front.server_port}"
+
+    def close(self) -> None:
+        """Stop both."""
+        self._front.shutdown()
+        self._moto.stop()
+
+
+def _handler(servers: Servers, host: str, port: int) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _serve(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            servers.requests.append(f"{self.command} {self.path}")
+            fault = servers.faults.pop(0) if servers.faults else None
+            if fault == "drop":
+                self.connection.close()
+                self.close_connection = True
+                return
+            if fault == "slow":
+                time.sleep(1.0)
+            if fault in ("500", "503"):
+                self._answer(int(fault), {}, b"<Error><Code>SlowDown</Code></Error>")
+                return
+            connection = http.client.HTTPConnection(host, port, timeout=30)
+            connection.request(self.command, self.path, body, dict(self.headers))
+            answer = connection.getresponse()
+            self._answer(answer.status, dict(answer.getheaders()), answer.read())
+            connection.close()
+
+        def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+            self.send_response(status)
+            length = headers.get("Content-Length", str(len(body))) if self.command == "HEAD" else str(len(body))
+            for name, value in headers.items():
+                if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                    self.send_header(name, value)
+            self.send_header("Content-Length", length)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Handler

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stopped after any step, in an epoch, at its end or in the validation, a run goes on as if it had not been."""
+
+import os
+import signal
+import time
+
+import pytest
+from lightning.pytorch import Callback
+
+from tests.chaos import worker
+from tests.chaos.harness import lines_of
+
+STEPS = 30
+"""An epoch is 12 steps, with a validation at its end."""
+
+
+class SignalAt(Callback):
+    """SIGTERM to this process: after a step, or in the validation behind it."""
+
+    def __init__(self, step: int, in_validation: bool) -> None:
+        self.step, self.in_validation = step, in_validation
+
+    def _send(self, trainer) -> None:
+        if trainer.global_step == self.step:
+            time.sleep(0.05)  # the steps are so short that many would pass before the next question
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_train_batch_start(self, trainer, *_) -> None:
+        if not self.in_validation:
+            self._send(trainer)
+
+    def on_validation_batch_start(self, trainer, *_) -> None:
+        if self.in_validation and not trainer.sanity_checking:
+            self._send(trainer)
+
+
+def losses(folder):
+    return [(line["step"], line["loss"], line["samples"]) for line in lines_of(folder)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "PAUSE", 0.0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("calm")
+    worker.train(folder, STEPS)
+    return losses(folder)
+
+
+@pytest.mark.parametrize("step", [*range(1, 25, 2), 10, 22])
+def test_stopped_after_a_step(calm, tmp_path, step):
+    with pytest.raises(SystemExit) as caught:
+        worker.train(tmp_path, STEPS, callbacks=[SignalAt(step, False)])
+    assert caught.value.code == 143
+    first = losses(tmp_path)
+    assert len(first) < STEPS
+    worker.train(tmp_path, STEPS)
+    assert losses(tmp_path) == calm
+
+
+@pytest.mark.parametrize("step", [12, 24])
+def test_stopped_in_validation(calm, tmp_path, step):
+    with pytest.raises(SystemExit):
+        worker.train(tmp_path, STEPS, callbacks=[SignalAt(step, True)])
+    assert len(losses(tmp_path)) == step
+    worker.train(tmp_path, STEPS)
+    assert losses(tmp_path) == calm

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints in S3, on a real server that fails on purpose."""
+
+import boto3
+import pytest
+import torch
+
+from lightning_sagemaker import S3CheckpointIO
+from lightning_sagemaker.checkpoint.whole import CheckpointError
+from tests.chaos import worker
+from tests.chaos.harness import lines_of
+from tests.chaos.s3_server import Servers
+from tests.chaos.test_exact import SignalAt, losses
+
+BUCKET = "checkpoints"
+CONTENT = {"global_step": 3, "state_dict": {"weight": torch.arange(3_000_000.0)}}
+"""12 MB: two parts of S3's smallest size and a rest."""
+
+
+@pytest.fixture(scope="module")
+def servers():
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "test"),
+            ("AWS_REGION", "us-east-1"),
+        ):
+            patch.setenv(name, value)
+        patch.setattr(worker, "PAUSE", 0.0)
+        servers = Servers()
+        boto3.client("s3", endpoint_url=servers.direct).create_bucket(Bucket=BUCKET)
+        yield servers
+        servers.close()
+
+
+@pytest.fixture
+def io(servers):
+    servers.faults.clear()
+    servers.requests.clear()
+    return S3CheckpointIO(
+        endpoint=servers.endpoint,
+        pause=0.05,
+        options={"force_path_style": True, "part_size": 5 * 2**20, "max_attempts": 2},
+    )
+
+
+def test_a_checkpoint_comes_back(io, servers):
+    path = f"s3://{BUCKET}/run/a.ckpt"
+    io.save_checkpoint(CONTENT, path)
+    found = io.load_checkpoint(path)
+    assert torch.equal(found["state_dict"]["weight"], CONTENT["state_dict"]["weight"])
+    assert sum("a.ckpt?partNumber" in request for request in servers.requests) == 3
+    assert io.newest(f"s3://{BUCKET}/run", print) == (path, 3)
+    io.remove_checkpoint(path)
+    assert io.newest(f"s3://{BUCKET}/run", print) is None
+
+
+@pytest.mark.parametrize("faults", [["503"], ["500", "500"], ["drop"], ["drop", "503", "drop"], ["slow"]])
+def test_what_fails_for_a_while_is_tried_again(io, servers, faults):
+    path = f"s3://{BUCKET}/faults/a.ckpt"
+    servers.faults[:] = list(faults)
+    io.save_checkpoint({"global_step": 1, "state_dict": {}}, path)
+    servers.faults[:] = list(faults)
+    assert io.load_checkpoint(path)["global_step"] == 1
+    assert servers.faults == []
+
+
+def test_what_fails_for_good_says_so_and_leaves_the_one_before(io, servers):
+    path = f"s3://{BUCKET}/gone/a.ckpt"
+    io.save_checkpoint({"global_step": 1}, path)
+    servers.faults[:] = ["503"] * 60
+    with pytest.raises(CheckpointError, match="in 4 attempts.*HINT"):
+        io.save_checkpoint({"global_step": 2}, path)
+    servers.faults.clear()
+    assert io.load_checkpoint(path)["global_step"] == 1
+
+
+def test_only_whole_ones_of_this_folder_are_found(io):
+    io.save_checkpoint({"global_step": 5}, f"s3://{BUCKET}/job/a.ckpt")
+    io.save_checkpoint({"global_step": 9}, f"s3://{BUCKET}/job-2/b.ckpt")  # a neighbour
+    io.save_checkpoint({"global_step": 7}, f"s3://{BUCKET}/job/c.ckpt")
+    io._client.delete_object(BUCKET, "job/c.ckpt.json")  # killed before it was written
+    said = []
+    assert io.newest(f"s3://{BUCKET}/job/", said.append) == (f"s3://{BUCKET}/job/a.ckpt", 5)
+    assert len(said) == 1
+    io._put(BUCKET, "job/a.ckpt", b"x" * io._client.head_object(BUCKET, "job/a.ckpt").size)
+    with pytest.raises(CheckpointError, match="check sum differs.*HINT"):
+        io.load_checkpoint(f"s3://{BUCKET}/job/a.ckpt")
+
+
+def test_bad_input_is_one_sentence(monkeypatch):
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    with pytest.raises(CheckpointError, match="region.*HINT"):
+        S3CheckpointIO()
+    with pytest.raises(CheckpointError, match="no address in S3.*HINT"):
+        S3CheckpointIO("us-east-1").load_checkpoint("s3:/bucket/key")
+
+
+def test_a_run_goes_on_from_s3(io, servers, tmp_path):
+    """Stopped by a signal while the server fails now and then; the losses are those of a run that was not stopped."""
+    calm, folder, address = tmp_path / "calm", tmp_path / "run", f"s3://{BUCKET}/training"
+    for place in (calm, folder):
+        place.mkdir()
+    worker.train(calm, 20)
+    servers.faults[:] = ["503", "drop"]
+    with pytest.raises(SystemExit):
+        worker.train(folder, 20, checkpoints=address, plugins=io, callbacks=[SignalAt(9, False)])
+    assert 9 < len(lines_of(folder)) < 20
+    worker.train(folder, 20, checkpoints=address, plugins=io)
+    assert losses(folder) == losses(calm)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints are written whole, and the newest whole one is found."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
+from lightning_sagemaker.checkpoint.resume import find_checkpoint
+from lightning_sagemaker.checkpoint.whole import CheckpointError, whole_file
+
+
+def write(path: Path, step: int, **more) -> Path:
+    content = {"global_step": step, "state_dict": {"weight": torch.arange(1000.0)}, **more}
+    SafeCheckpointIO().save_checkpoint(content, path)
+    return path
+
+
+def test_the_most_steps_win_whatever_the_file_times(tmp_path):
+    newest = write(tmp_path / "last.ckpt", 30)
+    for number, name in enumerate(("last-v1.ckpt", "auto-step=9.ckpt", "step=20.ckpt")):
+        write(tmp_path / name, 10 * number)
+    os.utime(newest, (0, 0))
+    found = find_checkpoint(tmp_path)
+    assert (found.path, found.step) == (newest, 30)
+
+
+def test_nothing_is_a_fresh_start(tmp_path):
+    assert find_checkpoint(tmp_path) is None
+    assert find_checkpoint(tmp_path / "absent") is None
+
+
+@pytest.mark.parametrize("damage", ["empty", "short", "flipped", "text"])
+def test_damaged_ones_are_skipped_with_a_line(tmp_path, damage):
+    good, bad = write(tmp_path / "a.ckpt", 1), write(tmp_path / "b.ckpt", 2)
+    content = bytearray(bad.read_bytes())
+    if damage == "flipped":
+        content[len(content) // 2] ^= 16
+    bad.write_bytes({"empty": b"", "short": content[:-10], "flipped": content, "text": b"no"}[damage])
+    said = []
+    assert find_checkpoint(tmp_path, said.append).path == good
+    assert len(said) == 1
+    assert "b.ckpt" in said[0]
+    assert "not used" in said[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_damage_goes_unnoticed_or_raises(tmp_path_factory, data):
+    """Any byte of the file changed, or its end cut off: the tensors are right, or the file is not used."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    path = write(folder / "a.ckpt", 7)
+    content = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        content = content[:place]
+    else:
+        content[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
+    found = find_checkpoint(folder, lambda line: None)
+    if found is not None:
+        loaded = torch.load(found.path, weights_only=True)
+        assert loaded["global_step"] == 7
+        assert torch.equal(loaded["state_dict"]["weight"], torch.arange(1000.0))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_no_checkpoint(tmp_path_factory, content):
+    folder = tmp_path_factory.mktemp("fuzz")
+    (folder / "a.ckpt").write_bytes(content)
+    assert find_checkpoint(folder, lambda line: None) is None
+
+
+class Thing:
+    """Not data."""
+
+
+def test_code_is_not_run_and_work_is_not_lost(tmp_path):
+    write(tmp_path / "a.ckpt", 1)
+    write(tmp_path / "b.ckpt", 2, thing=Thing())
+    with pytest.raises(CheckpointError, match="could run code.*HINT"):
+        find_checkpoint(tmp_path)
+    assert find_checkpoint(tmp_path, weights_only=False).step == 2
+
+
+def test_a_failed_write_leaves_the_file_before(tmp_path):
+    path = write(tmp_path / "a.ckpt", 1)
+    before = path.read_bytes()
+    (tmp_path / ".a.ckpt.123.part").write_bytes(b"left by a killed process")
+
+    def fail() -> None:
+        with whole_file(path) as file:
+            file.write(b"half")
+            _ = 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["a.ckpt"]
+
+
+def test_no_permission_is_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"may write to"):
+        write(tmp_path / "file" / "a.ckpt", 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the rights to mount")
+def test_a_full_disk_says_how_much_room_is_needed(tmp_path):
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=False).returncode:
+        pytest.skip("mounting is not permitted")
+    try:
+        path = write(tmp_path / "a.ckpt", 1)
+        before = path.read_bytes()
+        with pytest.raises(CheckpointError, match=r"no room.*1\.0 MiB are free|no room") as caught:
+            write(path, 2, more=torch.zeros(10**6))
+        assert "MiB are needed" in str(caught.value)
+        assert path.read_bytes() == before
+        assert len(list(tmp_path.iterdir())) == 1
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=False)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is looked at before a job begins."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from lightning_sagemaker.cli import main
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.preflight import preflight
+
+
+def job(root: Path, **facts) -> SageMakerJob:
+    folders = {name: root / name for name in ("checkpoint_dir", "output_dir", "model_dir")}
+    return SageMakerJob(in_container=True, **{**folders, **facts})
+
+
+def test_all_is_well(tmp_path):
+    assert preflight(job(tmp_path)) == []
+    assert not list(tmp_path.rglob(".preflight*"))
+
+
+def test_folders_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "checkpoint_dir").touch()
+    (problem,) = preflight(job(tmp_path))
+    assert "checkpoint_dir cannot be written to" in problem
+    assert "HINT" in problem
+
+
+def test_room_for_the_next_checkpoint(tmp_path):
+    (tmp_path / "checkpoint_dir").mkdir()
+    with (tmp_path / "checkpoint_dir" / "a.ckpt").open("wb") as file:
+        file.truncate(2**43)  # takes no room itself
+    (problem,) = preflight(job(tmp_path))
+    assert "larger volume_size" in problem
+
+
+def test_shared_memory(tmp_path):
+    (problem,) = preflight(job(tmp_path, num_gpus=2**20))
+    assert "--shm-size" in problem
+
+
+def test_names_and_port(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        facts = {"hosts": ("127.0.0.1", "no-such-host.invalid"), "num_nodes": 2, "node_rank": 0, "main_port": port}
+        name, meeting = preflight(job(tmp_path, **facts))
+    assert "no-such-host.invalid has no address" in name
+    assert f"port {port}" in meeting
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_command(tmp_path, monkeypatch, capsys, broken):
+    monkeypatch.setattr(SageMakerJob, "from_environment", classmethod(lambda cls: job(tmp_path)))
+    if broken:
+        (tmp_path / "model_dir").touch()
+    assert main(["doctor", "--preflight"]) == int(broken)
+    assert ("Ready to start." in capsys.readouterr().out) is not broken
