@@ -10,6 +10,7 @@ from lightning.pytorch import Callback
 
 from tests.chaos import worker
 from tests.chaos.harness import lines_of
+from tests.conftest import torchrun
 
 STEPS = 30
 """An epoch is 12 steps, with a validation at its end."""
@@ -71,3 +72,16 @@ def test_stopped_in_validation(calm, tmp_path, step):
     assert len(losses(tmp_path)) == step
     worker.train(tmp_path, STEPS)
     assert losses(tmp_path) == calm
+
+
+def test_another_number_of_processes_trains_on_the_same_samples(calm, tmp_path):
+    """Stopped with one process, continued by two: each step's samples, over both, are those of the one."""
+    with pytest.raises(SystemExit):
+        worker.train(tmp_path, STEPS, callbacks=[SignalAt(9, False)])
+    step = lines_of(tmp_path)[-1]["step"]
+    torchrun(worker.__file__, tmp_path, STEPS, processes=2, PAUSE="0")
+    first, second = lines_of(tmp_path, 0)[step:], lines_of(tmp_path, 1)
+    assert len(first) == len(second) == STEPS - step
+    for one, other, (number, _, expected) in zip(first, second, calm[step:], strict=True):
+        assert one["step"] == other["step"] == number
+        assert sorted(one["samples"] + other["samples"]) == sorted(expected)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,16 @@ def names_in(trainer: Any, folder: str) -> list[str]:
         found: list[str] = _remote_io(trainer).names(folder)
         return found
     return [path.name for path in Path(folder).iterdir()]
+
+
+def remove(trainer: Any, path: str) -> None:
+    """Remove a checkpoint, a file or a folder. The Trainer's strategies for sharded models cannot."""
+    if is_remote(path):
+        _remote_io(trainer).remove_checkpoint(path)
+    elif Path(path).is_dir():
+        shutil.rmtree(path)
+    else:
+        Path(path).unlink(missing_ok=True)
 
 
 def _remote_io(trainer: Any) -> Any:

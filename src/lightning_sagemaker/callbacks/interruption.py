@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
-from lightning_sagemaker.callbacks.auto_resume import checkpoint_folder, names_in
+from lightning_sagemaker.callbacks.auto_resume import checkpoint_folder, names_in, remove
 from lightning_sagemaker.callbacks.signals import StopSignals
 from lightning_sagemaker.collectives.votes import Votes
 
@@ -216,7 +216,7 @@ class SpotInterruption(Callback):
         past = sorted(step for step in found if step <= self._step)
         future = found.keys() - set(past)  # damaged: this run did not go on from them
         for step in (*past[: -self._keep], *future):
-            trainer.strategy.remove_checkpoint(found[step])
+            remove(trainer, found[step])
 
     def _stop(self, trainer: Any) -> None:
         """End this process, with a checkpoint of what was trained; all ranks come here together."""

@@ -33,10 +33,10 @@ from lightning_sagemaker.strategies.merge import detached, merge, moved_to
 from lightning_sagemaker.strategies.smp_parameters import FollowsDegrees
 from lightning_sagemaker.strategies.stage_files import StageFiles
 from lightning_sagemaker.strategies.step_logs import Record, recorded, replay
-from lightning_sagemaker.strategies.trainer_defaults import TrainerDefaults
+from lightning_sagemaker.strategies.trainer_defaults import WholeFiles
 
 
-class SMPStrategy(StageFiles, FollowsDegrees, JobAware, TrainerDefaults, DDPStrategy):
+class SMPStrategy(StageFiles, FollowsDegrees, JobAware, WholeFiles, DDPStrategy):
     """SageMaker's model parallelism: the layers of a model on several processes, its replicas on others.
 
     The LightningModule stays as it is, as long as each step calls its model once, and the model's forward pass is

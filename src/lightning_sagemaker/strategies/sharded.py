@@ -14,11 +14,12 @@ from lightning_sagemaker.parallel.sharding import TENSOR, clip_norm
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.shards import Shards
 from lightning_sagemaker.strategies.smp_parameters import FollowsDegrees
+from lightning_sagemaker.strategies.trainer_defaults import InJob
 
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
-class SMPShardedStrategy(Shards, FollowsDegrees, JobAware, ModelParallelStrategy):
+class SMPShardedStrategy(Shards, FollowsDegrees, JobAware, InJob, ModelParallelStrategy):
     """SageMaker's tensor parallelism and sharded data parallelism, by DTensor and FSDP2.
 
     The LightningModule stays as it is: after ``configure_model`` its linear layers are shared among

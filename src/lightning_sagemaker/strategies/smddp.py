@@ -12,10 +12,10 @@ from lightning_sagemaker.strategies.backend import ReducesBySMDDP
 from lightning_sagemaker.strategies.choice import build_for_job
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.smp_parameters import smp_strategy
-from lightning_sagemaker.strategies.trainer_defaults import TrainerDefaults
+from lightning_sagemaker.strategies.trainer_defaults import WholeFiles
 
 
-class SageMakerDDPStrategy(JobAware, TrainerDefaults, DDPStrategy):
+class SageMakerDDPStrategy(JobAware, WholeFiles, DDPStrategy):
     """Lightning's DDP with hosts, devices and ranks from the job; a plain single device where there is one process.
 
     Args:
@@ -51,7 +51,7 @@ class SageMakerDDPStrategy(JobAware, TrainerDefaults, DDPStrategy):
         return model if self._is_alone else super()._setup_model(model)
 
 
-class SMDDPStrategy(ReducesBySMDDP, JobAware, TrainerDefaults, DDPStrategy):
+class SMDDPStrategy(ReducesBySMDDP, JobAware, WholeFiles, DDPStrategy):
     """Distributed data parallel with SageMaker's all-reduce library (SMDDP).
 
     Gradients are reduced by SMDDP: AWS's library where it is installed and can work, this package's open shim on a laptop

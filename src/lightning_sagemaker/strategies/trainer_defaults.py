@@ -17,17 +17,16 @@ from lightning_sagemaker.preflight import preflight
 _log = logging.getLogger(__name__)
 
 
-class TrainerDefaults:
-    """Mixin after :class:`~lightning_sagemaker.strategies.job_aware.JobAware`, before one of Lightning's strategies.
+class InJob:
+    """Mixin after :class:`~lightning_sagemaker.strategies.job_aware.JobAware`: what a training job has by default.
 
-    Checkpoints are replaced by whole ones only; a process that cannot write one fails on all of them, instead of leaving
-    the others waiting. In a training job, the first failure is written where SageMaker looks for it.
-
+    The first failure is written where SageMaker looks for it. Where ``stops_together``, a
+    :class:`~lightning_sagemaker.SpotInterruption` is added to a Trainer that has none, and what would end the job later is
+    looked at.
     """
 
     job: SageMakerJob
     stops_together = False
-    """Whether a :class:`~lightning_sagemaker.SpotInterruption` is added to the Trainer if it has none."""
 
     def connect(self, model: Any) -> None:
         """Called when the Trainer begins a stage."""
@@ -35,6 +34,20 @@ class TrainerDefaults:
         if self.stops_together:
             _add_interruption(model.trainer)
             _look_before(self.job)
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Called when a stage fails."""
+        super().on_exception(exception)  # type: ignore[misc]
+        if self.job.in_container and isinstance(exception, Exception):
+            write_failure(self.job.failure_file, exception, self.job.global_rank)
+
+
+class WholeFiles(InJob):
+    """As :class:`InJob`, before a strategy that writes one file.
+
+    Checkpoints are replaced by whole ones only; a process that cannot write one fails on all of them, instead of leaving
+    the others waiting.
+    """
 
     @property
     def checkpoint_io(self) -> Any:
@@ -56,18 +69,12 @@ class TrainerDefaults:
         """
 
         def save() -> None:
-            super(TrainerDefaults, self).save_checkpoint(checkpoint, filepath, storage_options)  # type: ignore[misc]
+            super(WholeFiles, self).save_checkpoint(checkpoint, filepath, storage_options)  # type: ignore[misc]
 
         if dist.is_initialized() and dist.get_world_size() > 1:
             together(save)
         else:
             save()
-
-    def on_exception(self, exception: BaseException) -> None:
-        """Called when a stage fails."""
-        super().on_exception(exception)  # type: ignore[misc]
-        if self.job.in_container and isinstance(exception, Exception):
-            write_failure(self.job.failure_file, exception, self.job.global_rank)
 
 
 def _look_before(job: SageMakerJob) -> None:

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model parallel training that one rank is asked to stop in the middle, and its second start.
+
+``interrupted_worker.py OUT_DIR`` writes ``OUT_DIR/rank-R.json``: layout -> losses of both starts, and how the first ended.
+"""
+
+import json
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import transformers
+from lightning.pytorch import Callback, Trainer, seed_everything
+from torch.utils.data import DataLoader
+
+from lightning_sagemaker import AutoResume, SpotInterruption
+from lightning_sagemaker.strategies.smp_parameters import smp_strategy
+
+sys.path.insert(0, str(Path(__file__).parent))
+from lightning_model import Losses, Model, samples
+
+warnings.filterwarnings("ignore")
+transformers.logging.set_verbosity_error()
+OUT = Path(sys.argv[1])
+LAYOUTS = {
+    "stages": ({"partitions": 2, "microbatches": 2}, False),
+    "stages, parts": ({"partitions": 2, "microbatches": 2}, True),
+    "tensor": ({"tensor_parallel_degree": 2}, False),
+    "tensor, parts": ({"tensor_parallel_degree": 2}, True),
+}
+
+
+class Stop(Callback):
+    """SIGTERM to the second rank's own process."""
+
+    def on_train_batch_start(self, trainer, *_) -> None:
+        if trainer.global_step == 3 and trainer.global_rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def train(name: str, stop: bool, folder: str) -> tuple[list[float], int | None]:
+    parameters, parts = LAYOUTS[name]
+    seed_everything(0, verbose=False)
+    losses = Losses()
+    trainer = Trainer(
+        strategy=smp_strategy(parameters=parameters, save_distributed_checkpoint=parts),
+        accelerator="cpu",
+        devices=2,
+        max_steps=32,
+        max_epochs=-1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        callbacks=[losses, AutoResume(OUT / folder), SpotInterruption(OUT / folder), *([Stop()] if stop else [])],
+    )
+    code = None
+    try:
+        trainer.fit(Model("bert"), DataLoader(samples("bert")[:8], 8))  # one batch: an epoch is a step
+    except SystemExit as error:
+        code = error.code
+    return losses.values, code
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    found = {}
+    for name in LAYOUTS:
+        calm, _ = train(name, False, f"{name}-calm")
+        first, code = train(name, True, name)
+        second, _ = train(name, False, name)
+        found[name] = {"calm": calm, "first": first, "second": second, "code": code}
+    (OUT / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
