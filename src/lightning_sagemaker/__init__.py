@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker.callbacks.metrics import MetricLogger
     from lightning_sagemaker.checkpoint.export import export_huggingface
     from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
+    from lightning_sagemaker.data.even import EvenLoader
     from lightning_sagemaker.environment import SageMakerEnvironment
     from lightning_sagemaker.job import Distribution, InstanceGroup, Launcher, SageMakerJob, SageMakerJobError
     from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AutoResume": "callbacks.auto_resume",
     "Distribution": "job",
+    "EvenLoader": "data.even",
     "FabricSMDDPStrategy": "strategies.fabric",
     "FabricSageMakerDDPStrategy": "strategies.fabric",
     "InstanceGroup": "job",
@@ -59,6 +61,7 @@ _HOMES = {
 __all__ = [
     "AutoResume",
     "Distribution",
+    "EvenLoader",
     "FabricSMDDPStrategy",
     "FabricSageMakerDDPStrategy",
     "InstanceGroup",

@@ -42,13 +42,17 @@ class Outcome:
 
 
 class Job:
-    """One start of the job: torchrun and its two processes."""
+    """One start of the job: torchrun and its two processes, or two simulated hosts with a network each."""
 
-    def __init__(self, folder: Path, steps: int, number: int) -> None:
+    def __init__(self, folder: Path, steps: int, number: int, hosts: bool = False) -> None:
         self.folder, self.mark = folder, f"{folder}-{number}"
         self._log = (folder / "log").open("a")
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "SAVE_EVERY": str(SAVE_EVERY), MARK: self.mark}
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        if hosts:
+            command = [sys.executable, "-m", "lightning_sagemaker.cli", "local", "--hosts", "2", "--network", "netns"]
+            command += ["--processes-per-host", "1", "--distribution", "torch_distributed"]
+            command += ["--root", str(folder / "hosts"), "--", "python"]
         self.began = time.monotonic()
         self.launcher = subprocess.Popen(
             [*command, str(WORKER), str(folder), str(steps)],
@@ -63,8 +67,10 @@ class Job:
         found = {"launcher": self.launcher.pid}
         for pid in _marked(self.mark):
             with contextlib.suppress(OSError):
+                if WORKER.name.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    continue
                 variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                if f"_worker:{WORKER}".encode() and b"RANK=0" in variables:
+                if b"RANK=0" in variables:
                     found["rank 0"] = pid
                 elif b"RANK=1" in variables:
                     found["rank 1"] = pid
@@ -131,6 +137,18 @@ def _container(job: Job, random_: random.Random) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def _host(number: signal.Signals) -> Callable[[Job, random.Random], None]:
+    """All processes of the second host."""
+
+    def send(job: Job, random_: random.Random) -> None:
+        for pid in _marked(job.mark):
+            with contextlib.suppress(OSError):
+                if b"SM_CURRENT_HOST=algo-2" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    os.kill(pid, number)
+
+    return send
+
+
 GENTLE = {
     "SIGTERM to rank 0": _signal(signal.SIGTERM, "rank 0"),
     "SIGTERM to rank 1": _signal(signal.SIGTERM, "rank 1"),
@@ -149,6 +167,8 @@ HARSH = {
 DAMAGE = ("newest checkpoint cut short", "bit flipped in the newest checkpoint")
 """Done to the files after a kill: the checkpoint before the newest must serve."""
 FULL = "disk full"
+OF_HOSTS = {"SIGTERM to a host": _host(signal.SIGTERM), "SIGKILL of a host": _host(signal.SIGKILL)}
+"""Where there are two."""
 EVENTS = (*GENTLE, *HARSH, *DAMAGE, FULL, "SIGTERM while starting")
 
 
@@ -159,10 +179,12 @@ class Chaos:
         folder: For the job, and for one that is left alone.
         steps: To make.
         seed: Of the moments.
+        hosts: Whether each process is on a simulated host of its own.
 
     """
 
-    def __init__(self, folder: Path, steps: int, seed: int) -> None:
+    def __init__(self, folder: Path, steps: int, seed: int, hosts: bool = False) -> None:
+        self.hosts = hosts
         self.steps, self.random = steps, random.Random(seed)
         self.calm, self.folder = folder / "calm", folder / "chaos"
         for place in (self.calm, self.folder):
@@ -178,7 +200,7 @@ class Chaos:
 
     def reference(self) -> None:
         """Train without interruptions."""
-        job = Job(self.calm, self.steps, 0)
+        job = Job(self.calm, self.steps, 0, self.hosts)
         ended = job.wait(600)
         job.kill()
         assert ended is not None, (self.calm / "log").read_text()[-3000:]
@@ -225,7 +247,7 @@ class Chaos:
             first, end = outcome.lines
             done, after = lines[first:end], lines[end:]
             if done and after and after[0]["step"] <= done[-1]["step"]:
-                again = next(line for line in lines[:end] if line["step"] == after[0]["step"])
+                again = next((line for line in reversed(done) if line["step"] == after[0]["step"]), done[0])
                 outcome.lost_steps = done[-1]["step"] - after[0]["step"] + 1
                 outcome.lost_seconds = done[-1]["time"] - again["time"]
 
@@ -244,7 +266,7 @@ class Chaos:
 
     def _start(self) -> Job:
         self._starts += 1
-        return Job(self.folder, self.steps, self._starts)
+        return Job(self.folder, self.steps, self._starts, self.hosts)
 
     def _wait_for_steps(self, job: Job, before: int, steps: int) -> None:
         deadline = time.monotonic() + START
@@ -265,7 +287,7 @@ class Chaos:
                 while True:
                     file.write(bytes(4096))
             return filler
-        kinds = {**GENTLE, **HARSH}
+        kinds = {**GENTLE, **HARSH, **OF_HOSTS}
         kinds.get(event, _signal(signal.SIGTERM, "launcher") if "starting" in event else _container)(job, self.random)
         return None
 

@@ -7,7 +7,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from tests.chaos.harness import EVENTS, FULL, Chaos, table
+from lightning_sagemaker.launch.network import obstacle
+from tests.chaos.harness import EVENTS, FULL, OF_HOSTS, Chaos, table
 
 _PER_JOB = 20
 """Interruptions of one job."""
@@ -21,14 +22,17 @@ def main() -> None:
     outcomes, wrong = [], []
     for number in range(0, args.cases, _PER_JOB):
         with tempfile.TemporaryDirectory() as folder:
-            chaos = Chaos(Path(folder), steps=40 * _PER_JOB, seed=args.seed + number)
+            hosts = number // _PER_JOB % 4 == 1 and obstacle() is None
+            chaos = Chaos(Path(folder), steps=40 * _PER_JOB, seed=args.seed + number, hosts=hosts)
             try:
                 chaos.reference()
-                events = [event for event in EVENTS if event != FULL or chaos.has_small_disk]
+                events = [*OF_HOSTS] if hosts else []
+                events += [event for event in EVENTS if event != FULL or chaos.has_small_disk]
                 order = [events[(number + index) % len(events)] for index in range(min(_PER_JOB, args.cases - number))]
                 for event in chaos.random.sample(order, len(order)):
                     outcome = chaos.interrupt(event)
-                    print(f"{event}: exit {outcome.returncode} after {outcome.seconds_to_end:.1f} s", flush=True)
+                    where = " (two hosts)" if hosts else ""
+                    print(f"{event}{where}: exit {outcome.returncode} after {outcome.seconds_to_end:.1f} s", flush=True)
                 chaos.finish()
                 outcomes += chaos.outcomes
                 wrong += chaos.wrong_steps()

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 import transformers
 from lightning.pytorch import Callback, Trainer, seed_everything
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_sagemaker import AutoResume, SpotInterruption
+from lightning_sagemaker import AutoResume, EvenLoader, SpotInterruption
 from lightning_sagemaker.strategies.smp_parameters import smp_strategy
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -66,9 +66,34 @@ def train(name: str, stop: bool, folder: str) -> tuple[list[float], int | None]:
     return losses.values, code
 
 
+class Stream(IterableDataset):
+    """Longer on the second rank, and of no known length."""
+
+    def __iter__(self):
+        yield from samples("bert")[: 8 * (3 + 2 * int(os.environ["RANK"]))]
+
+
+def uneven() -> dict:
+    """Two epochs of streams of three and of five batches."""
+    losses, loader = Losses(), EvenLoader(DataLoader(Stream(), 8))
+    trainer = Trainer(
+        strategy="smddp",
+        accelerator="cpu",
+        devices=2,
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[losses],
+    )
+    trainer.fit(Model("bert"), loader)
+    return {"steps": trainer.global_step, "cut_short": loader.cut_short}
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    found = {}
+    found = {"uneven": uneven()}
     for name in LAYOUTS:
         calm, _ = train(name, False, f"{name}-calm")
         first, code = train(name, True, name)

@@ -23,3 +23,7 @@ def test_both_ranks_stop_and_go_on(ranks, layout):
         assert found["code"] == 143
         assert 3 < len(found["first"]) < 32
         assert found["first"] + found["second"] == pytest.approx(found["calm"], abs=1e-6)
+
+
+def test_streams_of_different_length_end_together(ranks):
+    assert [rank["uneven"] for rank in ranks] == [{"steps": 6, "cut_short": 0}, {"steps": 6, "cut_short": 2}]

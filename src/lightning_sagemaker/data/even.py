@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loaders that may have different numbers of batches on different ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from lightning_sagemaker._lightning import rank_zero_info
+from lightning_sagemaker.collectives.votes import Votes
+
+
+class EvenLoader:
+    """Ends on all ranks when the first of them has no batch left, so that none waits in a collective for one that is done.
+
+    For data that is read as a stream, whose length nobody knows; a ``DistributedSampler`` makes steps equal by itself.
+    Whether all have a next batch is asked while the present one is trained on.
+
+    Args:
+        loader: Of this rank; a ``DataLoader``, or any iterable that can be begun again for the next epoch.
+
+    Attributes:
+        cut_short: Epochs that ended while this rank had another batch.
+
+    """
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self._loader = loader
+        self._votes: Votes | None = None
+        self.cut_short = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches of this rank. Collective over all ranks."""
+        if self._votes is None:
+            self._votes = Votes.of_all()
+        votes = self._votes
+        votes.read()  # of an epoch that was left early, on all ranks
+        batches = iter(self._loader)
+        batch = next(batches, _END)
+        votes.ask([batch is _END])
+        while True:
+            found = votes.read()
+            assert found is not None
+            if found[0]:
+                self.cut_short += batch is not _END
+                break
+            following = next(batches, _END)
+            votes.ask([following is _END])
+            yield batch
+            batch = following
+        rank_zero_info("The epoch ends on all ranks, as one has no batch left.")
+
+
+_END = object()
