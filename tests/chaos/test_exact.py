@@ -85,3 +85,29 @@ def test_another_number_of_processes_trains_on_the_same_samples(calm, tmp_path):
     for one, other, (number, _, expected) in zip(first, second, calm[step:], strict=True):
         assert one["step"] == other["step"] == number
         assert sorted(one["samples"] + other["samples"]) == sorted(expected)
+
+
+class SignalInFirst(Callback):
+    """SIGTERM with the first batch of any evaluation."""
+
+    seen = 0
+
+    def _send(self, *_) -> None:
+        self.seen += 1
+        if self.seen == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    on_validation_batch_start = on_test_batch_start = on_predict_batch_start = _send
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict", "fit"])
+def test_evaluations_and_the_sanity_check_stop_without_a_checkpoint(tmp_path, stage):
+    sender = SignalInFirst()
+    options = {} if stage == "fit" else {"limit_val_batches": 12}
+    with pytest.raises(SystemExit) as caught:
+        worker.train(tmp_path, STEPS, stage, callbacks=[sender], **options)
+    assert caught.value.code == 143
+    assert sender.seen < 12
+    assert not lines_of(tmp_path)
+    assert not (tmp_path / "checkpoints").exists()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

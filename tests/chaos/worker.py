@@ -62,6 +62,12 @@ class Model(LightningModule):
         time.sleep(PAUSE)
         self.log("val_loss", self.net(**batch).loss, sync_dist=True)
 
+    test_step = validation_step
+
+    def predict_step(self, batch, batch_idx):
+        batch.pop("index")
+        return self.net(**batch).logits
+
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 50))
@@ -75,8 +81,7 @@ class Model(LightningModule):
     def train_dataloader(self):
         return self._loader()
 
-    def val_dataloader(self):
-        return self._loader()
+    val_dataloader = test_dataloader = predict_dataloader = train_dataloader
 
 
 class Record(Callback):
@@ -91,14 +96,14 @@ class Record(Callback):
         time.sleep(PAUSE)
 
 
-def train(folder: Path, steps: int, **options: Any) -> None:
+def train(folder: Path, steps: int, stage: str = "fit", **options: Any) -> None:
     seed_everything(1, verbose=False)
     checkpoints = options.pop("checkpoints", folder / "checkpoints")
     trainer = Trainer(
         accelerator="cpu",
         max_steps=steps,
         max_epochs=-1,
-        limit_val_batches=2,
+        limit_val_batches=options.pop("limit_val_batches", 2),
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -112,7 +117,7 @@ def train(folder: Path, steps: int, **options: Any) -> None:
         ],
         **options,
     )
-    trainer.fit(Model())
+    getattr(trainer, stage)(Model())
 
 
 def main() -> None:

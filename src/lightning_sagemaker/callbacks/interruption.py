@@ -75,12 +75,14 @@ class SpotInterruption(Callback):
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Note signals from here on, instead of Lightning's handler; collective over all ranks."""
+        self._votes = Votes.of_all()
+        environment = getattr(trainer.strategy, "cluster_environment", None)
+        if type(environment).__name__ == "SLURMEnvironment":
+            return  # Lightning's handler saves and queues the job again
         self._signals.install()
-        connector = trainer._signal_connector
-        vars(connector)["register_signal_handlers"] = lambda: None
+        vars(trainer._signal_connector)["register_signal_handlers"] = lambda: None
         # It asks all ranks at each step, on the device.
         vars(trainer.fit_loop.epoch_loop)["_broadcast_sigterm_tensor"] = lambda: None
-        self._votes = Votes.of_all()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Leave signals and the Trainer as they were found."""
