@@ -121,7 +121,7 @@ class SpotInterruption(Callback):
             return
         interval = self._act(trainer)
         now = time.monotonic()
-        per_step = (now - self._checked_at) / max(1, count - self._checked)
+        per_step = max(now - self._checked_at, 1e-6) / max(1, count - self._checked)
         is_due = trainer.training and trainer.is_global_zero and now - self._saved_at >= self._interval
         self._votes.ask([self._signals.arrived is not None, is_due, self._wished_interval(per_step)])
         self._checked, self._checked_at, self._next_check = count, now, count + interval

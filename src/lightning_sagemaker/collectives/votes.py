@@ -25,8 +25,9 @@ class Votes:
     def __init__(self, group: Any) -> None:
         self._group = group
         self._asked: tuple[torch.Tensor, Any] | None = None
+        self._asking = 0.0
         self.seconds = 0.0
-        """What asking and reading took the last time."""
+        """What the last question cost this process, from asking to having read."""
 
     @classmethod
     def of_all(cls) -> Votes:
@@ -40,7 +41,7 @@ class Votes:
         tensor = torch.tensor(values, dtype=torch.float64)
         work = None if self._group is None else dist.all_reduce(tensor, dist.ReduceOp.MAX, self._group, async_op=True)
         self._asked = (tensor, work)
-        self.seconds += time.perf_counter() - begin
+        self._asking = time.perf_counter() - begin
 
     def read(self) -> list[float] | None:
         """What was found for the last question; None if there was none."""
@@ -51,5 +52,5 @@ class Votes:
         if work is not None:
             work.wait()
         found: list[float] = tensor.tolist()
-        self.seconds = time.perf_counter() - begin
+        self.seconds = self._asking + time.perf_counter() - begin
         return found

@@ -87,5 +87,9 @@ def _look_before(job: SageMakerJob) -> None:
 def _add_interruption(trainer: Any) -> None:
     from lightning_sagemaker.callbacks.interruption import SpotInterruption
 
-    if not any(isinstance(callback, SpotInterruption) for callback in trainer.callbacks):
+    if any(isinstance(callback, SpotInterruption) for callback in trainer.callbacks):
+        return
+    if trainer.checkpoint_callbacks:
         trainer.callbacks.append(SpotInterruption())
+    else:  # with enable_checkpointing=False only what an interruption would lose is written
+        trainer.callbacks.append(SpotInterruption(save_every=None))
