@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,13 @@ class HistoryLogger(CSVLogger):
         self._path = folder / "history" / "metrics.csv"
         self._before = self._read()
 
+    @property
+    def experiment(self) -> Any:
+        """Lightning's, without its warning that the files before are lost."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Experiment logs directory")
+            return super().experiment
+
     def keep_before(self, step: int) -> None:
         """Rows of earlier starts up to a step, from which training goes on."""
         kept = [row for row in self._before if int(row["step"]) < step]
@@ -34,9 +43,12 @@ class HistoryLogger(CSVLogger):
     def _read(self) -> list[dict[str, Any]]:
         if not self._path.is_file():
             return []
-        with self._path.open(newline="") as file:
-            rows = [{key: value for key, value in row.items() if value} for row in csv.DictReader(file)]
-        return [row for row in rows if row.get("step", "").isdigit()]  # the last may have been cut short
+        rows = []
+        with self._path.open(newline="", errors="replace") as file, contextlib.suppress(csv.Error):  # as it was killed
+            for row in csv.DictReader(file):
+                if str(row.get("step", "")).isdecimal():
+                    rows.append({key: value for key, value in row.items() if key and value})
+        return rows
 
 
 class ContinueHistory(Callback):

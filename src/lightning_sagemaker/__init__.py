@@ -17,6 +17,7 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from lightning_sagemaker.callbacks.auto_resume import AutoResume
+    from lightning_sagemaker.callbacks.heartbeat import Heartbeat
     from lightning_sagemaker.callbacks.interruption import SpotInterruption
     from lightning_sagemaker.callbacks.metrics import MetricLogger
     from lightning_sagemaker.checkpoint.export import export_huggingface
@@ -37,6 +38,7 @@ _HOMES = {
     "EvenLoader": "data.even",
     "FabricSMDDPStrategy": "strategies.fabric",
     "FabricSageMakerDDPStrategy": "strategies.fabric",
+    "Heartbeat": "callbacks.heartbeat",
     "InstanceGroup": "job",
     "Launcher": "job",
     "MetricLogger": "callbacks.metrics",
@@ -64,6 +66,7 @@ __all__ = [
     "EvenLoader",
     "FabricSMDDPStrategy",
     "FabricSageMakerDDPStrategy",
+    "Heartbeat",
     "InstanceGroup",
     "Launcher",
     "MetricLogger",

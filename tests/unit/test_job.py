@@ -298,6 +298,35 @@ def test_any_environment_is_read_or_refused_by_its_own_error(env):
     assert "HINT: " in message
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 6) | st.floats() | st.text(max_size=6) | HOSTS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["hosts", "current_host", "instance_groups", "mp_parameters", "x"]), inner)
+    ),
+    max_leaves=8,
+)
+FILES = ("resourceconfig", "hyperparameters", "inputdataconfig")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from(FILES), st.binary(max_size=40) | JSON.map(lambda value: json.dumps(value).encode()))
+)
+def test_any_files_are_read_or_refused_by_their_own_error(tmp_path_factory, files):
+    config = tmp_path_factory.mktemp("fuzz") / "input" / "config"
+    config.mkdir(parents=True)
+    for name, content in files.items():
+        (config / f"{name}.json").write_bytes(content)
+    try:
+        job = SageMakerJob.from_environment({}, config.parent.parent)
+    except SageMakerJobError as error:
+        message = str(error)
+    else:
+        return assert_consistent(job)
+    assert "HINT: " in message
+
+
 def assert_consistent(job):
     assert job.hosts[job.node_rank] == job.current_host
     assert job.num_nodes == len(job.hosts) == len(set(job.hosts))

@@ -21,8 +21,8 @@ class InJob:
     """Mixin after :class:`~lightning_sagemaker.strategies.job_aware.JobAware`: what a training job has by default.
 
     The first failure is written where SageMaker looks for it. Where ``stops_together``, a
-    :class:`~lightning_sagemaker.SpotInterruption` is added to a Trainer that has none, and what would end the job later is
-    looked at.
+    :class:`~lightning_sagemaker.SpotInterruption` and a :class:`~lightning_sagemaker.Heartbeat` are added to a Trainer that
+    has none, and what would end the job later is looked at.
     """
 
     job: SageMakerJob
@@ -32,7 +32,7 @@ class InJob:
         """Called when the Trainer begins a stage."""
         super().connect(model)  # type: ignore[misc]
         if self.stops_together:
-            _add_interruption(model.trainer)
+            _add_callbacks(model.trainer)
             _look_before(self.job)
 
     def on_exception(self, exception: BaseException) -> None:
@@ -84,9 +84,12 @@ def _look_before(job: SageMakerJob) -> None:
             _log.warning("%s: %s", job.current_host, problem)
 
 
-def _add_interruption(trainer: Any) -> None:
+def _add_callbacks(trainer: Any) -> None:
+    from lightning_sagemaker.callbacks.heartbeat import Heartbeat
     from lightning_sagemaker.callbacks.interruption import SpotInterruption
 
+    if not any(isinstance(callback, Heartbeat) for callback in trainer.callbacks):
+        trainer.callbacks.append(Heartbeat())
     if any(isinstance(callback, SpotInterruption) for callback in trainer.callbacks):
         return
     if trainer.checkpoint_callbacks:

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that is neither gone nor alive is noticed and named, long before a collective times out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+import torch.distributed as dist
+
+from lightning_sagemaker._lightning import Callback
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.job.failure import write_failure
+
+_KEY = "lightning_sagemaker/heartbeat"
+_DONE = b"done"
+
+
+class RankMissing(RuntimeError):
+    """A rank has given no sign of life."""
+
+
+class Heartbeat(Callback):
+    """Ends this process when the next rank has given no sign of life for a while, and says which it was.
+
+    A process that is killed breaks its connections, which the others notice at once. One that is frozen, or whose network is
+    cut, does not: the others wait in a collective for half an hour, and then say nothing about who was missing. Here a
+    thread of each rank writes a sign of life into the store through which the ranks met, and looks at the next rank's, on a
+    connection of its own.
+
+    Args:
+        every: Seconds between signs.
+        patience: Seconds without one. Long enough for a thread that holds Python's lock, as a slow extension may.
+
+    """
+
+    def __init__(self, every: float = 2.0, patience: float = 300.0) -> None:
+        self._every, self._patience = every, patience
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._heard = 0.0
+        self._asked: float | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Begin. Collective over all ranks."""
+        if self._threads or not dist.is_initialized() or dist.get_world_size() == 1:
+            return
+        rank = dist.get_rank()
+        default: Any = dist.distributed_c10d._get_default_store()
+        store = default.clone()  # a collective must not have to wait for this one
+        store.set(f"{_KEY}/{rank}", "0")
+        dist.barrier()
+        self._over.clear()
+        self._heard = time.monotonic()
+        job = SageMakerJob.from_environment()
+        next_rank = (rank + 1) % dist.get_world_size()
+        self._threads = [
+            threading.Thread(target=self._beat, args=(store, rank, next_rank), name="heartbeat", daemon=True),
+            threading.Thread(target=self._watch, args=(rank, next_rank, job), name="heartbeat-watch", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """End; the others do not wait for more."""
+        self._stop()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """As :meth:`teardown`, which is not called then."""
+        self._stop()
+
+    def _stop(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(timeout=self._every + 1)
+        self._threads = []
+
+    def _beat(self, store: Any, rank: int, other: int) -> None:
+        """Give signs of life, and listen for the next rank's."""
+        seen, count = b"", 0
+        while not self._over.wait(self._every):
+            count += 1
+            try:
+                self._asked = time.monotonic()
+                store.set(f"{_KEY}/{rank}", str(count))
+                found = store.get(f"{_KEY}/{other}")
+                self._asked = None
+            except RuntimeError:
+                continue
+            if found != seen or found == _DONE:
+                seen, self._heard = found, time.monotonic()
+        with contextlib.suppress(RuntimeError):
+            store.set(f"{_KEY}/{rank}", _DONE)
+
+    def _watch(self, rank: int, other: int, job: SageMakerJob) -> None:
+        """A thread of its own, as the other one may be waiting for the store."""
+        while not self._over.wait(self._every):
+            now = time.monotonic()
+            if now - self._heard > self._patience:
+                # Rank zero holds the store: where it is frozen, a call of the other thread does not return.
+                no_answer = self._asked is not None and now - self._asked > self._every
+                _end(rank, 0 if no_answer else other, self._patience, job)
+
+
+def _end(rank: int, other: int, patience: float, job: SageMakerJob) -> None:
+    error = RankMissing(
+        f"rank {other} has given no sign of life for {patience:g} s, so rank {rank} ends. HINT: look at that rank's last"
+        " lines and at its host's network and memory."
+    )
+    if job.in_container:
+        write_failure(job.failure_file, error, rank)
+    sys.stderr.write(f"lightning-sagemaker: {error}\n")
+    sys.stderr.flush()
+    os._exit(1)
