@@ -7,7 +7,9 @@ import time
 
 import pytest
 from lightning.pytorch import Callback
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
+from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
 from tests.chaos import worker
 from tests.chaos.harness import lines_of
 from tests.conftest import torchrun
@@ -111,3 +113,15 @@ def test_evaluations_and_the_sanity_check_stop_without_a_checkpoint(tmp_path, st
     assert not lines_of(tmp_path)
     assert not (tmp_path / "checkpoints").exists()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_checkpoint_written_beside_the_training_is_whole_when_the_process_ends(calm, tmp_path):
+    def io():
+        return AsyncCheckpointIO(SafeCheckpointIO())
+
+    with pytest.raises(SystemExit):
+        worker.train(tmp_path, STEPS, callbacks=[SignalAt(9, False)], plugins=io())
+    step = lines_of(tmp_path)[-1]["step"]
+    assert (tmp_path / "checkpoints" / f"auto-step={step}.ckpt").exists()
+    worker.train(tmp_path, STEPS, plugins=io())
+    assert losses(tmp_path) == calm
