@@ -16,6 +16,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from lightning_sagemaker.launch import network
+
 WORKER = Path(__file__).with_name("worker.py")
 MARK = "CHAOS_JOB"
 SAVE_EVERY = 0.5
@@ -167,7 +169,29 @@ HARSH = {
 DAMAGE = ("newest checkpoint cut short", "bit flipped in the newest checkpoint")
 """Done to the files after a kill: the checkpoint before the newest must serve."""
 FULL = "disk full"
-OF_HOSTS = {"SIGTERM to a host": _host(signal.SIGTERM), "SIGKILL of a host": _host(signal.SIGKILL)}
+
+
+def _cut(job: Job, random_: random.Random) -> None:
+    """The second host's link goes down: no connection is closed, nothing arrives any more."""
+    switch = f"{network._PREFIX}-{job.launcher.pid}-switch"
+    subprocess.run(["ip", "-n", switch, "link", "set", "port2", "down"], check=True)
+
+
+def _slow(job: Job, random_: random.Random) -> None:
+    """A thousandth of a usual network; then the job is asked to stop."""
+    space = f"{network._PREFIX}-{job.launcher.pid}-2"
+    shape = ["tbf", "rate", "1mbit", "burst", "16kb", "latency", "400ms"]
+    subprocess.run(["tc", "-n", space, "qdisc", "add", "dev", network._INTERFACE, "root", *shape], check=True)
+    time.sleep(1)
+    _signal(signal.SIGTERM, "rank 0")(job, random_)
+
+
+OF_HOSTS = {
+    "SIGTERM to a host": _host(signal.SIGTERM),
+    "SIGKILL of a host": _host(signal.SIGKILL),
+    "network cut": _cut,
+    "network slowed, then SIGTERM": _slow,
+}
 """Where there are two."""
 EVENTS = (*GENTLE, *HARSH, *DAMAGE, FULL, "SIGTERM while starting")
 

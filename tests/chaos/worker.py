@@ -19,7 +19,7 @@ import transformers
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_sagemaker import AutoResume, SpotInterruption
+from lightning_sagemaker import AutoResume, Heartbeat, SpotInterruption
 from lightning_sagemaker.recipes._common.batches import TrainingBatches
 
 warnings.filterwarnings("ignore")
@@ -113,6 +113,7 @@ def train(folder: Path, steps: int, stage: str = "fit", **options: Any) -> None:
             Record(folder),
             AutoResume(checkpoints),
             SpotInterruption(checkpoints, save_every=timedelta(seconds=SAVE_EVERY), patience=10),
+            Heartbeat(every=0.5, patience=6),
             *options.pop("callbacks", []),
         ],
         **options,
