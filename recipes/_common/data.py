@@ -15,7 +15,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lightning_sagemaker import SageMakerJob
-from lightning_sagemaker.recipes._common.batches import EvaluationBatches, Integers, TrainingBatches
+from lightning_sagemaker.data.batches import EvaluationBatches, Integers, TrainingBatches
 from lightning_sagemaker.recipes._common.cache import default_cache, read_manifest
 from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER, Preparation
 from lightning_sagemaker.recipes._common.pretrained import load_tokenizer

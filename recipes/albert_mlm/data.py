@@ -12,7 +12,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lightning_sagemaker.recipes._common.batches import sample_indices
+from lightning_sagemaker.data.batches import sample_indices
 from lightning_sagemaker.recipes._common.cache import read_manifest
 from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
 from lightning_sagemaker.recipes._common.losses import IGNORED

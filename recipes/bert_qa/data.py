@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_sagemaker.recipes._common.batches import Integers, Padding
+from lightning_sagemaker.data.batches import Integers
 from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
+from lightning_sagemaker.recipes._common.padding import Padding
 from lightning_sagemaker.recipes._common.tables import is_file_name
 from lightning_sagemaker.recipes.bert_qa.inputs import QuestionWindows
 from lightning_sagemaker.recipes.bert_qa.prepare import BUILTIN, Preparation

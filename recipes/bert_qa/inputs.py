@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lightning_sagemaker.recipes._common.batches import Integers, Padding, sample_indices
+from lightning_sagemaker.data.batches import Integers, sample_indices
+from lightning_sagemaker.recipes._common.padding import Padding
 from lightning_sagemaker.recipes._common.ragged import Ragged
 from lightning_sagemaker.recipes.bert_qa.windows import Template, Windows, answer_labels, cut_windows
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_sagemaker.recipes._common.batches import Padding
 from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
+from lightning_sagemaker.recipes._common.padding import Padding
 from lightning_sagemaker.recipes.sequence_classification.glue import SOURCE, TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import (
     PROBLEMS,

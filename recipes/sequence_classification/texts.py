@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lightning_sagemaker.recipes._common.batches import Padding, sample_indices
+from lightning_sagemaker.data.batches import sample_indices
+from lightning_sagemaker.recipes._common.padding import Padding
 from lightning_sagemaker.recipes._common.ragged import Ragged
 
 Batch = dict[str, Tensor]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker.checkpoint.export import export_huggingface
     from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
     from lightning_sagemaker.data.even import EvenLoader
+    from lightning_sagemaker.data.loader import ResumableLoader
     from lightning_sagemaker.environment import SageMakerEnvironment
     from lightning_sagemaker.job import Distribution, InstanceGroup, Launcher, SageMakerJob, SageMakerJobError
     from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
@@ -44,6 +45,7 @@ _HOMES = {
     "MetricLogger": "callbacks.metrics",
     "ParallelConfigError": "parallel.degrees",
     "ParallelDegrees": "parallel.degrees",
+    "ResumableLoader": "data.loader",
     "S3CheckpointIO": "checkpoint.s3",
     "SMDDPStrategy": "strategies.smddp",
     "SMPShardedStrategy": "strategies.sharded",
@@ -72,6 +74,7 @@ __all__ = [
     "MetricLogger",
     "ParallelConfigError",
     "ParallelDegrees",
+    "ResumableLoader",
     "S3CheckpointIO",
     "SMDDPStrategy",
     "SMPShardedStrategy",

@@ -3,12 +3,14 @@
 
 import os
 import signal
-import time
 
+import numpy as np
 import pytest
-from lightning.pytorch import Callback
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
+from lightning_sagemaker import AutoResume, ResumableLoader, SpotInterruption
 from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
 from tests.chaos import worker
 from tests.chaos.harness import lines_of
@@ -26,7 +28,6 @@ class SignalAt(Callback):
 
     def _send(self, trainer) -> None:
         if trainer.global_step == self.step:
-            time.sleep(0.05)  # the steps are so short that many would pass before the next question
             os.kill(os.getpid(), signal.SIGTERM)
 
     def on_train_batch_start(self, trainer, *_) -> None:
@@ -46,6 +47,7 @@ def losses(folder):
 def quick():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "PAUSE", 0.0)
+        patch.setattr(worker, "OVERHEAD", 1.0)  # steps are so short here that many would pass between two questions
         yield
 
 
@@ -125,3 +127,56 @@ def test_a_checkpoint_written_beside_the_training_is_whole_when_the_process_ends
     assert (tmp_path / "checkpoints" / f"auto-step={step}.ckpt").exists()
     worker.train(tmp_path, STEPS, plugins=io())
     assert losses(tmp_path) == calm
+
+
+class Plain(LightningModule):
+    """With nothing in it but a loader that anybody can use."""
+
+    def __init__(self, stop: int | None, lengths: np.ndarray | None) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(1, 1)
+        self.stop, self.lengths, self.seen = stop, lengths, []
+
+    def training_step(self, batch, batch_idx):
+        self.seen.append(batch[:, 0].tolist())
+        if self.global_step == self.stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return self.net(batch).mean()
+
+    def train_dataloader(self):
+        data = torch.arange(30.0)[:, None]
+        return ResumableLoader(data, self.trainer, batch_size=2, seed=1, lengths=self.lengths)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+
+@pytest.mark.parametrize("lengths", [None, np.arange(30) % 7])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_loader_for_any_module_goes_on(tmp_path, recwarn, accumulate, lengths):
+    def run(folder, stop=None):
+        module = Plain(stop, lengths)
+        quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+        callbacks = [AutoResume(folder), SpotInterruption(folder, overhead=1.0)]
+        trainer = Trainer(
+            accelerator="cpu", max_steps=12, accumulate_grad_batches=accumulate, callbacks=callbacks, **quiet
+        )
+        try:
+            trainer.fit(module)
+        except SystemExit:
+            assert stop is not None
+        return module.seen
+
+    calm = run(tmp_path / "calm")
+    first = run(tmp_path / "run", stop=6)
+    assert 6 * accumulate < len(first) < len(calm) == 12 * accumulate
+    assert first + run(tmp_path / "run") == calm
+    in_epoch = 30 // (2 * accumulate) * accumulate
+    epoch = [sample for batch in calm[:in_epoch] for sample in batch]
+    assert len(set(epoch)) == len(epoch)
+    assert not [warning for warning in recwarn if "not resumable" in str(warning.message)]
+
+
+def test_a_loader_with_too_little_data_is_refused():
+    with pytest.raises(ValueError, match="there are 3 samples, but a step takes 8.*HINT"):
+        ResumableLoader(torch.ones(3, 1), Trainer(accelerator="cpu", logger=False, accumulate_grad_batches=2), 4)

@@ -27,6 +27,7 @@ def servers():
         ):
             patch.setenv(name, value)
         patch.setattr(worker, "PAUSE", 0.0)
+        patch.setattr(worker, "OVERHEAD", 1.0)
         servers = Servers()
         boto3.client("s3", endpoint_url=servers.direct).create_bucket(Bucket=BUCKET)
         yield servers

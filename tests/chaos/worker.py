@@ -20,12 +20,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer, seed_everythin
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_sagemaker import AutoResume, Heartbeat, SpotInterruption
-from lightning_sagemaker.recipes._common.batches import TrainingBatches
+from lightning_sagemaker.data.batches import TrainingBatches
 
 warnings.filterwarnings("ignore")
 SAMPLES, GLOBAL_BATCH, LENGTH = 96, 8, 16
 SAVE_EVERY = float(os.environ.get("SAVE_EVERY", "0.5"))
 PAUSE = float(os.environ.get("PAUSE", "0.03"))
+OVERHEAD = 0.001
 RANK = int(os.environ.get("RANK", "0"))
 
 
@@ -112,7 +113,7 @@ def train(folder: Path, steps: int, stage: str = "fit", **options: Any) -> None:
         callbacks=[
             Record(folder),
             AutoResume(checkpoints),
-            SpotInterruption(checkpoints, save_every=timedelta(seconds=SAVE_EVERY), patience=10),
+            SpotInterruption(checkpoints, save_every=timedelta(seconds=SAVE_EVERY), patience=10, overhead=OVERHEAD),
             Heartbeat(every=0.5, patience=6),
             *options.pop("callbacks", []),
         ],

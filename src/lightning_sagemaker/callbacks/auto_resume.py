@@ -155,7 +155,8 @@ def names_in(trainer: Any, folder: str) -> list[str]:
     if is_remote(folder):
         found: list[str] = _remote_io(trainer).names(folder)
         return found
-    return [path.name for path in Path(folder).iterdir()]
+    place = Path(folder)
+    return [path.name for path in place.iterdir()] if place.is_dir() else []  # it may be written beside the training
 
 
 def remove(trainer: Any, path: str) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -132,25 +131,3 @@ def sample_indices(draws: list[int], size: int) -> Integers:
     """The samples that draws or padded indices stand for."""
     numbers = np.asarray(draws, dtype=np.int64)
     return np.where(numbers < 0, -1 - numbers, numbers % size)
-
-
-@dataclass(frozen=True)
-class Padding:
-    """How long a batch is.
-
-    Args:
-        token: Id that fills up.
-        multiple: Lengths are rounded up to a multiple of it.
-        limit: No input is longer, and no batch.
-        always: Make every batch as long as ``limit``.
-
-    """
-
-    token: int
-    multiple: int
-    limit: int
-    always: bool
-
-    def length(self, longest: int) -> int:
-        """Of a batch with that longest input."""
-        return self.limit if self.always else min(-(-longest // self.multiple) * self.multiple, self.limit)
