@@ -230,8 +230,8 @@ class Chaos:
         assert ended is not None, (self.calm / "log").read_text()[-3000:]
         assert (self.calm / "done").exists(), (self.calm / "log").read_text()[-3000:]
 
-    def interrupt(self, event: str) -> Outcome:
-        """Start the job, let it make some steps, and let ``event`` happen."""
+    def interrupt(self, event: str, steps: int | None = None) -> Outcome:
+        """Start the job, let it make some steps (by default a random number), and let ``event`` happen."""
         before = lines_of(self.folder)
         job = self._start()
         outcome = Outcome(event, None, 0.0, False)
@@ -239,7 +239,7 @@ class Chaos:
             if event == "SIGTERM while starting":
                 time.sleep(self.random.uniform(0.5, 4.0))
             else:
-                self._wait_for_steps(job, len(before), self.random.randint(3, 25))
+                self._wait_for_steps(job, len(before), steps or self.random.randint(3, 25))
             outcome.seconds_to_start = self._first_step_after(len(before), job)
             filler = self._apply(event, job)
             ended = job.wait(END)

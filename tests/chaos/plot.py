@@ -19,7 +19,8 @@ EVENTS = (
     "bit flipped in the newest checkpoint",
     "SIGUSR1 to rank 1",
 )
-STEPS = 160
+STEPS = 220
+_STEPS_PER_START = 40
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
         try:
             chaos.reference()
             for event in EVENTS:
-                chaos.interrupt(event)
+                chaos.interrupt(event, _STEPS_PER_START)
             chaos.finish()
             assert chaos.wrong_steps() == []
             calm, lines = lines_of(chaos.calm), lines_of(chaos.folder)
@@ -48,7 +49,7 @@ def main() -> None:
         if outcome is not None:
             last = lines[end - 1]["step"]
             axes.axvline(last, color="0.6", linewidth=0.6, linestyle=":")
-            axes.text(last, axes.get_ylim()[1], f" {outcome.event}", rotation=90, va="top", ha="right", fontsize=6)
+            axes.text(last, 3.15, f"{outcome.event} ", rotation=90, va="bottom", ha="right", fontsize=7)
         begin = end
     axes.set(xlabel="step", ylabel="loss", title=f"ALBERT with dropout, two processes, {len(EVENTS)} interruptions")
     axes.legend(fontsize=7, ncols=2)
