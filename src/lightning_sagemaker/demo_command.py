@@ -56,6 +56,7 @@ def main(args: argparse.Namespace) -> int:
             return code
         training += ["--baseline", str(root / "one-process" / "output" / "throughput.json")]
         print()
+    training += ["--resume", "never"]  # a second demo in the same folder is not a job that was interrupted
     result = run_local_cluster(
         training,
         hosts=args.hosts,
