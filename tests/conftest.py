@@ -77,3 +77,12 @@ def read_ranks(folder: Path) -> list[dict]:
     return [
         json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(len(list(folder.glob("rank-*.json"))))
     ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def same_environment():
+    """What a module's code sets, as Lightning's ``seed_everything`` does, is not seen by the processes of the next."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)

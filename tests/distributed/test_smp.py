@@ -31,10 +31,8 @@ def runs(tmp_path_factory):
         ("four", (4, 1), "tensor"),
         ("replicas", (2, 1), "four"),
     ):
-        processes = 2 if name == "two" else 4
-        torchrun(
-            WORKER, folders[name], *degrees, processes=processes, OTHER_CHECKPOINT=str(folders[before] / "half.ckpt")
-        )
+        options = {"OTHER_CHECKPOINT": str(folders[before] / "half.ckpt"), "BRIEF": "1" if name == "four" else ""}
+        torchrun(WORKER, folders[name], *degrees, processes=2 if name == "two" else 4, **options)
     return SimpleNamespace(**{name: read_ranks(folder) for name, folder in folders.items()})
 
 
@@ -70,21 +68,21 @@ def test_replicas_equal_one_process(runs, scenario):
         assert found["rows"] == 8
 
 
-@pytest.mark.parametrize("layout", ["two", "four", "tensor"])
+@pytest.mark.parametrize("layout", ["two", "tensor"])
 def test_blocks_that_run_again_compute_the_same(runs, layout):
     """Activation checkpointing, with what is kept on the host."""
     for found in (rank["recomputed"] for rank in getattr(runs, layout)):
         assert found["losses"] == pytest.approx(runs.one[0]["recomputed"]["losses"], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["two", "four", "tensor"])
+@pytest.mark.parametrize("layout", ["two", "tensor"])
 def test_bfloat16_is_near(runs, layout):
     expected = runs.one[0]["bf16"]
     for found in (rank["bf16"] for rank in getattr(runs, layout)):
         assert found["losses"] == pytest.approx(expected["losses"], abs=2e-3)
 
 
-@pytest.mark.parametrize("layout", ["two", "four", "tensor"])
+@pytest.mark.parametrize("layout", ["two", "tensor"])
 def test_float16_skips_the_same_steps_on_all_stages(runs, layout):
     """Where they overflow depends on rounding; that they agree does not."""
     expected = runs.one[0]["fp16"]
@@ -127,7 +125,7 @@ def test_parts_of_each_stage_go_on_in_any_layout(runs, layout):
         assert losses == pytest.approx(expected[8:16], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["two", "four", "tensor"])
+@pytest.mark.parametrize("layout", ["two", "tensor"])
 def test_evaluation_and_prediction_on_every_rank(runs, layout):
     expected = runs.one[0]["evaluation"]
     for found in (rank["evaluation"] for rank in getattr(runs, layout)):
@@ -137,7 +135,7 @@ def test_evaluation_and_prediction_on_every_rank(runs, layout):
         assert found["logits"] == pytest.approx(expected["logits"], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["two", "four", "tensor", "replicas"])
+@pytest.mark.parametrize("layout", ["two", "tensor", "replicas"])
 def test_callbacks_decide_alike(runs, layout):
     expected = runs.one[0]["callbacks"]
     for found in (rank["callbacks"] for rank in getattr(runs, layout)):

@@ -90,7 +90,11 @@ def read_rank(folder: Path, rank: int) -> dict:
     return json.loads((folder / "output" / "data" / f"rank-{rank}.json").read_text())
 
 
-@pytest.fixture(scope="module", params=CASES)
+SLOW = {"toolkit-mpi", "drivers-none"}  # much as others; `make test-slow` runs them
+PARAMS = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def case(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     contract, distribution, hosts, processes, _ = CASES[request.param]
