@@ -56,7 +56,12 @@ def train(name: str, stop: bool, folder: str) -> tuple[list[float], int | None]:
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
-        callbacks=[losses, AutoResume(OUT / folder), SpotInterruption(OUT / folder), *([Stop()] if stop else [])],
+        callbacks=[
+            losses,
+            AutoResume(OUT / folder),
+            SpotInterruption(OUT / folder, overhead=1.0),
+            *([Stop()] if stop else []),
+        ],
     )
     code = None
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-STEPS = 60
+STEPS = 100
 COMMAND = ["python", "-m", "lightning_sagemaker.recipes.albert_mlm.train", "--config", "tiny.yaml"]
 COMMAND += ["--max_steps", str(STEPS), "--trainer.log_every_n_steps", "5", "--trainer.val_check_interval", "1000"]
 COMMAND += ["--trainer.check_val_every_n_epoch", "null"]
