@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.harness import EVENTS, FULL, GENTLE, SAVE_EVERY, Chaos, lines_of, table
 
 CASES = 20
-STEPS = 280
+STEPS = 400
 _SLACK = 5.0
 """Seconds more than the time between checkpoints: the job spaces them where saving is slow, and steps take long in CI."""
 
