@@ -17,7 +17,8 @@ class Servers:
 
     Attributes:
         endpoint: Of the one that fails.
-        faults: What happens to the next requests, one each: ``500``, ``503``, ``drop`` or ``slow``.
+        faults: What happens to the next requests, one each: ``500``, ``503``, ``drop``, ``slow``, or
+            ``pass`` for nothing.
         requests: Methods and paths that arrived.
 
     """

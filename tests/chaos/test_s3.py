@@ -89,6 +89,17 @@ def test_only_whole_ones_of_this_folder_are_found(io):
         io.load_checkpoint(f"s3://{BUCKET}/job/a.ckpt")
 
 
+def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_none(io, servers):
+    """Else a job would begin anew because the server was busy."""
+    path = f"s3://{BUCKET}/busy/a.ckpt"
+    io.save_checkpoint({"global_step": 5}, path)
+    servers.faults[:] = ["pass", "503"]  # the list arrives, what is beside the checkpoint does not
+    assert io.newest(f"s3://{BUCKET}/busy", print) == (path, 5)
+    servers.faults[:] = ["pass", *["503"] * 60]
+    with pytest.raises(CheckpointError, match="could not read.*in 4 attempts.*HINT"):
+        io.newest(f"s3://{BUCKET}/busy", print)
+
+
 def test_bad_input_is_one_sentence(monkeypatch):
     monkeypatch.delenv("AWS_REGION", raising=False)
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)

@@ -75,6 +75,11 @@ class AutoResume(Callback):
             found = self._find(trainer, folder)
         except CheckpointError as error:
             return None, str(error)
+        except Exception as error:  # raised here alone, it would leave the others waiting
+            return None, (
+                f"{folder} could not be searched for checkpoints ({type(error).__name__}: {error}). HINT: name a folder that"
+                " this process may read."
+            )
         if found is None:
             return None, None
         rank_zero_info(f"Going on from step {found[1]}: {found[0]}")

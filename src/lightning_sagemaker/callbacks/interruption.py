@@ -15,6 +15,7 @@ from typing import Any
 from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.auto_resume import checkpoint_folder, names_in, remove
 from lightning_sagemaker.callbacks.signals import StopSignals
+from lightning_sagemaker.checkpoint.whole import CheckpointError
 from lightning_sagemaker.collectives.votes import Votes
 
 _NAME = re.compile(r"auto-step=(\d+)\.ckpt")
@@ -209,7 +210,10 @@ class SpotInterruption(Callback):
             self._said_longer = True
             rank_zero_info(f"Saving takes {self._save_seconds:.1f} s, so it is done every {self._interval:.0f} s.")
         if trainer.is_global_zero:
-            self._remove_old(trainer, folder)
+            try:
+                self._remove_old(trainer, folder)
+            except (OSError, CheckpointError) as error:  # raised here alone, it would leave the others waiting
+                rank_zero_warn(f"Older checkpoints stay in {folder}: {error}. HINT: make room there yourself.")
         return path
 
     def _remove_old(self, trainer: Any, folder: str) -> None:

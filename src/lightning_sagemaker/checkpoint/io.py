@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,7 @@ from lightning_sagemaker.checkpoint.whole import whole_file
 
 
 class SafeCheckpointIO(TorchCheckpointIO):
-    """Lightning's, but what is on a disk is written under another name, flushed, and renamed.
-
-    Attributes:
-        last_seconds: How long the last one took; None before.
-
-    """
-
-    last_seconds: float | None = None
+    """Lightning's, but what is on a disk is written under another name, flushed, and renamed."""
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
@@ -35,7 +27,5 @@ class SafeCheckpointIO(TorchCheckpointIO):
         if storage_options is not None or "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
-        begin = time.monotonic()
         with whole_file(Path(path)) as file:
             torch.save(checkpoint, file)
-        self.last_seconds = time.monotonic() - begin

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -57,7 +58,6 @@ class S3CheckpointIO(CheckpointIO):
             raise CheckpointError("S3CheckpointIO needs the region of the bucket. HINT: set region, or AWS_REGION.")
         self._attempts, self._pause = attempts, pause
         self._client = _make_client(region, endpoint, options or {})
-        self.last_seconds: float | None = None
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
@@ -68,7 +68,6 @@ class S3CheckpointIO(CheckpointIO):
 
         """
         bucket, key = split_address(path)
-        begin = time.monotonic()
 
         def write() -> dict[str, int]:
             with self._client.put_object(bucket, key) as stream:
@@ -81,7 +80,6 @@ class S3CheckpointIO(CheckpointIO):
 
         note = self._try(write, f"write {path}")
         self._try(lambda: self._put(bucket, key + _NOTE, json.dumps(note).encode()), f"write {path}{_NOTE}")
-        self.last_seconds = time.monotonic() - begin
 
     @override
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
@@ -93,18 +91,22 @@ class S3CheckpointIO(CheckpointIO):
         """
         bucket, key = split_address(path)
         content = self._try(lambda: self._get(bucket, key), f"read {path}")
-        note = self._note(bucket, key)
+        is_noted = key + _NOTE in self._try(lambda: self._list(bucket, key + _NOTE), f"list {path}{_NOTE}")
+        note = self._note(bucket, key, is_noted)
         if note is not None and (len(content), zlib.crc32(content)) != (note["size"], note["crc32"]):
             raise CheckpointError(f"{path} is not what was written: its check sum differs. HINT: use an older one.")
         is_data = True if weights_only is None else weights_only
-        return torch.load(io.BytesIO(content), map_location=map_location or "cpu", weights_only=is_data)  # type: ignore[no-any-return]
+        found: dict[str, Any] = torch.load(
+            io.BytesIO(content), map_location=map_location or "cpu", weights_only=is_data
+        )
+        return found
 
     @override
     def remove_checkpoint(self, path: Any) -> None:
         """Remove a checkpoint; first the object without which it is not whole."""
         bucket, key = split_address(path)
         for name in (key + _NOTE, key):
-            self._try(lambda name=name: self._client.delete_object(bucket, name), f"remove {path}")  # type: ignore[misc]
+            self._try(functools.partial(self._client.delete_object, bucket, name), f"remove {path}")
 
     def names(self, folder: str) -> list[str]:
         """Names of what is directly in a folder, and not of what is in one whose name begins alike."""
@@ -127,18 +129,22 @@ class S3CheckpointIO(CheckpointIO):
         for key in sizes:
             if not key.endswith(".ckpt"):
                 continue
-            note = self._note(bucket, key) if key + _NOTE in sizes else None
+            note = self._note(bucket, key, key + _NOTE in sizes)
             if note is None or note["size"] != sizes[key]:
                 say(f"{SCHEME}{bucket}/{key} is no whole checkpoint and is not used")
             else:
                 found.append((note["step"], key))
         return (f"{SCHEME}{bucket}/{max(found)[1]}", max(found)[0]) if found else None
 
-    def _note(self, bucket: str, key: str) -> dict[str, int] | None:
+    def _note(self, bucket: str, key: str, exists: bool) -> dict[str, int] | None:
+        """What is beside a checkpoint; None if nothing is, or something else. Not being able to read it is an error."""
+        if not exists:
+            return None
+        content = self._try(lambda: self._get(bucket, key + _NOTE), f"read {SCHEME}{bucket}/{key}{_NOTE}")
         try:
-            note = json.loads(self._get(bucket, key + _NOTE))
+            note = json.loads(content)
             return {name: int(note[name]) for name in ("step", "size", "crc32")}
-        except Exception:  # there is none, or it is no such object: either way it says nothing
+        except (ValueError, KeyError, TypeError):
             return None
 
     def _list(self, bucket: str, prefix: str) -> dict[str, int]:
