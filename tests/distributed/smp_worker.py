@@ -183,6 +183,11 @@ def refusals() -> dict:
     )
     found["pickle"] = error_of(lambda: fit("bert", make_trainer(), Model("bert", bad="pickle")))
     found["path"] = error_of(lambda: save_below_a_file())
+    if TENSOR > 1:
+        plain = Model("plain")
+        sizes = [parameter.numel() for parameter in plain.parameters()]
+        found["plan"] = error_of(lambda: fit("plain", make_trainer(), plain))
+        found["unchanged"] = sizes == [parameter.numel() for parameter in plain.parameters()]
     manual = Model("bert")
     manual.automatic_optimization = False
     found["by hand"] = error_of(lambda: fit("bert", make_trainer(gradient_clip_val=None), manual))

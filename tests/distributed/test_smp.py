@@ -159,5 +159,8 @@ def test_bad_input_is_one_error_on_every_rank(runs, layout):
         for name, message in messages.items():
             assert message in found[name]
             assert "HINT" in found[name]
+        if layout == "tensor":
+            assert "holds no model of transformers. HINT" in found["plan"]
+            assert found["unchanged"]
         assert "rank 0: NotADirectoryError" in found["path"]
         assert found["good"] is None

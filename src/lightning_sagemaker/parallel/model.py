@@ -16,6 +16,7 @@ from lightning_sagemaker.parallel.blocks import Blocks, find_blocks
 from lightning_sagemaker.parallel.engine import PipelineEngine, SharedParameters
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.partition import Partition, make_partition
+from lightning_sagemaker.parallel.plans import tensor_plan
 from lightning_sagemaker.parallel.stage import Stages
 from lightning_sagemaker.parallel.tensor import SharedMatrices, map_state
 from lightning_sagemaker.parallel.trace import trace
@@ -69,13 +70,14 @@ class PipelinedModel:
         weight = _MEMORY_WEIGHT[degrees.optimize] if degrees.memory_weight is None else degrees.memory_weight
         num_stages = ranks * stages_per_rank
         self.partition: Partition = make_partition(root, self.blocks, traced, num_stages, weight, ends)
+        plan = tensor_plan(root, degrees.tensor) if degrees.tensor > 1 else {}  # refuses before anything is changed
         own = tuple(range(groups.at.pipeline, num_stages, ranks))
         self._saving = save_memory(self.blocks.modules, recompute, degrees.offload_activations, device.type == "cuda")
         self.stages = Stages(root, self.blocks, traced, self.partition, own, device)
         self.engine = PipelineEngine(self.stages, self.partition, groups, device)
         self.shared = SharedParameters(root, self.partition, groups)
         self._make_equal()
-        self.matrices = SharedMatrices(root, groups, self.stages.is_absent)
+        self.matrices = SharedMatrices(root, plan, groups, self.stages.is_absent)
 
     @property
     def parameters(self) -> list[nn.Parameter]:

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from lightning_sagemaker.parallel.groups import ParallelGroups
-from lightning_sagemaker.parallel.plans import COLUMNS, count_own_heads, tensor_plan
+from lightning_sagemaker.parallel.plans import COLUMNS, count_own_heads
 from lightning_sagemaker.parallel.trace import ReplacedForwards
 
 
@@ -29,24 +29,20 @@ class SharedMatrices:
 
     Args:
         root: The module; all processes of the group have the same values.
+        plan: Of it, as :func:`~lightning_sagemaker.parallel.plans.tensor_plan` makes it; empty if nothing is shared.
         groups: Of the job.
         is_absent: Whether a parameter belongs to stages of other processes only.
 
-    Raises:
-        ParallelConfigError: If there is no plan for the model, or heads or hidden units do not divide.
-
     """
 
-    def __init__(self, root: nn.Module, groups: ParallelGroups, is_absent: Callable[[Tensor], bool]) -> None:
+    def __init__(
+        self, root: nn.Module, plan: Mapping[str, str], groups: ParallelGroups, is_absent: Callable[[Tensor], bool]
+    ) -> None:
         self._groups = groups
         self._place, self._degree = groups.at.tensor, groups.degrees.tensor
         self._dims: dict[int, int] = {}
         self._mesh: DeviceMesh | None = None
         self._forwards = ReplacedForwards()
-        self._undo_heads: Callable[[], None] = lambda: None
-        if self._degree == 1:
-            return
-        plan = tensor_plan(root, self._degree)
         own = {path: style for path, style in plan.items() if not is_absent(root.get_submodule(path).weight)}  # type: ignore[arg-type]
         copied = _CopiedOnce(groups.groups["TP"])
         for path, style in own.items():
