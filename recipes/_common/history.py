@@ -25,6 +25,7 @@ class HistoryLogger(CSVLogger):
         super().__init__(folder, "history", "")
         self._path = folder / "history" / "metrics.csv"
         self._before = self._read()
+        self._last: list[dict[str, Any]] = []
 
     @property
     def experiment(self) -> Any:
@@ -33,12 +34,33 @@ class HistoryLogger(CSVLogger):
             warnings.filterwarnings("ignore", "Experiment logs directory")
             return super().experiment
 
-    def keep_before(self, step: int) -> None:
-        """Rows of earlier starts up to a step, from which training goes on."""
-        kept = [row for row in self._before if int(row["step"]) < step]
+    def keep_until(self, step: int) -> None:
+        """Rows of earlier starts up to a step, after which training goes on.
+
+        What was measured after that very step, as a validation, may be measured again: then the new row takes its place.
+        """
+        kept = [row for row in self._before if int(row["step"]) <= step]
         self._before = []
         if kept:
-            self.experiment.metrics = [*kept, *self.experiment.metrics]
+            self._last = [row for row in kept if int(row["step"]) == step]
+            self.experiment.metrics = [row for row in kept if int(row["step"]) < step]
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        """Add a row."""
+        if self._last:
+            names = {*metrics, "step"}
+            is_again = int(self._last[0]["step"]) == step
+            self._release([row for row in self._last if not (is_again and row.keys() <= names)])
+        super().log_metrics(metrics, step)
+
+    def finalize(self, status: str) -> None:
+        """Write what is not written."""
+        self._release(self._last)
+        super().finalize(status)
+
+    def _release(self, rows: list[dict[str, Any]]) -> None:
+        self.experiment.metrics += rows
+        self._last = []
 
     def _read(self) -> list[dict[str, Any]]:
         if not self._path.is_file():
@@ -59,4 +81,4 @@ class ContinueHistory(Callback):
         if trainer.is_global_zero:
             for logger in trainer.loggers:
                 if isinstance(logger, HistoryLogger):
-                    logger.keep_before(trainer.global_step)
+                    logger.keep_until(trainer.global_step)

@@ -238,6 +238,8 @@ class SpotInterruption(Callback):
                 )
         else:
             rank_zero_info(f"Interrupted before there was anything to save: exit code {self._exit_code}.")
+        if trainer.training:
+            trainer._logger_connector.update_train_step_metrics()  # of this step; the Trainer logs after its callbacks
         raise Interrupted(self._exit_code)
 
     def _seconds_left(self) -> float:
