@@ -59,7 +59,8 @@ class HistoryLogger(CSVLogger):
         super().finalize(status)
 
     def _release(self, rows: list[dict[str, Any]]) -> None:
-        self.experiment.metrics += rows
+        if rows:  # on rank zero only: the others' experiment is a dummy
+            self.experiment.metrics += rows
         self._last = []
 
     def _read(self) -> list[dict[str, Any]]:

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
-_NUMBER = r"([-+]?(?:[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|nan|inf))"
+from lightning_sagemaker.metric_lines import format_line, metric_definitions
+
+__all__ = ["MetricLogger", "format_line", "metric_definitions"]
 
 
 class MetricLogger(Logger):
@@ -47,30 +48,3 @@ class MetricLogger(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Print ``metrics`` as one line."""
         print(format_line(metrics, step), file=self._stream or sys.stdout, flush=True)
-
-
-def format_line(metrics: Mapping[str, float], step: int | None) -> str:
-    """``name=value`` pairs, the step and the epoch first; characters that would break a pair become ``_``."""
-    rest = dict(metrics)
-    epoch = rest.pop("epoch", None)
-    head: dict[str, float | None] = {"step": step, "epoch": None if epoch is None else int(epoch)}
-    pairs = {name: value for name, value in head.items() if value is not None} | rest
-    return " ".join(f"{_plain_name(name)}={_plain_value(value)}" for name, value in pairs.items())
-
-
-def metric_definitions(names: Iterable[str]) -> list[dict[str, str]]:
-    """SageMaker's ``metric_definitions`` for the lines of :class:`MetricLogger`.
-
-    Args:
-        names: The metrics to collect, at most 40 (a limit of SageMaker).
-
-    """
-    return [{"Name": name, "Regex": rf"(?:^|\s){re.escape(_plain_name(name))}={_NUMBER}"} for name in names]
-
-
-def _plain_name(name: str) -> str:
-    return re.sub(r"[^\w./-]", "_", name)
-
-
-def _plain_value(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{float(value):.6g}"

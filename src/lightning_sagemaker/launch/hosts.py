@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import socket
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -94,3 +97,29 @@ def gpu_variables(visible: list[str], index: int, per_host: int) -> dict[str, st
     if not visible:
         return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(visible[index * per_host : (index + 1) * per_host])}
+
+
+def visible_gpus() -> list[str]:
+    """This machine's GPUs by the names that CUDA_VISIBLE_DEVICES uses; counted as the containers do, by nvidia-smi."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [name for name in chosen.split(",") if name]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    listed = subprocess.run(
+        ["nvidia-smi", "--list-gpus"], check=False, capture_output=True, text=True, timeout=60
+    ).stdout
+    return [str(index) for index, _ in enumerate(line for line in listed.splitlines() if line.startswith("GPU "))]
+
+
+def gpus_per_host(visible: int, hosts: int, processes: int) -> int:
+    """An equal share for each host, or none where a process would have to do without."""
+    share = visible // hosts
+    return share if share >= processes else 0
+
+
+def free_port() -> int:
+    """A port of the loopback that nothing uses."""
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

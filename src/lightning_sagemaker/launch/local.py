@@ -7,9 +7,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,11 +19,14 @@ from typing import Any, TextIO
 from lightning_sagemaker.launch import checks, modeltrainer, toolkit
 from lightning_sagemaker.launch.contract import MASTER_PORT, Cluster, Folders, write_atomically
 from lightning_sagemaker.launch.hosts import (
+    free_port,
     gpu_variables,
+    gpus_per_host,
     host_environment,
     own_environment,
     prepare_folders,
     rank_environment,
+    visible_gpus,
 )
 from lightning_sagemaker.launch.launchers import Program, host_shim, plan_launch
 from lightning_sagemaker.launch.network import Network
@@ -118,7 +118,7 @@ def run_local_cluster(
     module = CONTRACTS[contract]
     program = Program.parse(command, code or Path.cwd())
     program, values = with_hyperparameters(program, dict(hyperparameters or {}), module)
-    visible = _visible_gpus()
+    visible = visible_gpus()
     cluster = Cluster(
         job_name=name,
         hosts=tuple(f"algo-{number}" for number in range(1, hosts + 1)),
@@ -128,13 +128,13 @@ def run_local_cluster(
         instance_type=instance_type,
         network_interface="eth0" if network or os.path.exists("/sys/class/net/eth0") else "lo",
         main_address="algo-1" if network else "127.0.0.1",
-        main_port=MASTER_PORT if network else _free_port(),
+        main_port=MASTER_PORT if network else free_port(),
         entry_point=program.entry_point,
         arguments=program.arguments,
         code=Path.cwd(),
         hyperparameters=values,
         channels=tuple(sources),
-        gpus_per_host=_gpus_per_host(len(visible), hosts, 1 if distribution == "none" else processes_per_host),
+        gpus_per_host=gpus_per_host(len(visible), hosts, 1 if distribution == "none" else processes_per_host),
         region=os.environ.get("AWS_REGION", _REGION),
         environment=dict(environment or {}),
     )
@@ -262,31 +262,6 @@ def _decode(text: str) -> Any:
 
 def _not_json(name: str) -> None:
     raise ValueError(name)
-
-
-def _visible_gpus() -> list[str]:
-    """This machine's GPUs by the names that CUDA_VISIBLE_DEVICES uses; counted as the containers do, by nvidia-smi."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        return [name for name in chosen.split(",") if name]
-    if shutil.which("nvidia-smi") is None:
-        return []
-    listed = subprocess.run(
-        ["nvidia-smi", "--list-gpus"], check=False, capture_output=True, text=True, timeout=60
-    ).stdout
-    return [str(index) for index, _ in enumerate(line for line in listed.splitlines() if line.startswith("GPU "))]
-
-
-def _gpus_per_host(visible: int, hosts: int, processes: int) -> int:
-    """An equal share for each host, or none where a process would have to do without."""
-    share = visible // hosts
-    return share if share >= processes else 0
-
-
-def _free_port() -> int:
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _say(output: TextIO, line: str) -> None:

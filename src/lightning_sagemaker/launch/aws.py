@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place where boto3 is imported, and where its errors become sentences."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from lightning_sagemaker.launch.errors import LaunchError
+
+_INSTALL = "pip install 'lightning-sagemaker[launch]'"
+
+_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
+_DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
+_INVALID = ("InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch", "InvalidAccessKeyId")
+
+
+def make_session(region: str | None = None) -> Any:
+    """A boto3 session.
+
+    Raises:
+        LaunchError: If boto3 is not installed or no region is configured.
+
+    """
+    try:
+        import boto3
+    except ImportError:
+        raise LaunchError(f"boto3 is not installed. HINT: {_INSTALL}.") from None
+    with sentences("AWS"):
+        session = boto3.Session(region_name=region)
+    if session.region_name is None:
+        raise LaunchError("No AWS region is configured. HINT: give region, or set AWS_DEFAULT_REGION.")
+    return session
+
+
+def make_client(service: str, region: str | None = None) -> Any:
+    """A boto3 client of ``service``.
+
+    Raises:
+        LaunchError: If boto3 is not installed or no region is configured.
+
+    """
+    return make_session(region).client(service)
+
+
+@contextlib.contextmanager
+def sentences(what: str) -> Iterator[None]:
+    """Turn the errors of AWS's libraries into a :class:`LaunchError` that says what to do.
+
+    Args:
+        what: Was being done, such as ``creating the job``.
+
+    """
+    try:
+        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+    except ImportError:
+        yield
+        return
+    try:
+        yield
+    except (NoCredentialsError, PartialCredentialsError) as error:
+        raise LaunchError(
+            f"There are no AWS credentials ({error}). HINT: run `aws configure` or `aws sso login`, or use --dry-run."
+        ) from error
+    except ClientError as error:
+        raise LaunchError(_sentence(what, error.response.get("Error", {}))) from error
+    except BotoCoreError as error:
+        raise LaunchError(f"{what} failed: {error}. HINT: check the region and the network.") from error
+
+
+def _sentence(what: str, error: dict[str, str]) -> str:
+    code, message = error.get("Code", ""), error.get("Message", "")
+    if code in _EXPIRED:
+        return "The AWS credentials have expired. HINT: run `aws sso login`, or get new ones."
+    if code in _INVALID:
+        return f"AWS does not know these credentials ({code}). HINT: check the profile and the account."
+    if code in _DENIED:
+        return f"{what} is not allowed: {message} HINT: add the action to the policy of who launches."
+    hint = "see the message"
+    if code == "ResourceLimitExceeded":
+        hint = "ask for a higher quota of this instance type, or take fewer or others"
+    return f"{what} failed: {code}: {message} HINT: {hint}."

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first process of a training container: starts the training processes of this host and looks after them.
+
+It is sent with a job and run by the SageMaker SDK's ``sm_train.sh``, in whatever image the job uses: so it is one file, with
+the standard library only, and speaks Python 3.6. It
+
+- installs the job's requirements without letting them replace the image's torch,
+- says in ``SM_FRAMEWORK_PARAMS`` what the job asked for, which SDK 3 leaves out,
+- starts torchrun, or hands over to the training toolkit in the image where AWS's own libraries need mpirun,
+- passes SIGTERM on to every training process, which neither the toolkit nor SDK 3's drivers do,
+- leaves the exception in ``output/failure``, where SageMaker looks for it.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GRACE = 115.0
+"""Seconds from SIGTERM to SIGKILL. SageMaker itself kills after 120."""
+
+NAMES_TIMEOUT = 900.0
+"""Seconds in which the names of all hosts must resolve; the training toolkit waits as long."""
+
+SHOWN = 1024
+"""Characters of the failure file that SageMaker shows."""
+
+_IS_RANK = "LIGHTNING_SAGEMAKER_DRIVER_RANK"
+_SIMULATED = bool(os.environ.get("LIGHTNING_SAGEMAKER_SIMULATED"))
+_BASE = os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
+_SECRET = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|CREDENTIAL|PRIVATE)", re.IGNORECASE)
+_TOOLKIT = "from sagemaker_training.cli.train import main; main()"
+_RDMA = re.compile(r"ml\.(p4|p5|p6|trn)")
+_EXCEPTION = re.compile(r"(\[rank\d+\]:)?\s?[A-Za-z_][\w.]*(Error|Exception|Interrupt)\b")
+_RANK_VARIABLES = (b"RANK=", b"OMPI_COMM_WORLD_RANK=")
+
+
+def say(text: str) -> None:
+    """Print a line that is told from the program's."""
+    print("lightning-sagemaker: " + text, flush=True)
+
+
+def main() -> int:
+    """Run the job on this host; the exit code is the program's, and 143 after SIGTERM."""
+    config = json.loads(os.environ.get("SM_DISTRIBUTED_CONFIG") or "{}")
+    entry = os.environ.get("SM_ENTRY_SCRIPT", "")
+    if os.environ.get(_IS_RANK):
+        command = program(entry)
+        os.execvp(command[0], command)
+    install_requirements()
+    os.environ.update(variables_of(config))
+    wait_for_names(hosts())
+    command, why = launch_command(config, entry)
+    say(why)
+    return Supervisor(command).run()
+
+
+def program(entry: str) -> "list[str]":
+    """The user's script with the hyperparameters as its arguments."""
+    if not os.path.isfile(entry):
+        raise SystemExit(f"lightning-sagemaker: error: the entry script {entry!r} is not in {os.getcwd()}")
+    start = ["/bin/sh"] if entry.endswith(".sh") else [sys.executable, "-u"]
+    return [*start, entry, *arguments(json.loads(os.environ.get("SM_HPS") or "{}"))]
+
+
+def arguments(hyperparameters: "dict[str, object]") -> "list[str]":
+    """Command line for hyperparameters as the training toolkit writes it; lists and dictionaries as JSON."""
+    found = []
+    for name, value in sorted(hyperparameters.items()):
+        found.append("-" + name if len(name) == 1 else "--" + name)
+        if isinstance(value, (dict, list)):
+            found.append(json.dumps(value))
+        else:
+            found.append("" if value is None else str(value))
+    return found
+
+
+def hosts() -> "list[str]":
+    """Names of all hosts, in the order of their ranks."""
+    return json.loads(os.environ.get("SM_HOSTS") or "[]") or ["localhost"]
+
+
+def wait_for_names(names: "list[str]") -> None:
+    """Wait until every host's name has an address."""
+    if _SIMULATED or len(names) == 1:
+        return
+    deadline = time.time() + NAMES_TIMEOUT
+    for name in names:
+        while True:
+            try:
+                socket.getaddrinfo(name, None)
+                break
+            except OSError as error:
+                if time.time() > deadline:
+                    message = f"the host {name} has no address after {NAMES_TIMEOUT:.0f} s: {error}"
+                    write_failure(message, [])
+                    raise SystemExit("lightning-sagemaker: error: " + message) from None
+            time.sleep(1.0)
+
+
+def variables_of(config: "dict[str, Any]") -> "dict[str, str]":
+    """What the containers of SDK 2's estimators set and those of SDK 3 do not; the user's own values stay."""
+    instance = os.environ.get("SM_CURRENT_INSTANCE_TYPE", "")
+    flags = dict(config.get("flags") or {})
+    if flags:
+        flags["sagemaker_instance_type"] = instance
+    found = {
+        "SM_FRAMEWORK_PARAMS": json.dumps(flags, sort_keys=True, separators=(",", ":")),
+        "SAGEMAKER_JOB_NAME": os.environ.get("TRAINING_JOB_NAME", ""),  # transformers knows a job by it
+        "SAGEMAKER_REGION": os.environ.get("AWS_REGION", ""),
+        "NCCL_SOCKET_IFNAME": os.environ.get("SM_NETWORK_INTERFACE_NAME", "eth0"),
+    }
+    if flags:
+        found["NCCL_PROTO"] = "simple"
+    devices = os.listdir("/sys/class/infiniband") if os.path.isdir("/sys/class/infiniband") else []
+    if any(name.startswith(("efa", "rdmap")) for name in devices):
+        found["FI_PROVIDER"] = "efa"
+        if _RDMA.match(instance):
+            found.update({"FI_EFA_USE_DEVICE_RDMA": "1", "RDMAV_FORK_SAFE": "1"})
+    if config.get("smp"):
+        found["SM_HP_MP_PARAMETERS"] = json.dumps(config["smp"])
+    return {name: value for name, value in found.items() if name not in os.environ}
+
+
+def launch_command(config: "dict[str, Any]", entry: str) -> "tuple[list[str], str]":
+    """The command that starts this host's part of the job, and a sentence that says why."""
+    kind = config.get("distribution", "none")
+    if kind == "none" and not config.get("process_count_per_node"):
+        return program(entry), "one process, as in a job without a distribution"
+    reason = toolkit_reason(config, kind)
+    if reason is not None:
+        return toolkit_command(config, entry), reason
+    count = int(config.get("process_count_per_node") or os.environ.get("SM_NUM_GPUS") or 0) or 1
+    names = hosts()
+    command = [*torchrun(), f"--nnodes={len(names)}", f"--nproc_per_node={count}"]
+    if len(names) > 1:
+        command += [
+            "--master_addr=" + os.environ.get("LIGHTNING_SAGEMAKER_MAIN_ADDRESS", os.environ["SM_MASTER_ADDR"]),
+            "--master_port=" + os.environ.get("LIGHTNING_SAGEMAKER_MAIN_PORT", os.environ["SM_MASTER_PORT"]),
+            "--node_rank=" + os.environ["SM_CURRENT_HOST_RANK"],
+        ]
+    os.environ[_IS_RANK] = "1"
+    # torchrun would take some of the script's arguments for its own: each rank reads them for itself.
+    command.append(os.path.abspath(__file__))
+    return command, f"torchrun for {kind} on {len(names)} host(s), {count} process(es) on each"
+
+
+def torchrun() -> "list[str]":
+    """Torchrun of the image's torch; in the oldest images it has another name."""
+    spec = importlib.util.find_spec("torch")
+    folder = os.path.dirname(spec.origin or "") if spec else ""
+    if os.path.isfile(os.path.join(folder, "distributed", "run.py")):
+        return [sys.executable, "-m", "torch.distributed.run"]
+    return [sys.executable, "-m", "torch.distributed.launch", "--use_env"]
+
+
+def toolkit_reason(config: "dict[str, Any]", kind: str) -> "str | None":
+    """Why the training toolkit in the image starts the processes; None if torchrun does."""
+    if _SIMULATED or kind not in ("smddp", "mpi", "smp") or (kind == "smp" and config.get("torchrun")):
+        return None
+    if importlib.util.find_spec("sagemaker_training") is None:
+        if kind == "mpi":
+            say("the image has no SageMaker training toolkit, which starts mpirun: torchrun is used instead")
+        return None
+    if kind == "mpi":
+        return "mpirun, started by the image's training toolkit"
+    if importlib.util.find_spec("smdistributed") is None:
+        return None
+    return "mpirun with AWS's smdistributed, started by the image's training toolkit"
+
+
+def toolkit_command(config: "dict[str, Any]", entry: str) -> "list[str]":
+    """The program ``train``, in a tree that says what SDK 2's estimators would have said."""
+    base = os.path.join(tempfile.mkdtemp(prefix="lightning-sagemaker-"), "ml")
+    os.makedirs(os.path.join(base, "input", "config"))
+    for name in ("model", "output", "checkpoints", "input/data"):
+        os.makedirs(os.path.join(_BASE, name), exist_ok=True)
+        os.symlink(os.path.join(_BASE, name), os.path.join(base, name))
+    for name in ("resourceconfig.json", "inputdataconfig.json"):
+        shutil.copy(os.path.join(_BASE, "input", "config", name), os.path.join(base, "input", "config", name))
+    values = dict(json.loads(os.environ.get("SM_HPS") or "{}"))
+    values.update(json.loads(os.environ["SM_FRAMEWORK_PARAMS"]))
+    values.update({"sagemaker_program": entry, "sagemaker_submit_directory": os.getcwd()})
+    with open(os.path.join(base, "input", "config", "hyperparameters.json"), "w") as file:
+        json.dump({name: json.dumps(value) for name, value in values.items()}, file)
+    os.environ["SAGEMAKER_BASE_DIR"] = base
+    os.environ.setdefault("SAGEMAKER_TRAINING_MODULE", "sagemaker_pytorch_container.training:main")
+    train = shutil.which("train")
+    return [train] if train else [sys.executable, "-c", _TOOLKIT]
+
+
+def install_requirements() -> None:
+    """Install what the job lists, against the torch that the image has."""
+    wheels = sorted(name for name in os.listdir(".") if name.endswith(".whl"))
+    if _SIMULATED and wheels:
+        site = os.path.join(_BASE, "site")
+        for name in wheels:
+            with zipfile.ZipFile(name) as archive:
+                archive.extractall(site)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (site, os.environ.get("PYTHONPATH"))))
+    if not os.path.isfile("requirements.txt"):
+        return
+    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "-r", "requirements.txt"]
+    torch = torch_version()
+    if torch is not None:
+        constraints = tempfile.NamedTemporaryFile("w", suffix=".txt", delete=False)  # noqa: SIM115
+        constraints.write(f"torch=={torch}\n")
+        constraints.close()
+        command += ["-c", constraints.name]
+    if _SIMULATED:
+        command += ["--dry-run", "--no-index", "--quiet"]
+        say("a rehearsal installs nothing: it checks that requirements.txt is met here")
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)  # noqa: UP021
+    if done.returncode or not _SIMULATED:
+        print(done.stdout, flush=True)
+    if done.returncode:
+        lines = [line for line in done.stdout.splitlines() if "ERROR" in line] or done.stdout.splitlines()[-3:]
+        write_failure("requirements.txt cannot be installed: " + " ".join(lines), [])
+        raise SystemExit(done.returncode)
+
+
+def torch_version() -> "str | None":
+    """The version of torch in this image; None if it has none."""
+    try:
+        from importlib import metadata
+
+        return metadata.version("torch")
+    except ImportError:  # Python 3.6 and 3.7, and PackageNotFoundError is one
+        return None
+
+
+class Supervisor:
+    """Runs a command: its output passes through, signals go on to the training processes, a failure is written down."""
+
+    def __init__(self, command: "list[str]") -> None:
+        self._tail = deque(maxlen=400)  # type: deque[str]
+        self._asked = 0.0
+        self._child = None  # type: subprocess.Popen[bytes] | None
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, self._pass_on)
+        self._child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def run(self) -> int:
+        """Wait for the command; the exit code is its own, and 143 if it ended because of SIGTERM."""
+        child = self._child
+        assert child is not None
+        pump = threading.Thread(target=self._pump, args=(child,), daemon=True)
+        pump.start()
+        if self._asked:  # before there was a child
+            self._send(signal.SIGTERM)
+        while child.poll() is None:
+            time.sleep(0.05)
+            if self._asked and time.time() - self._asked > GRACE:
+                say(f"the training processes have not ended {GRACE:.0f} s after they were asked to: they are killed")
+                self._send(signal.SIGKILL)
+                child.kill()
+        pump.join(10.0)
+        code = int(child.returncode)
+        code = 128 - code if code < 0 else code
+        say(f"exit code {code}; the largest process had {largest_process()} MiB")
+        if self._asked:
+            return 128 + signal.SIGTERM if code else 0
+        if code:
+            write_failure(None, list(self._tail))
+        return code
+
+    def _pump(self, child: "subprocess.Popen[bytes]") -> None:
+        for line in child.stdout or ():
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+            self._tail.append(line.decode(errors="replace").rstrip("\n"))
+
+    def _pass_on(self, number: int, _frame: object) -> None:
+        if number == signal.SIGTERM and not self._asked:
+            self._asked = time.time()
+            say(f"SIGTERM: passed on to the training processes, which have {GRACE:.0f} s")
+        self._send(number)
+
+    def _send(self, number: int) -> None:
+        launcher = [] if self._child is None else [self._child.pid]
+        for pid in training_processes(os.getpid()) or launcher:
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+
+
+def training_processes(top: int) -> "list[int]":
+    """Ids of the ranks below process ``top``: not their launcher, whose grace period is short, nor their own children."""
+    parents = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError), open(f"/proc/{name}/stat") as file:
+                parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
+    ranks = {pid for pid in parents if is_rank(pid)}
+
+    def ancestors(pid: int) -> "Iterator[int]":
+        while pid in parents and pid != top:
+            pid = parents[pid]
+            yield pid
+
+    below = [pid for pid in ranks if pid != top and top in ancestors(pid)]
+    return [pid for pid in below if not ranks.intersection(ancestors(pid)) - {top}]
+
+
+def is_rank(pid: int) -> bool:
+    """Whether a process was started as a rank."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return any(entry.startswith(_RANK_VARIABLES) for entry in file.read().split(b"\0"))
+    except OSError:
+        return False
+
+
+def largest_process() -> int:
+    """MiB of memory that the largest process of this host held."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+
+
+def write_failure(message: "str | None", lines: "list[str]") -> None:
+    """Leave why the job failed, the exception first, unless the program has written better words itself."""
+    path = os.path.join(_BASE, "output", "failure")
+    if os.path.exists(path) and os.path.getsize(path):
+        return
+    starts = [i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    own = [i for i in starts if "torch/distributed" not in "".join(lines[i : i + 8])]  # not the launcher's about it
+    shown = lines[(own or starts)[0] :] if starts else lines[-20:]
+    if message is None:
+        exceptions = [line for line in shown if _EXCEPTION.match(line)]
+        message = exceptions[0] if exceptions else (shown[-1] if shown else "the program failed and wrote nothing")
+    text = "\n".join([message[:SHOWN], *shown]) + "\n"
+    for name, value in os.environ.items():
+        if _SECRET.search(name) and len(value) >= 6:
+            text = text.replace(value, "***")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = f"{path}.{os.getpid()}"
+    with open(temporary, "w") as file:
+        file.write(text)
+    os.rename(temporary, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

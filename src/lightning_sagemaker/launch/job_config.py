@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training job as it is described: a dataclass, and the same as YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker.launch.distribution import DistributionRequest, parse_distribution
+from lightning_sagemaker.launch.errors import LaunchError, nearest
+from lightning_sagemaker.launch.inputs import Input, parse_inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobConfig:
+    """A training job. The words are those of SDK 2's estimators.
+
+    Attributes:
+        recipe: Name of a recipe (``lightning-sagemaker ls``), or
+        entry_point: a script, ``.py`` or ``.sh``, below ``source_dir``.
+        source_dir: Folder that is sent; the script's own when None. With ``git_config``, a folder of the repository.
+        git_config: ``repo``, and ``branch`` or ``commit``: the source is taken from there.
+        dependencies: Further files and folders that are put beside the source.
+        instance_type: Of each host.
+        instance_count: Hosts.
+        role: ARN of the execution role. None in a dry run.
+        region: None for the one that AWS is configured with.
+        hyperparameters: Texts, numbers and booleans that reach the program as ``--name value``.
+        distribution: See :func:`~lightning_sagemaker.launch.distribution.parse_distribution`.
+        inputs: See :func:`~lightning_sagemaker.launch.inputs.parse_inputs`.
+        use_spot_instances: Managed spot training.
+        max_run: Seconds after which the job is stopped.
+        max_wait: Seconds for waiting and running together, of spot jobs; ``max_run`` and an hour when None.
+        checkpoint_s3_uri: Where ``checkpoint_local_path`` is kept during the job and restored from. Spot jobs have one
+            below ``output_path`` when None.
+        checkpoint_local_path: In the container.
+        output_path: ``s3://bucket/prefix`` of artefacts; SageMaker's default bucket when None.
+        output_kms_key: Encrypts them.
+        volume_size: GiB of each host's disk.
+        metric_definitions: ``Name`` and ``Regex`` of metrics in the log; those of the recipe's lines when None.
+        environment: Variables of every process.
+        image_uri: Of an image of your own.
+        pytorch_version: Chooses AWS's image.
+        transformers_version: Chooses Hugging Face's image.
+        py_version: Such as ``py312``; the image's own when None.
+        subnets: Of the job's VPC, with
+        security_group_ids: its security groups.
+        enable_network_isolation: No network in the container; nothing can be installed then.
+        encrypt_inter_container_traffic: Between hosts.
+        tags: Of the job.
+        keep_alive_period_in_seconds: Keeps the hosts for a next job (warm pool).
+        base_job_name: The job's name begins with it.
+        max_retry_attempts: After errors of the service itself.
+        tensorboard_output_path: ``s3://`` place to which TensorBoard's files are copied during the job.
+        include_plugin: Whether this package is sent along; None: if the image can run it.
+
+    """
+
+    recipe: str | None = None
+    entry_point: str | None = None
+    source_dir: str | None = None
+    git_config: Mapping[str, str] | None = None
+    dependencies: tuple[str, ...] = ()
+    instance_type: str = "ml.m5.xlarge"
+    instance_count: int = 1
+    role: str | None = None
+    region: str | None = None
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    distribution: Any = None
+    inputs: Any = None
+    use_spot_instances: bool = False
+    max_run: int = 86_400
+    max_wait: int | None = None
+    checkpoint_s3_uri: str | None = None
+    checkpoint_local_path: str = "/opt/ml/checkpoints"
+    output_path: str | None = None
+    output_kms_key: str | None = None
+    volume_size: int = 30
+    metric_definitions: tuple[Mapping[str, str], ...] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    image_uri: str | None = None
+    pytorch_version: str | None = None
+    transformers_version: str | None = None
+    py_version: str | None = None
+    subnets: tuple[str, ...] = ()
+    security_group_ids: tuple[str, ...] = ()
+    enable_network_isolation: bool = False
+    encrypt_inter_container_traffic: bool = False
+    tags: Mapping[str, str] = field(default_factory=dict)
+    keep_alive_period_in_seconds: int | None = None
+    base_job_name: str | None = None
+    max_retry_attempts: int | None = None
+    tensorboard_output_path: str | None = None
+    include_plugin: bool | None = None
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> JobConfig:
+        """A job from plain values, such as those of a YAML file.
+
+        Raises:
+            LaunchError: If a name is unknown or a value is of the wrong kind.
+
+        """
+        kinds = {one.name: str(one.type) for one in fields(cls)}
+        checked = {}
+        for name, value in values.items():
+            if name not in kinds:
+                raise LaunchError(f"The job has the key {name!r}. HINT: did you mean {nearest(str(name), kinds)!r}?")
+            checked[name] = _checked(name, kinds[name], value)
+        return cls(**checked)
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> JobConfig:
+        """Read a job from a file.
+
+        Raises:
+            LaunchError: If there is no such file, or it does not hold a job.
+
+        """
+        import yaml
+
+        try:
+            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+            raise LaunchError(f"{path} cannot be read: {error}. HINT: give a YAML file of a job.") from error
+        if not isinstance(values, dict):
+            raise LaunchError(
+                f"{path} does not hold keys and values. HINT: write `instance_type: ml.g5.xlarge`, for one."
+            )
+        return cls.from_mapping(values)
+
+    def to_yaml(self) -> str:
+        """The job as YAML, without what is at its default.
+
+        Raises:
+            LaunchError: If a value is an object that YAML has no words for.
+
+        """
+        import yaml
+
+        default = JobConfig()
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        changed = {name: _plain(value) for name, value in values.items() if value != getattr(default, name)}
+        try:
+            return str(yaml.safe_dump(changed, sort_keys=False))
+        except yaml.YAMLError as error:
+            raise LaunchError(f"The job cannot be written as YAML: {error}. HINT: use plain values.") from error
+
+    def changed(self, **values: Any) -> JobConfig:
+        """The same job with other values."""
+        return replace(self, **values)
+
+    @property
+    def channels(self) -> dict[str, Input]:
+        """The inputs, read."""
+        return parse_inputs(self.inputs)
+
+    @property
+    def distributed(self) -> DistributionRequest:
+        """The distribution, read."""
+        return parse_distribution(self.distribution)
+
+
+def _checked(name: str, kind: str, value: Any) -> Any:
+    """``value`` if it is of the field's kind; YAML's lists become tuples."""
+    if kind == "Any" or (value is None and "None" in kind):
+        return value
+    wanted: type | tuple[type, ...]
+    if kind.startswith("tuple"):
+        if isinstance(value, str):
+            value = (value,)
+        wanted, words = (list, tuple), "a list"
+    elif kind.startswith("Mapping"):
+        if name == "tags" and isinstance(value, (list, tuple)):  # the API's own form
+            value = {str(tag.get("Key")): str(tag.get("Value")) for tag in value if isinstance(tag, Mapping)}
+        wanted, words = Mapping, "keys and values"
+    else:
+        wanted, words = {"str": (str, "text"), "int": (int, "a whole number"), "bool": (bool, "true or false")}[
+            kind.split(" ")[0]
+        ]
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise LaunchError(f"{name}={value!r} was set. HINT: it is {words}.")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "__dataclass_fields__"):
+        return {
+            one.name: _plain(getattr(value, one.name)) for one in fields(value) if getattr(value, one.name) is not None
+        }
+    return value

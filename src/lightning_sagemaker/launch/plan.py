@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides everything about a job, and says it in a few lines before anything is paid for."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker.job import Distribution, SageMakerJob
+from lightning_sagemaker.launch import rules
+from lightning_sagemaker.launch.bundle import make_bundle
+from lightning_sagemaker.launch.errors import LaunchError
+from lightning_sagemaker.launch.images import SMDDP_PYTORCH, Image, find_image
+from lightning_sagemaker.launch.inputs import FileSystemInput
+from lightning_sagemaker.launch.instances import find_instance
+from lightning_sagemaker.launch.job_config import JobConfig
+from lightning_sagemaker.launch.pricing import estimate, load_prices
+from lightning_sagemaker.launch.request import SPOT_PATIENCE, JobPlan, base_name
+from lightning_sagemaker.metric_lines import metric_definitions, names_of
+from lightning_sagemaker.selection import Selection, select_strategy
+
+_DISTRIBUTIONS = {
+    "smddp": Distribution.SMDDP,
+    "ddp": Distribution.DDP,
+    "torch_distributed": Distribution.TORCH_DISTRIBUTED,
+    "mpi": Distribution.MPI,
+    "smp": Distribution.MODEL_PARALLEL,
+    "none": Distribution.NONE,
+}
+
+_BATCH_NAMES = ("per_device_train_batch_size", "train_batch_size", "train-batch-size", "batch_size", "batch-size")
+"""Hyperparameters that usually say how many samples a process takes."""
+
+_FALLBACK_REGION = "us-east-1"
+
+
+def make_plan(config: JobConfig, suffix: str | None = None) -> JobPlan:
+    """Decide everything about a job; nothing leaves this machine.
+
+    Args:
+        config: The job as described.
+        suffix: Tells apart the names of jobs that are made in the same second; random when None.
+
+    Raises:
+        LaunchError: If something in it is wrong.
+
+    """
+    region = config.region or own_region()
+    image = _image(config, region)
+    rules.check(config, image)
+    include = image.takes_plugin if config.include_plugin is None else config.include_plugin
+    bundle = make_bundle(config, include)
+    if config.enable_network_isolation and bundle.has_requirements:
+        raise LaunchError(
+            "The container has no network, but requirements.txt must be installed in it. HINT: use an image_uri"
+            " with everything in it, and include_plugin=False."
+        )
+    request = config.distributed
+    parallel = {"mp_parameters": dict(request.parameters)} if request.parameters else {}
+    names = metric_definitions(names_of(config.recipe))
+    spot = config.use_spot_instances
+    uri = config.checkpoint_s3_uri
+    return JobPlan(
+        config=config,
+        region=region,
+        image=image,
+        bundle=bundle,
+        base_name=f"{base_name(config)}-{suffix or secrets.token_hex(2)}",
+        hyperparameters={**config.hyperparameters, **parallel},
+        environment=dict(config.environment),
+        channels=config.channels,
+        metric_definitions=tuple(names if config.metric_definitions is None else config.metric_definitions),
+        max_wait=config.max_wait or (config.max_run + SPOT_PATIENCE if spot else None),
+        checkpoint_uri=None if uri is None else f"{uri.rstrip('/')}/",
+    )
+
+
+def own_region() -> str:
+    """The region that AWS is configured with here; us-east-1 where none is."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        if os.environ.get(name):
+            return os.environ[name]
+    try:
+        import boto3
+    except ImportError:
+        return _FALLBACK_REGION
+    return boto3.Session().region_name or _FALLBACK_REGION
+
+
+def _image(config: JobConfig, region: str) -> Image:
+    if config.image_uri is not None:
+        return Image(config.image_uri)
+    version = config.pytorch_version
+    if version is None and config.transformers_version is None and config.distributed.kind == "smddp":
+        version = SMDDP_PYTORCH
+    return find_image(region, config.instance_type, version, config.transformers_version, config.py_version)
+
+
+def announced_strategy(plan: JobPlan, simulated: bool = False) -> Selection:
+    """What ``strategy="sagemaker"`` will choose in the job, and why.
+
+    Args:
+        plan: The job.
+        simulated: Whether it runs in a simulated cluster.
+
+    """
+    config, request = plan.config, plan.config.distributed
+    instance = find_instance(config.instance_type)
+    gpus = 0 if instance is None or simulated else instance.gpus
+    per_host = request.processes_per_host or (1 if request.kind == "none" else max(1, gpus))
+    launched = request.kind != "none" or request.processes_per_host is not None
+    job = SageMakerJob(
+        in_container=True,
+        simulated=simulated,
+        hosts=tuple(f"algo-{index}" for index in range(1, config.instance_count + 1)),
+        num_nodes=config.instance_count,
+        num_gpus=gpus,
+        instance_type=config.instance_type,
+        distribution=_DISTRIBUTIONS[request.kind],
+        model_parallel_parameters=dict(request.parameters),
+        world_size=per_host * config.instance_count if launched else None,
+        smddp_version=plan.image.smddp,
+    )
+    return select_strategy(job)
+
+
+def describe(plan: JobPlan) -> list[tuple[str, str]]:
+    """What will happen, as pairs of a word and a sentence.
+
+    Args:
+        plan: With or without its bucket filled in.
+
+    """
+    config, instance = plan.config, find_instance(plan.config.instance_type)
+    chosen = announced_strategy(plan)
+    gpus = (
+        "not in this package's table" if instance is None else _gpus(instance.gpus, instance.gpu, instance.gpu_memory)
+    )
+    lines = [
+        ("job", f"{plan.base_name}-<time> in {plan.region}"),
+        ("program", config.recipe or str(config.entry_point)),
+        ("hosts", f"{config.instance_count} x {config.instance_type}: {gpus}"),
+        ("image", plan.image.uri),
+        ("strategy", f"{chosen.name} ({chosen.backend}). {chosen.reason}"),
+        ("global batch", _global_batch(plan)),
+        ("source", _source(plan)),
+        ("inputs", "; ".join(_inputs(plan)) or "none"),
+        ("output", config.output_path or "the account's default bucket"),
+        ("checkpoints", plan.checkpoint_uri or ("below the output" if config.use_spot_instances else "not kept in S3")),
+        ("spot", f"yes, waiting at most {_hours(plan.max_wait or 0)} in all" if config.use_spot_instances else "no"),
+        ("cost", _cost(plan)),
+    ]
+    lines += [("remark", remark) for remark in _remarks(plan)]
+    return lines
+
+
+def world_size(plan: JobPlan) -> int:
+    """Number of training processes of the job."""
+    request, instance = plan.config.distributed, find_instance(plan.config.instance_type)
+    gpus = 0 if instance is None else instance.gpus
+    return plan.config.instance_count * (request.processes_per_host or max(1, gpus))
+
+
+def _gpus(count: int, name: str, memory: int) -> str:
+    return f"{count} {name} with {memory} GiB each" if count else "no GPU"
+
+
+def _global_batch(plan: JobPlan) -> str:
+    from lightning_sagemaker.parallel.degrees import ParallelDegrees
+
+    settings = _settings(plan)
+    if settings.get("global_batch_size"):
+        return f"{settings['global_batch_size']} (global_batch_size)"
+    replicas = world_size(plan)
+    if plan.config.distributed.kind == "smp":
+        degrees, _ = ParallelDegrees.from_parameters(plan.config.distributed.parameters)
+        replicas = degrees.replicas(replicas)
+    for name in ("per_process_batch_size", *_BATCH_NAMES):
+        value = settings.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return f"{value * replicas}: {value} ({name}) x {replicas} processes with data of their own"
+    return f"what the program takes, x {replicas} processes with data of their own"
+
+
+def _settings(plan: JobPlan) -> Mapping[str, Any]:
+    """The hyperparameters, over those of a recipe's configuration."""
+    given = {name.rpartition(".")[2]: value for name, value in plan.hyperparameters.items()}
+    if plan.config.recipe is None:
+        return given
+    import yaml
+
+    from lightning_sagemaker.recipe_files import recipe_folder
+
+    path = recipe_folder(plan.config.recipe) / Path(str(given.get("config", "config.yaml"))).with_suffix(".yaml").name
+    data = (yaml.safe_load(path.read_text()) or {}).get("data", {}) if path.is_file() else {}
+    if "per_device_train_batch_size" in given or "per_process_batch_size" in given:
+        data = {**data, "global_batch_size": None}
+    return {**data, **given}
+
+
+def _source(plan: JobPlan) -> str:
+    bundle = plan.bundle
+    text = f"{len(bundle.files)} files, {len(bundle.content) / 2**20:.1f} MiB packed, sha256 {bundle.digest[:16]}"
+    left_out = ", ".join(bundle.left_out[:5]) + (", ..." if len(bundle.left_out) > 5 else "")
+    return f"{text}; not sent: {left_out}" if left_out else text
+
+
+def _inputs(plan: JobPlan) -> list[str]:
+    lines = []
+    for name, source in plan.channels.items():
+        if isinstance(source, FileSystemInput):
+            place = f"{source.file_system_type} {source.file_system_id}{source.directory_path}"
+            lines.append(f"{name}: {place} ({source.file_system_access_mode})")
+        else:
+            mode = "is uploaded" if source.is_local else source.input_mode or "File"
+            lines.append(f"{name}: {source.s3_data} ({mode})")
+    return lines
+
+
+def _cost(plan: JobPlan) -> str:
+    config = plan.config
+    prices = load_prices(plan.region)
+    found = estimate(
+        prices, config.instance_type, config.instance_count, config.max_run, plan.region, config.use_spot_instances
+    )
+    if found is None:
+        return (
+            f"not known: {config.instance_type} is not in the table of {prices.date}; --refresh-prices reads a new one"
+        )
+    return f"${found.per_hour:,.2f} an hour; at most ${found.at_most:,.2f} ({_hours(config.max_run)}); {found.note}"
+
+
+def _hours(seconds: int) -> str:
+    return f"{seconds / 3600:.3g} h"
+
+
+def _remarks(plan: JobPlan) -> list[str]:
+    config, remarks = plan.config, []
+    if find_instance(config.instance_type) is None:
+        remarks.append(f"{config.instance_type} is not in this package's table: GPUs and price are not checked")
+    if not plan.image.takes_plugin:
+        remarks.append(
+            f"the image (PyTorch {plan.image.pytorch}) is older than this package, which is not sent along: the program runs"
+            " with what the image has"
+        )
+    if plan.image.pytorch is None and config.distributed.kind == "smddp":
+        remarks.append("whether your image has SMDDP is not known here; without it, nccl reduces the gradients")
+    if any(
+        not isinstance(source, FileSystemInput) and source.input_mode == "Pipe" for source in plan.channels.values()
+    ):
+        remarks.append("a Pipe channel is a named pipe for each epoch: the program must read it as one")
+    if not config.use_spot_instances and config.checkpoint_s3_uri is None:
+        remarks.append("without checkpoint_s3_uri a job that fails leaves no checkpoint behind")
+    return remarks

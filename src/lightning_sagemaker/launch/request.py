@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a job's description to what will be sent: the resolved plan and the CreateTrainingJob request, both pure.
+
+The request is the one that the SageMaker SDK makes of the same job, to the letter; it is made here as well so that it can be
+shown without the SDK, credentials or network.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lightning_sagemaker.launch.bundle import Bundle
+from lightning_sagemaker.launch.images import Image
+from lightning_sagemaker.launch.inputs import FileSystemInput, Input, TrainingInput
+from lightning_sagemaker.launch.job_config import JobConfig
+
+DRIVER = "lightning_driver.py"
+
+_DRIVERS = "/opt/ml/input/data/sm_drivers"
+
+START_COMMAND = f"exec $SM_PYTHON_CMD {_DRIVERS}/distributed_drivers/{DRIVER}"
+"""``exec``: the driver becomes the container's first process, to which SageMaker sends SIGTERM."""
+
+_CONTAINER_ARGUMENTS = ["-c", f"chmod +x {_DRIVERS}/sm_train.sh && {_DRIVERS}/sm_train.sh"]
+
+SPOT_PATIENCE = 3600
+"""Seconds that a spot job may wait for its instances, beyond ``max_run``, where ``max_wait`` is not set."""
+
+ACCOUNT = "111122223333"
+"""Stands for the account in a dry run without credentials, as in AWS's documentation."""
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """A job with everything decided.
+
+    Attributes:
+        config: As described.
+        region: Where it runs.
+        image: What it runs in.
+        bundle: Its source.
+        base_name: The job's name without the time.
+        hyperparameters: With those that the distribution adds.
+        environment: With those that this package adds.
+        channels: The inputs.
+        metric_definitions: The metrics to collect.
+        max_wait: Of spot jobs.
+        output_path: Where artefacts go; None for SageMaker's default bucket.
+        checkpoint_uri: Ends with a slash: a bare prefix also matches its neighbours.
+
+    """
+
+    config: JobConfig
+    region: str
+    image: Image
+    bundle: Bundle
+    base_name: str
+    hyperparameters: Mapping[str, Any]
+    environment: Mapping[str, str]
+    channels: Mapping[str, Input]
+    metric_definitions: tuple[Mapping[str, str], ...]
+    max_wait: int | None
+    checkpoint_uri: str | None
+
+    def with_bucket(self, bucket: str) -> JobPlan:
+        """The same plan with the places that are in the default bucket filled in."""
+        config, base = self.config, f"s3://{bucket}/{self.base_name}"
+        uri = self.checkpoint_uri
+        if config.output_path is None:
+            config = config.changed(output_path=base)
+        if config.use_spot_instances and uri is None:
+            uri = f"{str(config.output_path).rstrip('/')}/checkpoints/"
+        return replace(self, config=config, checkpoint_uri=uri)
+
+
+def default_bucket(region: str, account: str = ACCOUNT) -> str:
+    """The bucket that the SageMaker SDK uses by default."""
+    return f"sagemaker-{region}-{account}"
+
+
+def base_name(config: JobConfig) -> str:
+    """The beginning of the job's name: the user's, else from what is run."""
+    if config.base_job_name is not None:
+        return config.base_job_name
+    name = config.recipe or (config.entry_point or "job").rpartition("/")[2].rpartition(".")[0]
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:40] or "job"
+
+
+def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
+    """The CreateTrainingJob request.
+
+    Args:
+        plan: The job.
+        job_name: Unique in the account.
+        bucket: Where source and local inputs are uploaded.
+
+    """
+    plan = plan.with_bucket(bucket)
+    config = plan.config
+    uploads = f"s3://{bucket}/{plan.base_name}/{job_name}/input"
+    channels = [_channel(name, source, uploads) for name, source in plan.channels.items()]
+    channels.append(_s3_channel("code", TrainingInput(f"{uploads}/code/{plan.bundle.name}")))
+    channels.append(_s3_channel("sm_drivers", TrainingInput(f"{uploads}/sm_drivers")))
+    request: dict[str, Any] = {
+        "TrainingJobName": job_name,
+        "HyperParameters": {name: serialise(value) for name, value in plan.hyperparameters.items()},
+        "AlgorithmSpecification": {
+            "TrainingImage": plan.image.uri,
+            "TrainingInputMode": "File",
+            "ContainerEntrypoint": ["/bin/bash"],
+            "ContainerArguments": _CONTAINER_ARGUMENTS,
+            "MetricDefinitions": [dict(one) for one in plan.metric_definitions],
+        },
+        "RoleArn": config.role,
+        "InputDataConfig": channels,
+        "OutputDataConfig": {
+            "S3OutputPath": config.output_path,
+            "CompressionType": "GZIP",
+            "KmsKeyId": config.output_kms_key,
+        },
+        "ResourceConfig": {
+            "InstanceType": config.instance_type,
+            "InstanceCount": config.instance_count,
+            "VolumeSizeInGB": config.volume_size,
+            "KeepAlivePeriodInSeconds": config.keep_alive_period_in_seconds,
+        },
+        "VpcConfig": (
+            {"SecurityGroupIds": list(config.security_group_ids), "Subnets": list(config.subnets)}
+            if config.subnets
+            else None
+        ),
+        "StoppingCondition": {"MaxRuntimeInSeconds": config.max_run, "MaxWaitTimeInSeconds": plan.max_wait},
+        "Tags": [{"Key": name, "Value": value} for name, value in config.tags.items()],
+        "EnableNetworkIsolation": config.enable_network_isolation or None,
+        "EnableInterContainerTrafficEncryption": config.encrypt_inter_container_traffic or None,
+        "EnableManagedSpotTraining": config.use_spot_instances or None,
+        "CheckpointConfig": (
+            {"S3Uri": plan.checkpoint_uri, "LocalPath": config.checkpoint_local_path} if plan.checkpoint_uri else None
+        ),
+        "TensorBoardOutputConfig": (
+            {"LocalPath": TENSORBOARD_FOLDER, "S3OutputPath": config.tensorboard_output_path}
+            if config.tensorboard_output_path
+            else None
+        ),
+        "Environment": dict(plan.environment),
+        "RetryStrategy": (
+            {"MaximumRetryAttempts": config.max_retry_attempts} if config.max_retry_attempts is not None else None
+        ),
+    }
+    return _without_nothing(request)
+
+
+TENSORBOARD_FOLDER = "/opt/ml/output/tensorboard"
+"""Copied to S3 during the job where TensorBoard output is configured."""
+
+
+def serialise(value: Any) -> str:
+    """A hyperparameter as the SDK writes it: texts as they are, everything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _channel(name: str, source: Input, uploads: str) -> dict[str, Any]:
+    if isinstance(source, FileSystemInput):
+        where = {
+            "FileSystemId": source.file_system_id,
+            "FileSystemAccessMode": source.file_system_access_mode,
+            "FileSystemType": source.file_system_type,
+            "DirectoryPath": source.directory_path,
+        }
+        return {"ChannelName": name, "DataSource": {"FileSystemDataSource": where}, "InputMode": "File"}
+    if source.is_local:
+        source = replace(source, s3_data=f"{uploads}/{name}")
+    return _s3_channel(name, source)
+
+
+def _s3_channel(name: str, source: TrainingInput) -> dict[str, Any]:
+    where = {
+        "S3DataType": source.s3_data_type,
+        "S3Uri": source.s3_data,
+        "S3DataDistributionType": source.distribution,
+    }
+    channel = {
+        "ChannelName": name,
+        "DataSource": {"S3DataSource": where},
+        "ContentType": source.content_type,
+        "CompressionType": source.compression,
+        "InputMode": source.input_mode or "File",
+    }
+    return _without_nothing(channel)
+
+
+def _without_nothing(value: dict[str, Any]) -> dict[str, Any]:
+    """Without keys whose value is None or empty, at every level."""
+    cleaned = {name: _without_nothing(item) if isinstance(item, dict) else item for name, item in value.items()}
+    return {name: item for name, item in cleaned.items() if item is not None and item not in ({}, [])}

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SageMaker, SMDDP and model parallelism ask of a job, checked before anything is uploaded.
+
+Limits are those of the CreateTrainingJob API (botocore 1.44.5); the others have their source beside them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lightning_sagemaker.launch.contract import MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE
+from lightning_sagemaker.launch.errors import LaunchError
+from lightning_sagemaker.launch.images import SMDDP_PYTORCH, SMDDP_VERSIONS, Image
+from lightning_sagemaker.launch.inputs import FileSystemInput
+from lightning_sagemaker.launch.instances import find_instance
+from lightning_sagemaker.launch.job_config import JobConfig
+from lightning_sagemaker.launch.request import serialise
+from lightning_sagemaker.metric_lines import MAX_DEFINITIONS
+from lightning_sagemaker.selection import SMDDP_INSTANCE_TYPES
+
+MAX_RUN = 28 * 86_400
+MAX_KEEP_ALIVE = 21_600
+MAX_VOLUME = 16_384
+MAX_TAGS = 50
+MAX_ENVIRONMENT = 100
+MAX_TEXT = 512
+"""Characters of a variable's name and of its value."""
+MAX_REGEX = 500
+
+MAX_BASE_NAME = 43
+"""A job's name has at most 63 characters, and the SDK appends the time."""
+
+_BASE_NAME = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9])*")
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
+_REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d")
+
+
+def check(config: JobConfig, image: Image) -> None:
+    """Check everything that can be known without AWS.
+
+    Raises:
+        LaunchError: At the first thing that is wrong.
+
+    """
+    for rule in _RULES:
+        rule(config)
+    _check_smddp(config, image)
+
+
+def check_role(config: JobConfig) -> None:
+    """Check that there is a role: only a dry run does without."""
+    if config.role is None:
+        raise LaunchError(
+            "role is not set, with whose rights the job runs. HINT: give its ARN; `lightning-sagemaker template role`"
+            " prints a template that makes one."
+        )
+
+
+def _range(name: str, value: int | None, low: int, high: int, what: str) -> None:
+    if value is not None and not low <= value <= high:
+        raise LaunchError(f"{name}={value} was set. HINT: it is {what} from {low} to {high}.")
+
+
+def _check_hosts(config: JobConfig) -> None:
+    find_instance(config.instance_type)
+    _range("instance_count", config.instance_count, 1, 1000, "a number of hosts")
+    _range("volume_size", config.volume_size, 1, MAX_VOLUME, "GiB")
+    if config.region is not None and not _REGION.fullmatch(config.region):
+        raise LaunchError(f"region={config.region!r} was set. HINT: it looks like us-east-1.")
+    if config.role is not None and not _ROLE.fullmatch(config.role):
+        raise LaunchError(f"role={config.role!r} was set. HINT: give the ARN, arn:aws:iam::111122223333:role/NAME.")
+    if config.base_job_name is not None and (
+        len(config.base_job_name) > MAX_BASE_NAME or not _BASE_NAME.fullmatch(config.base_job_name)
+    ):
+        raise LaunchError(
+            f"base_job_name={config.base_job_name!r} was set. HINT: at most {MAX_BASE_NAME} letters, digits and dashes."
+        )
+
+
+def _check_time(config: JobConfig) -> None:
+    _range("max_run", config.max_run, 1, MAX_RUN, "seconds")
+    _range("keep_alive_period_in_seconds", config.keep_alive_period_in_seconds, 0, MAX_KEEP_ALIVE, "seconds")
+    _range("max_retry_attempts", config.max_retry_attempts, 1, 30, "a number")
+    if config.max_wait is not None and not config.use_spot_instances:
+        raise LaunchError(
+            f"max_wait={config.max_wait} was set for a job on demand. HINT: it is of use_spot_instances=True; max_run limits"
+            " every job."
+        )
+    if config.max_wait is not None and config.max_wait < config.max_run:
+        raise LaunchError(
+            f"max_wait={config.max_wait} is less than max_run={config.max_run}, which it includes. HINT: set max_wait to at"
+            f" least {config.max_run}."
+        )
+    if config.use_spot_instances and config.keep_alive_period_in_seconds:
+        raise LaunchError("Warm pools have no spot instances. HINT: leave keep_alive_period_in_seconds out.")
+
+
+def _check_places(config: JobConfig) -> None:
+    for name in ("output_path", "checkpoint_s3_uri", "tensorboard_output_path"):
+        value = getattr(config, name)
+        if value is not None and not _S3.fullmatch(value):
+            raise LaunchError(f"{name}={value!r} was set. HINT: write s3://bucket/prefix/.")
+    if not config.checkpoint_local_path.startswith("/"):
+        raise LaunchError(f"checkpoint_local_path={config.checkpoint_local_path!r} was set. HINT: it is absolute.")
+    if bool(config.subnets) != bool(config.security_group_ids):
+        raise LaunchError("subnets and security_group_ids go together. HINT: set both, or neither.")
+    shared = [name for name, source in config.channels.items() if isinstance(source, FileSystemInput)]
+    if shared and not config.subnets:
+        raise LaunchError(
+            f"Channel {shared[0]!r} is a file system, which is reached inside a VPC only. HINT: set subnets and"
+            " security_group_ids."
+        )
+
+
+def _check_hyperparameters(config: JobConfig) -> None:
+    values = config.hyperparameters
+    if len(values) > MAX_HYPERPARAMETERS:
+        raise LaunchError(
+            f"{len(values)} hyperparameters were given, SageMaker takes {MAX_HYPERPARAMETERS}. HINT: pass a file."
+        )
+    for name, value in values.items():
+        is_parallel = name == "mp_parameters" and isinstance(value, Mapping)
+        if not isinstance(name, str) or not (
+            value is None or isinstance(value, (str, int, float, bool)) or is_parallel
+        ):
+            raise LaunchError(
+                f"Hyperparameter {name!r} is {type(value).__name__}. HINT: texts, numbers and booleans reach a program; pass"
+                " more in a file of the source."
+            )
+        text = serialise(value)
+        if len(name) > MAX_NAME or len(text) > MAX_VALUE:
+            raise LaunchError(
+                f"Hyperparameter {name[:MAX_NAME]!r} has {len(text)} characters, SageMaker takes {MAX_VALUE} (and"
+                f" {MAX_NAME} in a name). HINT: pass a file."
+            )
+        if "'" in text or "'" in name:
+            raise LaunchError(
+                f"Hyperparameter {name!r} holds a single quote, on which SDK 3's container stops before it runs the script."
+                " HINT: pass such text in a file."
+            )
+
+
+def _check_environment(config: JobConfig) -> None:
+    if len(config.environment) > MAX_ENVIRONMENT:
+        raise LaunchError(
+            f"environment has {len(config.environment)} variables. HINT: at most {MAX_ENVIRONMENT} are taken."
+        )
+    for name, value in config.environment.items():
+        if not _VARIABLE.fullmatch(str(name)) or not isinstance(value, str) or len(value) > MAX_TEXT:
+            raise LaunchError(
+                f"environment has {name!r}. HINT: a name of letters, digits and underscores, and a text of at most"
+                f" {MAX_TEXT} characters."
+            )
+    if len(config.tags) > MAX_TAGS:
+        raise LaunchError(f"{len(config.tags)} tags were set. HINT: at most {MAX_TAGS} are taken.")
+
+
+def _check_metrics(config: JobConfig) -> None:
+    definitions = config.metric_definitions or ()
+    if len(definitions) > MAX_DEFINITIONS:
+        raise LaunchError(
+            f"{len(definitions)} metric_definitions were given. HINT: at most {MAX_DEFINITIONS} are taken."
+        )
+    for one in definitions:
+        try:
+            regex = one["Regex"]
+            is_good = bool(one["Name"]) and len(regex) <= MAX_REGEX and re.compile(regex).groups >= 1
+        except (KeyError, TypeError, re.error):
+            is_good = False
+        if not is_good:
+            raise LaunchError(
+                f"metric_definitions has {one!r}. HINT: write Name, and a Regex of at most {MAX_REGEX} characters with a"
+                " group around the number."
+            )
+
+
+def _check_distribution(config: JobConfig) -> None:
+    request, instance = config.distributed, find_instance(config.instance_type)
+    if instance is None or request.kind == "none":
+        return
+    count = request.processes_per_host
+    if instance.gpus and count is not None and count > instance.gpus:
+        raise LaunchError(
+            f"{count} processes per host were asked for, {instance.name} has {instance.gpus} GPUs. HINT: leave the number"
+            " out, or take a larger instance."
+        )
+    if request.kind == "smp":
+        _check_degrees(request.parameters, config.instance_count * (count or instance.gpus or 1), config)
+
+
+def _check_degrees(parameters: Mapping[str, Any], world_size: int, config: JobConfig) -> None:
+    from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+
+    try:
+        degrees, _ = ParallelDegrees.from_parameters(parameters)
+        degrees.replicas(world_size)
+        degrees.shards(world_size)
+    except ParallelConfigError as error:
+        raise LaunchError(
+            f"{error} ({config.instance_count} x {config.instance_type}: {world_size} processes)"
+        ) from error
+
+
+def _check_smddp(config: JobConfig, image: Image) -> None:
+    if config.distributed.kind != "smddp":
+        return
+    if config.instance_type not in SMDDP_INSTANCE_TYPES:
+        raise LaunchError(
+            f"SMDDP does not run on {config.instance_type}. HINT: take one of {', '.join(SMDDP_INSTANCE_TYPES)} (developer"
+            ' guide, November 2026), or distribution="ddp".'
+        )
+    if config.instance_count < 2:
+        raise LaunchError(
+            'SMDDP gains nothing on one host. HINT: set instance_count to 2 or more, or distribution="ddp".'
+        )
+    if image.pytorch is not None and image.smddp is None:
+        raise LaunchError(
+            f"The image of PyTorch {image.pytorch} has no SMDDP. HINT: set pytorch_version to one of"
+            f" {', '.join(SMDDP_VERSIONS)} (release notes, November 2026; the newest is {SMDDP_PYTORCH}), or"
+            ' distribution="ddp".'
+        )
+
+
+_RULES: tuple[Callable[[JobConfig], None], ...] = (
+    _check_hosts,
+    _check_time,
+    _check_hyperparameters,
+    _check_environment,
+    _check_metrics,
+    _check_places,
+    _check_distribution,
+)

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SageMaker SDK 3 side: distributed configurations with our driver, and a ``ModelTrainer`` for a job.
+
+Importing this module imports the SDK.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from sagemaker.core.helper.session_helper import Session
+from sagemaker.core.shapes import (
+    Channel,
+    DataSource,
+    FileSystemDataSource,
+    MetricDefinition,
+    RetryStrategy,
+    S3DataSource,
+)
+from sagemaker.train import ModelTrainer
+from sagemaker.train.configs import (
+    CheckpointConfig,
+    Compute,
+    InputData,
+    Networking,
+    OutputDataConfig,
+    SourceCode,
+    StoppingCondition,
+    Tag,
+    TensorBoardOutputConfig,
+)
+from sagemaker.train.distributed import DistributedConfig
+
+from lightning_sagemaker.launch.distribution import DistributionRequest
+from lightning_sagemaker.launch.inputs import FileSystemInput, Input
+from lightning_sagemaker.launch.request import DRIVER, START_COMMAND, JobPlan
+
+DRIVERS = Path(__file__).with_name("drivers")
+
+
+class LightningDistributed(DistributedConfig):  # type: ignore[misc]  # the SDK has no types
+    """Any distribution, started by this package's driver in place of the SDK's.
+
+    Attributes:
+        request: What is asked for.
+
+    """
+
+    request: DistributionRequest = DistributionRequest()
+
+    @property
+    def driver_dir(self) -> str:
+        """The folder that the SDK sends along."""
+        return str(DRIVERS)
+
+    @property
+    def driver_script(self) -> str:
+        """The file in it that the container runs."""
+        return DRIVER
+
+    def to_distribution(self) -> DistributionRequest:
+        """What is asked for, without the SDK."""
+        return self.request
+
+    def model_dump(self, **kwargs: Any) -> dict[str, Any]:
+        """What the SDK writes into ``distributed.json``."""
+        return self.to_distribution().to_json()
+
+
+class SMDDP(LightningDistributed):
+    """AWS's SMDDP, for ``ModelTrainer(distributed=SMDDP())``: SDK 3 has no configuration for it.
+
+    The program is started by mpirun and ``smddprun`` where the image has AWS's library, else by torchrun.
+
+    Attributes:
+        process_count_per_node: One on each GPU when None.
+        custom_mpi_options: Further options of mpirun.
+
+    """
+
+    process_count_per_node: int | None = None
+    custom_mpi_options: str = ""
+
+    def to_distribution(self) -> DistributionRequest:
+        """What is asked for, without the SDK."""
+        return DistributionRequest("smddp", self.process_count_per_node, self.custom_mpi_options)
+
+
+class ModelParallel(LightningDistributed):
+    """Model parallelism by ``mp_parameters``, of either generation.
+
+    Attributes:
+        parameters: Such as ``{"partitions": 2, "microbatches": 4, "ddp": True}`` or ``{"tensor_parallel_degree": 8}``.
+        process_count_per_node: One on each GPU when None.
+        custom_mpi_options: Further options of mpirun.
+        mpi: Whether AWS's library of version 1, which needs mpirun, may start the program where the image has it.
+
+    """
+
+    parameters: dict[str, Any]
+    process_count_per_node: int | None = None
+    custom_mpi_options: str = ""
+    mpi: bool = False
+
+    def to_distribution(self) -> DistributionRequest:
+        """What is asked for, without the SDK."""
+        return DistributionRequest(
+            "smp", self.process_count_per_node, self.custom_mpi_options, self.parameters, uses_torchrun=not self.mpi
+        )
+
+
+def make_trainer(plan: JobPlan, archive: Path, session: Any = None) -> ModelTrainer:
+    """A ``ModelTrainer`` that sends what ``plan`` says.
+
+    Args:
+        plan: The job.
+        archive: The source bundle on this disk.
+        session: The SDK's session; made for the job's region when None.
+
+    """
+    config = plan.config
+    if session is None:
+        from lightning_sagemaker.launch.aws import make_session
+
+        session = Session(boto_session=make_session(config.region))
+    logging.getLogger("sagemaker").setLevel(
+        logging.ERROR
+    )  # it tells of each default, and warns of command beside entry_script
+    trainer = ModelTrainer(
+        sagemaker_session=session,
+        role=config.role,
+        base_job_name=plan.base_name,
+        training_image=plan.image.uri,
+        source_code=SourceCode(source_dir=str(archive), entry_script=plan.bundle.entry_script, command=START_COMMAND),
+        distributed=LightningDistributed(request=config.distributed),
+        compute=Compute(
+            instance_type=config.instance_type,
+            instance_count=config.instance_count,
+            volume_size_in_gb=config.volume_size,
+            keep_alive_period_in_seconds=config.keep_alive_period_in_seconds,
+            enable_managed_spot_training=config.use_spot_instances or None,
+        ),
+        networking=_networking(plan),
+        stopping_condition=StoppingCondition(
+            max_runtime_in_seconds=config.max_run, max_wait_time_in_seconds=plan.max_wait
+        ),
+        output_data_config=OutputDataConfig(
+            s3_output_path=config.output_path, kms_key_id=config.output_kms_key, compression_type="GZIP"
+        ),
+        environment=plan.environment,
+        hyperparameters=dict(plan.hyperparameters),
+        tags=[Tag(key=name, value=value) for name, value in config.tags.items()] or None,
+    )
+    if plan.metric_definitions:
+        trainer.with_metric_definitions(
+            [MetricDefinition(name=one["Name"], regex=one["Regex"]) for one in plan.metric_definitions]
+        )
+    if plan.checkpoint_uri is not None:
+        trainer.with_checkpoint_config(
+            CheckpointConfig(s3_uri=plan.checkpoint_uri, local_path=config.checkpoint_local_path)
+        )
+    if config.tensorboard_output_path is not None:
+        trainer.with_tensorboard_output_config(TensorBoardOutputConfig(s3_output_path=config.tensorboard_output_path))
+    if config.max_retry_attempts is not None:
+        trainer.with_retry_strategy(RetryStrategy(maximum_retry_attempts=config.max_retry_attempts))
+    return trainer
+
+
+def make_channels(plan: JobPlan) -> list[Any]:
+    """The job's inputs as the SDK takes them; local folders are uploaded by it."""
+    return [_channel(name, source) for name, source in plan.channels.items()]
+
+
+def _channel(name: str, source: Input) -> Any:
+    if isinstance(source, FileSystemInput):
+        where = FileSystemDataSource(
+            file_system_id=source.file_system_id,
+            file_system_type=source.file_system_type,
+            directory_path=source.directory_path,
+            file_system_access_mode=source.file_system_access_mode,
+        )
+        return Channel(channel_name=name, data_source=DataSource(file_system_data_source=where), input_mode="File")
+    if source.is_local:
+        return InputData(channel_name=name, data_source=source.s3_data)
+    where = S3DataSource(
+        s3_data_type=source.s3_data_type,
+        s3_uri=source.s3_data,
+        s3_data_distribution_type=source.distribution,
+    )
+    known = {"content_type": source.content_type, "compression_type": source.compression}
+    optional = {field: value for field, value in known.items() if value is not None}
+    return Channel(
+        channel_name=name,
+        data_source=DataSource(s3_data_source=where),
+        input_mode=source.input_mode or "File",
+        **optional,
+    )
+
+
+def _networking(plan: JobPlan) -> Networking | None:
+    config = plan.config
+    if not (config.subnets or config.enable_network_isolation or config.encrypt_inter_container_traffic):
+        return None
+    return Networking(
+        subnets=list(config.subnets) or None,
+        security_group_ids=list(config.security_group_ids) or None,
+        enable_network_isolation=config.enable_network_isolation or None,
+        enable_inter_container_traffic_encryption=config.encrypt_inter_container_traffic or None,
+    )

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The line that a logged step is printed as, and the regular expressions that read it. Imports nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+_NUMBER = r"([-+]?(?:[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|nan|inf))"
+
+MAX_DEFINITIONS = 40
+"""Of a job, by CreateTrainingJob."""
+
+TRAINING_METRICS = (
+    "epoch", "loss", "accuracy", "learning_rate", "samples_per_second", "tokens_per_second", "scaling_efficiency",
+)  # fmt: skip
+"""What every recipe prints while it trains."""
+
+RECIPE_METRICS = {
+    "albert-mlm": ("val_loss", "val_accuracy", "val_perplexity"),
+    "bert-qa": ("val_loss", "val_exact", "val_f1", "val_best_exact", "val_best_f1"),
+    "sequence-classification": (
+        "val_loss", "val_accuracy", "val_f1", "val_f1_macro", "val_matthews_correlation", "val_pearson", "val_spearman",
+    ),
+}  # fmt: skip
+"""What a recipe prints after a validation, beside that."""
+
+
+def format_line(metrics: Mapping[str, float], step: int | None) -> str:
+    """``name=value`` pairs, the step and the epoch first; characters that would break a pair become ``_``."""
+    rest = dict(metrics)
+    epoch = rest.pop("epoch", None)
+    head: dict[str, float | None] = {"step": step, "epoch": None if epoch is None else int(epoch)}
+    pairs = {name: value for name, value in head.items() if value is not None} | rest
+    return " ".join(f"{_plain_name(name)}={_plain_value(value)}" for name, value in pairs.items())
+
+
+def metric_definitions(names: Iterable[str]) -> list[dict[str, str]]:
+    """SageMaker's ``metric_definitions`` for lines of :func:`format_line`.
+
+    Args:
+        names: The metrics to collect, at most 40 (a limit of SageMaker).
+
+    """
+    return [{"Name": name, "Regex": rf"(?:^|\s){re.escape(_plain_name(name))}={_NUMBER}"} for name in names]
+
+
+def names_of(recipe: str | None) -> tuple[str, ...]:
+    """The metrics that a recipe prints; those of a script that logs as recipes do, for None."""
+    own = RECIPE_METRICS[recipe] if recipe is not None else ("train_loss", "val_loss", "val_accuracy")
+    return (*TRAINING_METRICS, *own)
+
+
+def _plain_name(name: str) -> str:
+    return re.sub(r"[^\w./-]", "_", name)
+
+
+def _plain_value(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{float(value):.6g}"

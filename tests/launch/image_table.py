@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes ``launch/data/images.json`` from the tables of the SageMaker SDK: ``python -m tests.launch.image_table``."""
+
+import json
+from datetime import date
+from importlib import metadata, resources
+from pathlib import Path
+
+from tests.conftest import ROOT
+
+OLDEST = (1, 6)
+"""The first PyTorch for which SMDDP was made."""
+
+ISOLATED = ("-iso", "eusc-")
+"""Partitions that the SDK itself has no addresses for."""
+
+TABLE = ROOT / "src" / "lightning_sagemaker" / "launch" / "data" / "images.json"
+
+
+def main() -> None:
+    folder = Path(str(resources.files("sagemaker.core") / "image_uri_config"))
+    accounts: dict[str, str] = {}
+    regions: list[list[str]] = []
+
+    def group(registries: dict[str, str]) -> int:
+        open_to_all = {
+            name: account for name, account in registries.items() if not any(part in name for part in ISOLATED)
+        }
+        accounts.update(open_to_all)
+        names = sorted(open_to_all)
+        if names not in regions:
+            regions.append(names)
+        return regions.index(names)
+
+    pytorch = json.loads((folder / "pytorch.json").read_text())["training"]["versions"]
+    hugging_face = json.loads((folder / "huggingface.json").read_text())["training"]["versions"]
+    table = {
+        "date": date.today().isoformat(),
+        "source": f"image_uri_config of sagemaker-core {metadata.version('sagemaker-core')}",
+        "pytorch": {
+            version: {"py": entry["py_versions"], "regions": group(entry["registries"])}
+            for version, entry in pytorch.items()
+            if tuple(map(int, version.split(".")[:2])) >= OLDEST
+        },
+        "huggingface": {
+            version: {
+                base.removeprefix("pytorch"): {
+                    "py": entry["py_versions"],
+                    "suffix": entry.get("container_version", {}).get("gpu", ""),
+                    "regions": group(entry["registries"]),
+                }
+                for base, entry in bases.items()
+                if base.startswith("pytorch")
+            }
+            for version, bases in hugging_face.items()
+        },
+    }
+    table |= {"regions": regions, "accounts": dict(sorted(accounts.items()))}
+    TABLE.write_text(json.dumps(table, indent=None, separators=(", ", ": ")).replace("}, ", "},\n ") + "\n")
+
+
+if __name__ == "__main__":
+    main()
