@@ -108,7 +108,7 @@ class RunArtifacts(Callback):
         result = self._throughput.result(trainer.world_size)
         if result is not None:
             rates = {"samples_per_second": result.samples_per_second, "tokens_per_second": result.tokens_per_second}
-            facts |= rates | {"timed_steps": result.steps}
+            facts |= rates | {"timed_steps": result.steps, "step_seconds": self._throughput.step_seconds}
         efficiency = self._throughput.efficiency(trainer.world_size)
         return facts if efficiency is None else facts | {"scaling_efficiency": efficiency}
 

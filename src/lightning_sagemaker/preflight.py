@@ -77,7 +77,8 @@ def _shared_memory(job: SageMakerJob, place: Path) -> Iterator[str]:
 
 
 def _rendezvous(job: SageMakerJob) -> Iterator[str]:
-    for host in (*job.hosts, job.main_address):
+    names = () if job.simulated else job.hosts  # simulated hosts have names of their own only in networks of their own
+    for host in (*names, job.main_address):
         try:
             socket.getaddrinfo(host, None)
         except OSError:

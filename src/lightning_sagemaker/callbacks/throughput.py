@@ -153,6 +153,11 @@ class Throughput(Callback):
         rates = (total.samples / total.seconds, total.tokens / total.seconds)
         return ThroughputRecord(*rates, num_processes, total.steps, self._workload)
 
+    @property
+    def step_seconds(self) -> float | None:
+        """Mean time of an optimizer step so far; ``None`` before the second."""
+        return self._total.seconds / self._total.steps if self._total.steps else None
+
     def efficiency(self, num_processes: int) -> float | None:
         """Scaling efficiency of the run so far; ``None`` without a baseline of the same workload."""
         result = self.result(num_processes)

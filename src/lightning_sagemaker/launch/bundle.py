@@ -107,7 +107,7 @@ def make_bundle(config: JobConfig, include_plugin: bool) -> Bundle:
                 f" {largest}. HINT: pass data as an input channel."
             )
         contents = {name: path.read_bytes() for name, path in taken.items()}
-    _check_requirements(contents.get(REQUIREMENTS, b"").decode(errors="replace"))
+    check_requirements(contents.get(REQUIREMENTS, b"").decode(errors="replace"))
     if include_plugin:
         wheel, content = make_wheel()
         extra_name = "[recipes]" if config.recipe else ""
@@ -201,7 +201,13 @@ def _walk(folder: Path, left_out: list[str], top: Path) -> Iterator[Path]:
             left_out.append(path.relative_to(top).as_posix())
 
 
-def _check_requirements(text: str) -> None:
+def check_requirements(text: str) -> None:
+    """Check that a ``requirements.txt`` leaves the image's torch alone.
+
+    Raises:
+        LaunchError: If it names torch, torchvision or torchaudio.
+
+    """
     for line in text.splitlines():
         if _IMAGE_OWN.match(line):
             raise LaunchError(

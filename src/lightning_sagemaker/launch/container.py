@@ -171,7 +171,9 @@ class _Run:
             "network_interface_name": self._network.interface if self._network else "lo",
         }
 
-    def _fill(self, channel: Mapping[str, Any], target: Path, index: int, fetch: Fetch, local: Mapping[str, Path]) -> None:
+    def _fill(
+        self, channel: Mapping[str, Any], target: Path, index: int, fetch: Fetch, local: Mapping[str, Path]
+    ) -> None:
         name, source = channel["ChannelName"], channel["DataSource"]
         if name in local:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,7 @@ from sagemaker.train.configs import (
 )
 from sagemaker.train.distributed import DistributedConfig
 
+from lightning_sagemaker.launch.aws import make_session as make_boto_session
 from lightning_sagemaker.launch.distribution import DistributionRequest
 from lightning_sagemaker.launch.inputs import FileSystemInput, Input
 from lightning_sagemaker.launch.request import DRIVER, START_COMMAND, JobPlan
@@ -111,20 +112,29 @@ class ModelParallel(LightningDistributed):
         )
 
 
-def make_trainer(plan: JobPlan, archive: Path, session: Any = None) -> ModelTrainer:
+def make_session(given: Any, region: str) -> Session:
+    """The SDK's session: the user's own, or one for ``region``.
+
+    Args:
+        given: A session of the SDK or of boto3; None for a new one.
+        region: Of the job.
+
+    """
+    if isinstance(given, Session):
+        return given
+    return Session(boto_session=make_boto_session(region) if given is None else given)
+
+
+def make_trainer(plan: JobPlan, archive: Path, session: Session) -> ModelTrainer:
     """A ``ModelTrainer`` that sends what ``plan`` says.
 
     Args:
         plan: The job.
         archive: The source bundle on this disk.
-        session: The SDK's session; made for the job's region when None.
+        session: The SDK's.
 
     """
     config = plan.config
-    if session is None:
-        from lightning_sagemaker.launch.aws import make_session
-
-        session = Session(boto_session=make_session(config.region))
     logging.getLogger("sagemaker").setLevel(
         logging.ERROR
     )  # it tells of each default, and warns of command beside entry_script

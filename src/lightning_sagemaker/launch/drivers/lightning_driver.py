@@ -273,7 +273,11 @@ class Supervisor:
         pump.join(10.0)
         code = int(child.returncode)
         code = 128 - code if code < 0 else code
-        say(f"exit code {code}; the largest process had {largest_process()} MiB")
+        facts = {"exit_code": code, "largest_process_mib": largest_process()}
+        say("exit code {exit_code}; the largest process had {largest_process_mib} MiB".format(**facts))
+        if _SIMULATED:
+            with open(os.path.join(_BASE, "driver.json"), "w") as file:
+                json.dump(facts, file)
         if self._asked:
             return 128 + signal.SIGTERM if code else 0
         if code:

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The identical job on this machine first: same bundle, same request, same drivers, a few steps on a part of the data."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from lightning_sagemaker.launch.container import run_request
+from lightning_sagemaker.launch.errors import LaunchError
+from lightning_sagemaker.launch.inputs import FileSystemInput
+from lightning_sagemaker.launch.local import LocalResult
+from lightning_sagemaker.launch.request import JobPlan
+from lightning_sagemaker.launch.transfer import fetch
+
+STEPS = 5
+"""Optimizer steps of a rehearsed recipe."""
+
+SAMPLE_BYTES = 4 * 2**20
+"""Of each channel; text files are cut at a line, others are taken whole, in order, until there is so much."""
+
+_LINES = (".txt", ".csv", ".tsv", ".jsonl")
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a rehearsal measured.
+
+    Attributes:
+        result: How it ended.
+        seconds: From the first process to the last.
+        step_seconds: Of one optimizer step here; None where the program does not record its throughput.
+        memory_mib: Of the largest process, in MiB.
+        strategy: The strategy that Lightning used; None where the program does not record it.
+        checkpoint_bytes: Of all that was left in ``checkpoints``.
+        model_bytes: Of what would become ``model.tar.gz``.
+
+    """
+
+    result: LocalResult
+    seconds: float
+    step_seconds: float | None
+    memory_mib: int
+    strategy: str | None
+    checkpoint_bytes: int
+    model_bytes: int
+
+    def lines(self) -> list[tuple[str, str]]:
+        """The figures as pairs of a word and a text."""
+        step = "not recorded by the program" if self.step_seconds is None else f"{self.step_seconds * 1000:.0f} ms"
+        rows = [
+            ("rehearsal", "passed" if not self.result.returncode else f"failed, exit code {self.result.returncode}"),
+            ("seconds", f"{self.seconds:.0f}"),
+            ("step time here", step),
+            ("largest process", f"{self.memory_mib} MiB"),
+            ("checkpoints", f"{self.checkpoint_bytes / 2**20:.1f} MiB"),
+            ("model", f"{self.model_bytes / 2**20:.1f} MiB"),
+            ("folders", str(self.result.root)),
+        ]
+        if self.strategy is not None:
+            rows.insert(1, ("strategy", self.strategy))
+        return rows
+
+
+def rehearse(
+    plan: JobPlan,
+    root: Path,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    folders: Mapping[str, str] | None = None,
+    hosts: int | None = None,
+    timeout: float | None = 600.0,
+    output: TextIO | None = None,
+) -> Rehearsal:
+    """Run the job here.
+
+    Args:
+        plan: The job.
+        root: For the hosts' folders; what is in it is removed first.
+        settings: Hyperparameters in place of the job's. A recipe takes ``max_steps`` of 5 if there is none.
+        folders: Channel name -> local folder, for file systems and in place of data in S3.
+        hosts: Number of hosts if not the job's: a machine is small.
+        timeout: Seconds after which everything is stopped.
+        output: Where the program's lines go. All that the containers print is in the file ``log`` in ``root``.
+
+    Raises:
+        LaunchError: If the SageMaker SDK is not installed, or data cannot be had.
+
+    """
+    try:
+        from lightning_sagemaker.launch.offline import fetch_from, sent_request
+    except ImportError as error:
+        raise LaunchError(
+            f"The SageMaker SDK 3 is not installed ({error}), whose drivers a rehearsal runs. HINT: pip install"
+            " 'lightning-sagemaker[launch]'; or rehearse the program alone by `lightning-sagemaker local`."
+        ) from None
+    changed = {**({"max_steps": STEPS} if plan.config.recipe else {}), **(settings or {})}
+    config = plan.config.changed(instance_count=hosts or plan.config.instance_count)
+    plan = replace(plan, config=config, hyperparameters={**plan.hyperparameters, **changed})
+    if root.exists():
+        shutil.rmtree(root)
+    with tempfile.TemporaryDirectory(prefix="lightning-sagemaker-") as scratch:
+        request = sent_request(plan, Path(scratch, "store"))
+        request.setdefault("TrainingJobName", f"{plan.base_name}-rehearsal")
+        local = {**_samples(plan, Path(scratch), dict(folders or {})), **(folders or {})}
+        begin = time.monotonic()
+        root.mkdir(parents=True)
+        with (root / "log").open("w") as log:
+            lines = _ProgramLines(output or sys.stdout, log)
+            result = run_request(
+                request, fetch_from(Path(scratch, "store")), root, folders=local, timeout=timeout, output=lines
+            )
+        seconds = time.monotonic() - begin
+        if result.failure is not None:
+            lines.write_last(result.failure.last_lines)
+    first = result.root / "algo-1"
+    metrics = _read(first / "output" / "data" / "metrics.json")
+    processes = [_read(folder / "driver.json") for folder in sorted(result.root.glob("algo-*"))]
+    return Rehearsal(
+        result=result,
+        seconds=seconds,
+        step_seconds=metrics.get("step_seconds"),
+        memory_mib=max((one.get("largest_process_mib", 0) for one in processes), default=0),
+        strategy=metrics.get("strategy"),
+        checkpoint_bytes=_size(first / "checkpoints"),
+        model_bytes=_size(first / "model"),
+    )
+
+
+class _ProgramLines(io.StringIO):
+    """Keeps everything, and passes on a host's lines once its driver has begun: the SDK prints its whole environment before.
+
+    Args:
+        output: Gets what is passed on.
+        log: Gets everything.
+
+    """
+
+    def __init__(self, output: TextIO, log: TextIO) -> None:
+        self._output = output
+        self._log = log
+        self._begun: set[str] = set()
+
+    def write(self, text: str) -> int:
+        self._log.write(text)
+        host, _, line = text.partition(" | ")
+        if line.startswith("lightning-sagemaker:"):
+            self._begun.add(host)
+        if host in self._begun or not line:
+            self._output.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._output.flush()
+        self._log.flush()
+
+    def write_last(self, lines: Sequence[str]) -> None:
+        """Pass on what came last, where no driver has begun."""
+        if not self._begun:
+            self._output.write("\n".join([*lines, ""]))
+
+
+def _samples(plan: JobPlan, scratch: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """A part of each channel's data on this disk."""
+    found = {}
+    for name, source in plan.channels.items():
+        if name in given or isinstance(source, FileSystemInput):
+            continue
+        target = scratch / "samples" / name
+        if source.is_local:
+            _copy_part(Path(source.s3_data), target)
+        else:
+            from lightning_sagemaker.launch.aws import make_client
+
+            fetch(make_client("s3", plan.region), source.s3_data, target, limit=SAMPLE_BYTES)
+        found[name] = str(target)
+    return found
+
+
+def _copy_part(source: Path, target: Path) -> None:
+    target.mkdir(parents=True)
+    files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
+    total = 0
+    for path in files:
+        place = target / (path.relative_to(source) if source.is_dir() else path.name)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix in _LINES and path.stat().st_size > SAMPLE_BYTES:
+            with path.open("rb") as file:
+                lines = file.read(SAMPLE_BYTES)
+            place.write_bytes(lines[: lines.rfind(b"\n") + 1] or lines)
+        elif total and total + path.stat().st_size > SAMPLE_BYTES:
+            return
+        else:
+            shutil.copy(path, place)
+        total += place.stat().st_size
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
