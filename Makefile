@@ -37,7 +37,7 @@ test-slow: $(VENV)/dev ## the tests that take minutes
 containers: $(VENV)/dev ## install AWS's own container programs, to which `make test` then compares the simulated cluster
 	rm -rf .containers
 	$(PIP_INSTALL) --no-deps --target .containers/toolkit -r tests/launch/toolkit.txt
-	$(PIP_INSTALL) --no-deps --target .containers/sdk sagemaker-train==1.27.0
+	$(PIP_INSTALL) --no-deps --target .containers/sdk -r tests/launch/sdk.txt
 
 lint: $(VENV)/dev ## ruff, check and format
 	$(BIN)/python -m ruff check .

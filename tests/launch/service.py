@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """AWS on this machine's loopback: moto's server, with the parts of SageMaker training that moto lacks.
 
-What moto answers: S3, STS, IAM, CloudWatch Logs, service quotas. What it has no action for, or keeps no request of, is
-answered here: CreateTrainingJob, DescribeTrainingJob, ListTrainingJobs, StopTrainingJob, and IAM's SimulatePrincipalPolicy,
-which the SageMaker SDK asks about the role (everything is allowed). Requests are checked against
-botocore's own model of the API. A job can be really run: see ``Service.run_jobs``.
+What moto answers: S3, STS, IAM, CloudWatch Logs. What it has no action for, or keeps no request of, is
+answered here: CreateTrainingJob, DescribeTrainingJob, ListTrainingJobs, StopTrainingJob, the account's quotas, and
+IAM's SimulatePrincipalPolicy, which the SageMaker SDK asks about the role (everything is allowed). Requests are checked
+against botocore's own model of the API. A job can be really run: see ``Service.run_job``.
 """
 
+import contextlib
 import io
 import json
 import threading
@@ -20,7 +21,7 @@ from botocore.model import ServiceModel
 from botocore.session import get_session
 from botocore.validate import ParamValidator
 from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
+from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
 REGION = "us-east-1"
@@ -54,6 +55,7 @@ class Service:
         self.calls: list[str] = []
         self.stopped: set[str] = set()
         self.run_job: Callable[[dict], tuple[str, str]] | None = None
+        self.quotas: list[dict] = []
         self.errors: dict[str, tuple[int, str, str]] = {}
         moto = DomainDispatcherApplication(create_backend_app)
         model = ServiceModel(get_session().get_component("data_loader").load_service_model("sagemaker", "service-2"))
@@ -70,12 +72,14 @@ class Service:
                 if b"Action=SimulatePrincipalPolicy" in body:
                     return _simulated(body)(environ, start_response)
                 environ["wsgi.input"] = io.BytesIO(body)
+            if target.endswith(".ListServiceQuotas"):
+                return _json({"Quotas": self.quotas})(environ, start_response)
             if target.startswith(_TARGET) and hasattr(self, f"_{action}"):
                 body = json.loads(Request(environ).get_data())
                 return getattr(self, f"_{action}")(body)(environ, start_response)
             return moto(environ, start_response)
 
-        self._server = make_server("127.0.0.1", 0, application, threaded=True)
+        self._server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=_Quiet)
         self.url = f"http://127.0.0.1:{self._server.port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -98,11 +102,12 @@ class Service:
     def log(self, name: str, stream: str, lines: list[str]) -> None:
         """Put lines where SageMaker puts a host's output."""
         logs, group = self.client("logs"), "/aws/sagemaker/TrainingJobs"
-        for make, more in ((logs.create_log_group, {}), (logs.create_log_stream, {"logStreamName": f"{name}/{stream}"})):
-            try:
+        for make, more in (
+            (logs.create_log_group, {}),
+            (logs.create_log_stream, {"logStreamName": f"{name}/{stream}"}),
+        ):
+            with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
                 make(logGroupName=group, **more)
-            except logs.exceptions.ResourceAlreadyExistsException:
-                pass
         now = int(time.time() * 1000)
         events = [{"timestamp": now + index, "message": line or " "} for index, line in enumerate(lines)]
         for begin in range(0, len(events), 1000):
@@ -161,6 +166,11 @@ class Service:
             return _error(400, "ValidationException", "Requested resource not found.")
         self.stopped.add(name)
         return _json({})
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_request(self, *_):
+        """Nothing."""
 
 
 def _now() -> float:

@@ -151,7 +151,7 @@ def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
             {"MaximumRetryAttempts": config.max_retry_attempts} if config.max_retry_attempts is not None else None
         ),
     }
-    return _without_nothing(request)
+    return {"HyperParameters": {}, **_without_nothing(request)}  # the SDK sends them though there are none
 
 
 TENSORBOARD_FOLDER = "/opt/ml/output/tensorboard"

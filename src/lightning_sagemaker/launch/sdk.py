@@ -19,8 +19,7 @@ from sagemaker.core.shapes import (
     RetryStrategy,
     S3DataSource,
 )
-from sagemaker.train import ModelTrainer
-from sagemaker.train.configs import (
+from sagemaker.core.training.configs import (
     CheckpointConfig,
     Compute,
     InputData,
@@ -31,6 +30,7 @@ from sagemaker.train.configs import (
     Tag,
     TensorBoardOutputConfig,
 )
+from sagemaker.train import ModelTrainer
 from sagemaker.train.distributed import DistributedConfig
 
 from lightning_sagemaker.launch.aws import make_session as make_boto_session

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is sent to AWS, over HTTP, by the real SageMaker SDK: equal to what was announced, and to the golden file."""
+
+import io
+import json
+import tarfile
+import time
+
+import pytest
+
+from lightning_sagemaker.launch import Estimator, LaunchError
+from lightning_sagemaker.launch.jobs import TrainingJobs
+from tests.launch.golden import FILE, expected, plain
+from tests.launch.seeds import CASES, ROLE, make
+
+GOLDEN = json.loads(FILE.read_text())
+SMALL = {"recipe": "albert-mlm", "role": ROLE, "instance_type": "ml.m5.xlarge"}
+
+
+def uploads(aws, begin):
+    return [call for call in aws.calls[begin:] if call.startswith("PUT /sagemaker-us-east-1-123456789012/")]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_without_the_sdk_the_request_is_the_golden_one(case, tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    assert plain(expected(case, tmp_path)) == GOLDEN[case]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_sdk_sends_what_was_announced(case, tmp_path, aws, sdk):
+    estimator, inputs = make(case, tmp_path)
+    begin = len(aws.calls)
+    estimator.fit(inputs, wait=False)
+    sent = aws.requests[estimator.job_name]
+    assert plain(sent) == GOLDEN[case]
+    assert [call for call in uploads(aws, begin) if "/input/code/source-" in call]
+    assert estimator.latest_training_job.status in ("InProgress", "Completed")
+    assert estimator.model_data.endswith(f"{estimator.job_name}/output/model.tar.gz")
+    # The archive in S3 is the one that was announced, and its program is in it.
+    source = next(one for one in sent["InputDataConfig"] if one["ChannelName"] == "code")
+    bucket, _, key = source["DataSource"]["S3DataSource"]["S3Uri"].removeprefix("s3://").partition("/")
+    content = aws.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+    plan = estimator.plan(inputs)
+    assert plan.bundle.name == key.rpartition("/")[2]
+    assert content == plan.bundle.content
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        assert plan.bundle.entry_script in archive.getnames()
+        has_plugin = any(name.endswith(".whl") for name in archive.getnames())
+    assert has_plugin == (" " in case)  # the images of the seeds are older than this package
+
+
+def test_everything_that_can_be_set_is_sent(tmp_path, aws, sdk):
+    """Beside what the golden cases set."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.csv").write_text("text,label\n")
+    arguments = {
+        **SMALL,
+        "volume_size": 77,
+        "tags": [{"Key": "team", "Value": "text"}],
+        "environment": {"HF_HUB_OFFLINE": "1"},
+        "checkpoint_s3_uri": "s3://bucket/run",
+        "output_path": "s3://bucket/out",
+        "output_kms_key": "alias/key",
+        "encrypt_inter_container_traffic": True,
+        "subnets": ["subnet-1"],
+        "security_group_ids": ["sg-1"],
+        "keep_alive_period": 600,
+        "max_retry_attempts": 3,
+        "tensorboard_output_path": "s3://bucket/events",
+        "max_run": 3600,
+    }
+    inputs = {
+        "local": str(tmp_path / "data"),
+        "stream": {"s3_data": "s3://bucket/data/", "input_mode": "FastFile", "distribution": "ShardedByS3Key"},
+        "shared": {"file_system_id": "fs-01234567", "file_system_type": "EFS", "directory_path": "/data"},
+    }
+    estimator = Estimator(**arguments)
+    plan = estimator.plan(inputs)
+    estimator.fit(inputs, wait=False, plan=plan)
+    sent = aws.requests[estimator.job_name]
+    from lightning_sagemaker.launch.request import create_request
+
+    assert sent == create_request(plan, estimator.job_name, "sagemaker-us-east-1-123456789012")
+    assert sent["CheckpointConfig"]["S3Uri"] == "s3://bucket/run/"
+    assert sent["ResourceConfig"]["KeepAlivePeriodInSeconds"] == 600
+    assert any(call.endswith("/input/local/train.csv") for call in aws.calls)
+
+
+def test_model_trainer_takes_our_distributions(tmp_path, aws, sdk):
+    """For those who use the SDK's own class: SMDDP, which it has none of, and model parallelism."""
+    from sagemaker.core.training.configs import Compute, SourceCode
+
+    from lightning_sagemaker.launch import SMDDP, ModelParallel
+
+    (tmp_path / "train.py").write_text("print('trains')\n")
+    for distributed, wanted in (
+        (SMDDP(process_count_per_node=8), {"distribution": "smddp", "process_count_per_node": 8, "smp": None}),
+        (ModelParallel(parameters={"partitions": 2}), {"distribution": "smp", "smp": {"partitions": 2}}),
+    ):
+        trainer = sdk.ModelTrainer(
+            sagemaker_session=sdk.make_session(None, "us-east-1"),
+            role=ROLE,
+            base_job_name=f"own-{wanted['distribution']}",
+            training_image="123456789012.dkr.ecr.us-east-1.amazonaws.com/own:1",
+            source_code=SourceCode(source_dir=str(tmp_path), entry_script="train.py"),
+            distributed=distributed,
+            compute=Compute(instance_type="ml.p4d.24xlarge", instance_count=2),
+        )
+        trainer.train(wait=False, logs=False)
+        name = trainer._latest_training_job.training_job_name
+        prefix = f"own-{wanted['distribution']}/{name}/input/sm_drivers/"
+        s3, bucket = aws.client("s3"), "sagemaker-us-east-1-123456789012"
+        config = json.loads(s3.get_object(Bucket=bucket, Key=f"{prefix}distributed.json")["Body"].read())
+        assert {key: config[key] for key in wanted} == wanted
+        script = s3.get_object(Bucket=bucket, Key=f"{prefix}sm_train.sh")["Body"].read().decode()
+        assert "distributed_drivers/lightning_driver.py" in script
+        assert s3.get_object(Bucket=bucket, Key=f"{prefix}distributed_drivers/lightning_driver.py")
+
+
+def test_our_distributions_are_taken_by_the_estimator(sdk):
+    from lightning_sagemaker.launch import SMDDP
+
+    arguments = {**SMALL, "instance_type": "ml.p4d.24xlarge", "instance_count": 2}
+    assert Estimator(**arguments, distribution=SMDDP()).config.distributed.kind == "smddp"
+    from sagemaker.train.distributed import MPI, SMP, Torchrun
+
+    assert (
+        Estimator(**arguments, distribution=Torchrun(process_count_per_node=4)).config.distributed.processes_per_host
+        == 4
+    )
+    parallel = Estimator(**arguments, distribution=Torchrun(smp=SMP(tensor_parallel_degree=8))).config.distributed
+    assert (parallel.kind, dict(parallel.parameters)) == ("smp", {"tensor_parallel_degree": 8})
+    mpi = Estimator(**arguments, distribution=MPI(mpi_additional_options=["-x", "A=1"])).config.distributed
+    assert (mpi.kind, mpi.mpi_options) == ("mpi", "-x A=1")
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "wanted"),
+    [
+        ("ExpiredTokenException", "The security token included in the request is expired", "expired. HINT"),
+        ("AccessDeniedException", "not authorized to perform: sagemaker:CreateTrainingJob", "is not allowed: .*HINT"),
+        ("ResourceLimitExceeded", "The account-level service limit is 0 Instances", "quota"),
+        ("UnrecognizedClientException", "The security token included in the request is invalid.", "does not know"),
+    ],
+)
+def test_a_refusal_of_aws_is_one_sentence(code, message, wanted, aws, sdk):
+    aws.errors["CreateTrainingJob"] = (400, code, message)
+    try:
+        with pytest.raises(LaunchError, match=wanted):
+            Estimator(**SMALL).fit(wait=False)
+    finally:
+        aws.errors.clear()
+
+
+def test_credentials_that_are_missing_are_one_sentence(aws, sdk, monkeypatch, tmp_path):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    begin = len(aws.calls)
+    with pytest.raises(LaunchError, match="no AWS credentials .*--dry-run"):
+        Estimator(**SMALL).fit(wait=False)
+    assert not uploads(aws, begin)
+
+
+def test_a_quota_that_is_too_small_is_said_before_the_upload(aws, sdk):
+    name = "ml.m5.xlarge for training job usage"
+    aws.quotas = [{"QuotaName": name, "Value": 1.0, "QuotaCode": "L-1", "ServiceCode": "sagemaker"}]
+    begin = len(aws.calls)
+    try:
+        with pytest.raises(LaunchError, match=f"may have 1 of {name}, the job wants 2. HINT"):
+            Estimator(**SMALL, instance_count=2).fit(wait=False)
+        assert not uploads(aws, begin)
+        Estimator(**SMALL, instance_count=1).fit(wait=False)
+    finally:
+        aws.quotas = []
+
+
+def test_a_failed_job_says_why_and_a_stopped_one_ends(aws, sdk, capsys):
+    aws.run_job = lambda request: ("Failed", "ValueError: no such column")
+    try:
+        with pytest.raises(LaunchError, match="failed: ValueError: no such column. HINT: `lightning-sagemaker logs"):
+            Estimator(**SMALL).fit(poll=0.1)
+
+        def wait_for_stop(request):
+            name = request["TrainingJobName"]
+            aws.log(name, "algo-1-1700000000", ["starting", "step=10 epoch=0 loss=5.5", "step=20 epoch=0 loss=4.5"])
+            deadline = time.monotonic() + 20
+            while name not in aws.stopped and time.monotonic() < deadline:
+                time.sleep(0.02)
+            return "Completed", ""
+
+        aws.run_job = wait_for_stop
+        estimator = Estimator(**SMALL)
+        estimator.fit(wait=False)
+        other = Estimator.attach(estimator.job_name)
+        assert other.config.instance_type == "ml.m5.xlarge"
+        other.stop()
+        status = estimator.wait(poll=0.1)
+    finally:
+        aws.run_job = None
+    assert status.status == "Stopped"
+    shown = capsys.readouterr().out
+    assert "algo-1 | step=20 epoch=0 loss=4.5" in shown
+    assert shown.index("Training") < shown.index("Stopped")
+    names = [name for name, _, _ in TrainingJobs().list("albert-mlm")]
+    assert estimator.job_name in names
+
+
+def test_a_job_that_is_not_there(aws, sdk):
+    with pytest.raises(LaunchError, match="'nobody' failed: .*not found"):
+        Estimator.attach("nobody")
+
+
+def test_an_archive_that_leads_out_of_its_folder_is_refused(aws, sdk, tmp_path):
+    estimator = Estimator(**SMALL)
+    estimator.fit(wait=False)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        entry = tarfile.TarInfo("../../evil.txt")
+        entry.size = 1
+        archive.addfile(entry, io.BytesIO(b"x"))
+    bucket, _, key = estimator.model_data.removeprefix("s3://").partition("/")
+    aws.client("s3").put_object(Bucket=bucket, Key=key, Body=buffer.getvalue())
+    with pytest.raises(LaunchError, match="cannot be unpacked"):
+        estimator.jobs.download(estimator.job_name, tmp_path / "a" / "b")
+    assert not list(tmp_path.rglob("evil.txt"))
