@@ -195,7 +195,7 @@ class _Run:
     def _relocate(self, folders: Folders) -> None:
         """Put the host's folder in place of /opt/ml into the SDK's drivers; ours asks for it."""
         for path in (folders.data / _DRIVERS).rglob("*"):
-            if path.suffix in _TEXTS and path.is_file() and path.name != "lightning_driver.py":
+            if path.suffix in _TEXTS and path.is_file() and not path.name.startswith("lightning_"):
                 path.write_text(path.read_text().replace(_BASE, str(folders.base)))
         for path in (folders.data / _DRIVERS).rglob("__pycache__"):
             shutil.rmtree(path)

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first process of a training container: starts the training processes of this host and looks after them.
 
-It is sent with a job and run by the SageMaker SDK's ``sm_train.sh``, in whatever image the job uses: so it is one file, with
-the standard library only, and speaks Python 3.6. It
-
-- installs the job's requirements without letting them replace the image's torch,
-- says in ``SM_FRAMEWORK_PARAMS`` what the job asked for, which SDK 3 leaves out,
-- starts torchrun, or hands over to the training toolkit in the image where AWS's own libraries need mpirun,
-- passes SIGTERM on to every training process, which neither the toolkit nor SDK 3's drivers do,
-- leaves the exception in ``output/failure``, where SageMaker looks for it.
+It is sent with a job and run by the SageMaker SDK's ``sm_train.sh``, in whatever image the job uses: so it
+has the standard library only, and speaks Python 3.6. It installs the job's requirements against the image's torch; says in
+``SM_FRAMEWORK_PARAMS`` what the job asked for, which SDK 3 leaves out; starts torchrun, or hands over to the training toolkit
+in the image where AWS's own libraries need mpirun; passes SIGTERM on to every training process, which neither the toolkit nor
+SDK 3's drivers do; and leaves the exception in ``output/failure``, where SageMaker looks for it.
 """
 
 import contextlib
@@ -16,44 +13,28 @@ import importlib.util
 import json
 import os
 import re
-import resource
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import zipfile
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-GRACE = 115.0
-"""Seconds from SIGTERM to SIGKILL. SageMaker itself kills after 120."""
+    from lightning_sagemaker.launch.drivers.lightning_supervisor import Supervisor, say, write_failure
+else:  # in a container the files lie beside each other, and this package may not be there
+    from lightning_supervisor import Supervisor, say, write_failure
 
 NAMES_TIMEOUT = 900.0
 """Seconds in which the names of all hosts must resolve; the training toolkit waits as long."""
 
-SHOWN = 1024
-"""Characters of the failure file that SageMaker shows."""
-
 _IS_RANK = "LIGHTNING_SAGEMAKER_DRIVER_RANK"
 _SIMULATED = bool(os.environ.get("LIGHTNING_SAGEMAKER_SIMULATED"))
 _BASE = os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
-_SECRET = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|CREDENTIAL|PRIVATE)", re.IGNORECASE)
 _TOOLKIT = "from sagemaker_training.cli.train import main; main()"
 _RDMA = re.compile(r"ml\.(p4|p5|p6|trn)")
-_EXCEPTION = re.compile(r"(\[rank\d+\]:)?\s?[A-Za-z_][\w.]*(Error|Exception|Interrupt)\b")
-_RANK_VARIABLES = (b"RANK=", b"OMPI_COMM_WORLD_RANK=")
-
-
-def say(text: str) -> None:
-    """Print a line that is told from the program's."""
-    print("lightning-sagemaker: " + text, flush=True)
 
 
 def main() -> int:
@@ -102,16 +83,18 @@ def wait_for_names(names: "list[str]") -> None:
         return
     deadline = time.time() + NAMES_TIMEOUT
     for name in names:
-        while True:
-            try:
-                socket.getaddrinfo(name, None)
-                break
-            except OSError as error:
-                if time.time() > deadline:
-                    message = f"the host {name} has no address after {NAMES_TIMEOUT:.0f} s: {error}"
-                    write_failure(message, [])
-                    raise SystemExit("lightning-sagemaker: error: " + message) from None
+        while not has_address(name):
+            if time.time() > deadline:
+                write_failure(f"the host {name} has no address after {NAMES_TIMEOUT:.0f} s", [])
+                raise SystemExit(1)
             time.sleep(1.0)
+
+
+def has_address(name: str) -> bool:
+    """Whether a name resolves."""
+    with contextlib.suppress(OSError):
+        return bool(socket.getaddrinfo(name, None))
+    return False
 
 
 def variables_of(config: "dict[str, Any]") -> "dict[str, str]":
@@ -243,118 +226,6 @@ def torch_version() -> "str | None":
         return metadata.version("torch")
     except ImportError:  # Python 3.6 and 3.7, and PackageNotFoundError is one
         return None
-
-
-class Supervisor:
-    """Runs a command: its output passes through, signals go on to the training processes, a failure is written down."""
-
-    def __init__(self, command: "list[str]") -> None:
-        self._tail = deque(maxlen=400)  # type: deque[str]
-        self._asked = 0.0
-        self._child = None  # type: subprocess.Popen[bytes] | None
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            signal.signal(number, self._pass_on)
-        self._child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-    def run(self) -> int:
-        """Wait for the command; the exit code is its own, and 143 if it ended because of SIGTERM."""
-        child = self._child
-        assert child is not None
-        pump = threading.Thread(target=self._pump, args=(child,), daemon=True)
-        pump.start()
-        if self._asked:  # before there was a child
-            self._send(signal.SIGTERM)
-        while child.poll() is None:
-            time.sleep(0.05)
-            if self._asked and time.time() - self._asked > GRACE:
-                say(f"the training processes have not ended {GRACE:.0f} s after they were asked to: they are killed")
-                self._send(signal.SIGKILL)
-                child.kill()
-        pump.join(10.0)
-        code = int(child.returncode)
-        code = 128 - code if code < 0 else code
-        facts = {"exit_code": code, "largest_process_mib": largest_process()}
-        say("exit code {exit_code}; the largest process had {largest_process_mib} MiB".format(**facts))
-        if _SIMULATED:
-            with open(os.path.join(_BASE, "driver.json"), "w") as file:
-                json.dump(facts, file)
-        if self._asked:
-            return 128 + signal.SIGTERM if code else 0
-        if code:
-            write_failure(None, list(self._tail))
-        return code
-
-    def _pump(self, child: "subprocess.Popen[bytes]") -> None:
-        for line in child.stdout or ():
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
-            self._tail.append(line.decode(errors="replace").rstrip("\n"))
-
-    def _pass_on(self, number: int, _frame: object) -> None:
-        if number == signal.SIGTERM and not self._asked:
-            self._asked = time.time()
-            say(f"SIGTERM: passed on to the training processes, which have {GRACE:.0f} s")
-        self._send(number)
-
-    def _send(self, number: int) -> None:
-        launcher = [] if self._child is None else [self._child.pid]
-        for pid in training_processes(os.getpid()) or launcher:
-            with contextlib.suppress(OSError):
-                os.kill(pid, number)
-
-
-def training_processes(top: int) -> "list[int]":
-    """Ids of the ranks below process ``top``: not their launcher, whose grace period is short, nor their own children."""
-    parents = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, IndexError), open(f"/proc/{name}/stat") as file:
-                parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
-    ranks = {pid for pid in parents if is_rank(pid)}
-
-    def ancestors(pid: int) -> "Iterator[int]":
-        while pid in parents and pid != top:
-            pid = parents[pid]
-            yield pid
-
-    below = [pid for pid in ranks if pid != top and top in ancestors(pid)]
-    return [pid for pid in below if not ranks.intersection(ancestors(pid)) - {top}]
-
-
-def is_rank(pid: int) -> bool:
-    """Whether a process was started as a rank."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return any(entry.startswith(_RANK_VARIABLES) for entry in file.read().split(b"\0"))
-    except OSError:
-        return False
-
-
-def largest_process() -> int:
-    """MiB of memory that the largest process of this host held."""
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
-
-
-def write_failure(message: "str | None", lines: "list[str]") -> None:
-    """Leave why the job failed, the exception first, unless the program has written better words itself."""
-    path = os.path.join(_BASE, "output", "failure")
-    if os.path.exists(path) and os.path.getsize(path):
-        return
-    starts = [i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line]
-    own = [i for i in starts if "torch/distributed" not in "".join(lines[i : i + 8])]  # not the launcher's about it
-    shown = lines[(own or starts)[0] :] if starts else lines[-20:]
-    if message is None:
-        exceptions = [line for line in shown if _EXCEPTION.match(line)]
-        message = exceptions[0] if exceptions else (shown[-1] if shown else "the program failed and wrote nothing")
-    text = "\n".join([message[:SHOWN], *shown]) + "\n"
-    for name, value in os.environ.items():
-        if _SECRET.search(name) and len(value) >= 6:
-            text = text.replace(value, "***")
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "w") as file:
-        file.write(text)
-    os.rename(temporary, path)
 
 
 if __name__ == "__main__":

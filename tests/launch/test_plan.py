@@ -1,0 +1,512 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is decided, said and refused before anything leaves this machine."""
+
+import base64
+import contextlib
+import csv
+import hashlib
+import io
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_sagemaker import cli
+from lightning_sagemaker.launch import Estimator, FileSystemInput, HuggingFace, JobConfig, LaunchError
+from lightning_sagemaker.launch.distribution import DistributionRequest, parse_distribution
+from lightning_sagemaker.launch.images import SMDDP_VERSIONS, find_image
+from lightning_sagemaker.launch.inputs import TrainingInput, parse_inputs
+from lightning_sagemaker.launch.instances import INSTANCES
+from lightning_sagemaker.launch.plan import announced_strategy, describe, make_plan
+from lightning_sagemaker.launch.pricing import estimate, load_prices, refresh_prices
+from lightning_sagemaker.launch.toolkit import framework_parameters
+from lightning_sagemaker.launch.wheel import make_wheel
+from lightning_sagemaker.metric_lines import format_line, metric_definitions, names_of
+from tests.conftest import run_bounded
+from tests.launch.conftest import has_sdk
+from tests.launch.seeds import ROLE, WAYS
+
+P4D = {
+    "recipe": "albert-mlm",
+    "role": ROLE,
+    "instance_type": "ml.p4d.24xlarge",
+    "instance_count": 2,
+    "region": "us-east-1",
+}
+SMDDP = {"smdistributed": {"dataparallel": {"enabled": True}}}
+
+
+def partitions(count):
+    parameters = {"partitions": count, "microbatches": 4, "ddp": True}
+    return {"smdistributed": {"modelparallel": {"enabled": True, "parameters": parameters}}, "mpi": {"enabled": True}}
+
+
+BAD = [
+    ({"distribution": SMDDP, "instance_type": "ml.g5.48xlarge"}, "SMDDP does not run on ml.g5.48xlarge"),
+    ({"distribution": SMDDP, "instance_count": 1}, "SMDDP gains nothing on one host"),
+    ({"distribution": SMDDP, "pytorch_version": "2.8"}, "image of PyTorch 2.8.0 has no SMDDP"),
+    ({"distribution": partitions(3)}, r"3.*\(2 x ml.p4d.24xlarge: 16 processes\)"),
+    ({"distribution": {"smdistribute": {}}}, "did you mean 'smdistributed'"),
+    (
+        {"distribution": {"smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 2}}}}},
+        "neither mpi",
+    ),
+    (
+        {
+            "distribution": {
+                **partitions(2),
+                "smdistributed": {**SMDDP["smdistributed"], **partitions(2)["smdistributed"]},
+            }
+        },
+        "one",
+    ),
+    ({"distribution": {"mpi": {"enabled": True, "processes_per_host": 9}}}, "9 processes per host"),
+    ({"distribution": "smdp"}, "did you mean 'smddp'"),
+    ({"use_spot_instances": True, "max_run": 7200, "max_wait": 3600}, "max_wait=3600 is less than max_run=7200"),
+    ({"max_wait": 3600}, "for a job on demand"),
+    ({"max_run": 29 * 86400}, "max_run"),
+    ({"use_spot_instances": True, "keep_alive_period": 60}, "Warm pools"),
+    ({"role": None}, "role is not set"),
+    ({"role": "training"}, "give the ARN"),
+    ({"recipe": "albert-mln"}, "did you mean 'albert-mlm'"),
+    ({"recipe": None}, "Neither recipe nor entry_point"),
+    ({"recipe": None, "entry_point": "../outside.py", "source_dir": "."}, "outside source_dir"),
+    ({"recipe": None, "entry_point": "none.py", "source_dir": "."}, "is not in"),
+    ({"recipe": None, "entry_point": "a.py", "source_dir": "nowhere"}, "is no folder"),
+    ({"hyperparameters": {"layers": [1, 2]}}, "'layers' is list"),
+    ({"hyperparameters": {"text": "it's"}}, "single quote"),
+    ({"hyperparameters": {"text": "x" * 2501}}, "2501 characters"),
+    ({"hyperparameters": {f"h{i}": i for i in range(101)}}, "101 hyperparameters"),
+    ({"region": "eu-nowhere-9"}, "no image of pytorch-training .* in region 'eu-nowhere-9'"),
+    ({"region": "Frankfurt"}, "in region 'Frankfurt'"),
+    ({"transformers_version": "4.56", "instance_type": "ml.m5.xlarge"}, "need a GPU"),
+    ({"pytorch_version": "9.9"}, "pytorch_version='9.9' has no image"),
+    ({"py_version": "py27"}, "py_version='py27'"),
+    ({"instance_type": "p4d.24xlarge"}, "did you mean 'ml.p4d.24xlarge'"),
+    ({"instance_type": "ml.p4d.24xlarg"}, "did you mean 'ml.p4d.24xlarge'"),
+    ({"instance_count": 0}, "instance_count=0"),
+    ({"volume_size": 0}, "volume_size=0"),
+    ({"output_path": "bucket/prefix"}, "write s3://"),
+    ({"checkpoint_s3_uri": "/opt/ml/checkpoints"}, "write s3://"),
+    ({"checkpoint_local_path": "checkpoints"}, "absolute"),
+    ({"subnets": ["subnet-1"]}, "go together"),
+    ({"inputs": {"train": FileSystemInput("fs-01234567", "FSxLustre", "/x")}}, "inside a VPC"),
+    ({"inputs": {"train": FileSystemInput("fs-01234567", "NFS", "/x")}}, "FSxLustre or EFS"),
+    ({"inputs": {"train": "data/none"}}, "not on this machine"),
+    ({"inputs": {"my-data": "s3://bucket/x"}}, "does not make a variable name"),
+    ({"inputs": {"code": "s3://bucket/x"}}, "the SDK itself adds"),
+    ({"inputs": {"train": {"s3_data": "s3://bucket/x", "mode": "FastFile"}}}, "has the key 'mode'"),
+    ({"inputs": {"train": {"s3_data": "s3://bucket/x", "input_mode": "Stream"}}}, "File, FastFile, Pipe"),
+    ({"environment": {"2X": "y"}}, "environment has '2X'"),
+    ({"metric_definitions": [{"Name": "loss", "Regex": "loss=(["}]}, "metric_definitions has"),
+    ({"metric_definitions": [{"Name": f"m{i}", "Regex": "(x)"} for i in range(41)]}, "41 metric_definitions"),
+    ({"base_job_name": "my_job"}, "letters, digits and dashes"),
+    ({"enable_network_isolation": True}, "has no network"),
+    ({"dependencies": ["nowhere"]}, "dependencies has"),
+    ({"instance_typ": "ml.p4d.24xlarge"}, "did you mean 'instance_type'"),
+    ({"git_config": {"branch": "main"}, "recipe": None, "entry_point": "a.py"}, "git_config"),
+]
+
+
+@pytest.mark.parametrize(("change", "wanted"), BAD, ids=[wanted[:30] for _, wanted in BAD])
+def test_bad_input_is_one_sentence_and_nothing_is_sent(change, wanted, aws):
+    begin = len(aws.calls)
+    with pytest.raises(LaunchError, match=wanted) as error:
+        Estimator(**{**P4D, **change}).fit(wait=False)
+    assert str(error.value).count("HINT: ") == 1
+    assert "\n" not in str(error.value)
+    assert len(aws.calls) == begin
+
+
+def test_a_bundle_over_the_limit_and_requirements_with_torch(tmp_path, monkeypatch):
+    from lightning_sagemaker.launch import bundle
+
+    (tmp_path / "train.py").write_text("print()\n")
+    estimator = Estimator(entry_point=str(tmp_path / "train.py"), role=ROLE, region="us-east-1")
+    (tmp_path / "requirements.txt").write_text("pandas\ntorch>=2 # new\n")
+    with pytest.raises(LaunchError, match="lists 'torch>=2 # new', which would replace the image's own"):
+        estimator.plan()
+    (tmp_path / "requirements.txt").write_text("torchmetrics\n")
+    assert "torchmetrics" in unpacked(estimator.plan().bundle)["requirements.txt"].decode()
+    monkeypatch.setattr(bundle, "MAX_BYTES", 1000)
+    (tmp_path / "vectors.bin").write_bytes(b"x" * 2000)
+    with pytest.raises(LaunchError, match=r"largest file is vectors.bin. HINT: pass data as an input channel"):
+        estimator.plan()
+
+
+def unpacked(bundle):
+    with tarfile.open(fileobj=io.BytesIO(bundle.content)) as archive:
+        return {name: archive.extractfile(name).read() for name in archive.getnames()}
+
+
+def test_the_bundle_is_the_same_for_the_same_files_and_leaves_out_what_is_none(tmp_path):
+    for copy in ("one", "two"):
+        folder = tmp_path / copy
+        (folder / "package").mkdir(parents=True)
+        (folder / "train.py").write_text("print()\n")
+        (folder / "package" / "model.py").write_text("x = 1\n")
+        for name in (".env", "id_rsa", "key.pem", "last.ckpt", "data.parquet", "credentials.json"):
+            (folder / name).write_text("secret")
+        for name in (".git", "__pycache__", ".venv", "runs", ".aws"):
+            (folder / name).mkdir()
+            (folder / name / "file").write_text("x")
+        (folder / "way-out").symlink_to("/etc/passwd")
+        time.sleep(0.01)
+    made = [
+        Estimator(entry_point="train.py", source_dir=str(tmp_path / copy), region="us-east-1").plan().bundle
+        for copy in ("one", "two")
+    ]
+    assert made[0].digest == made[1].digest == hashlib.sha256(made[0].content).hexdigest()
+    (wheel,) = [name for name in made[0].files if name.endswith(".whl")]
+    assert set(made[0].files) == {"train.py", "package/model.py", "requirements.txt", wheel}
+    assert {".env", "id_rsa", ".git", "way-out", "last.ckpt"} <= set(made[0].left_out)
+    assert unpacked(made[0])["requirements.txt"].decode() == f"./{wheel}\n"
+
+
+def test_source_from_git(tmp_path):
+    repository = tmp_path / "repository"
+    (repository / "examples").mkdir(parents=True)
+    (repository / "examples" / "run_qa.py").write_text("print('v1')\n")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(repository)]
+    for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "one"], ["branch", "v4.6.1"]):
+        subprocess.run([*git, *command], check=True)
+    (repository / "examples" / "run_qa.py").write_text("print('v2')\n")
+    subprocess.run([*git, "commit", "-qam", "two"], check=True)
+    config = {"repo": f"file://{repository}", "branch": "v4.6.1"}
+    estimator = Estimator(entry_point="run_qa.py", source_dir="./examples", git_config=config, region="us-east-1")
+    assert unpacked(estimator.plan().bundle)["run_qa.py"] == b"print('v1')\n"
+    with pytest.raises(LaunchError, match="cannot be cloned"):
+        Estimator(entry_point="a.py", git_config={**config, "branch": "none"}, region="us-east-1").plan()
+
+
+def test_the_wheel_holds_what_it_says():
+    name, content = make_wheel()
+    assert make_wheel() == (name, content)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        record = {row[0]: row for row in csv.reader(io.StringIO(archive.read(record_of(archive)).decode())) if row}
+        assert set(record) == set(archive.namelist())
+        for path in archive.namelist():
+            if not path.endswith("RECORD"):
+                digest = base64.urlsafe_b64encode(hashlib.sha256(archive.read(path)).digest()).rstrip(b"=").decode()
+                assert record[path][1] == f"sha256={digest}"
+        names = archive.namelist()
+    for wanted in ("launch/data/images.json", "launch/templates/role.yaml", "launch/drivers/lightning_driver.py"):
+        assert f"lightning_sagemaker/{wanted}" in names
+    assert "lightning_sagemaker/recipes/albert_mlm/tiny.yaml" in names
+    assert not [path for path in names if "__pycache__" in path or path.startswith("tests")]
+
+
+def record_of(archive):
+    return next(name for name in archive.namelist() if name.endswith(".dist-info/RECORD"))
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "flags"),
+    [
+        (None, "none", {}),
+        (SMDDP, "smddp", {"sagemaker_distributed_dataparallel_enabled": True}),
+        ({"smdistributed": {"dataparallel": {"enabled": True, "custom_mpi_options": "-x A"}}}, "smddp", {}),
+        ({"smdistributed": {"dataparallel": {"enabled": False}}}, "none", {}),
+        ({"pytorchddp": {"enabled": True}}, "ddp", {"sagemaker_pytorch_ddp_enabled": True}),
+        ({"torch_distributed": {"enabled": True}}, "torch_distributed", {"sagemaker_torch_distributed_enabled": True}),
+        ({"mpi": {"enabled": True, "processes_per_host": 4}}, "mpi", {"sagemaker_mpi_num_of_processes_per_host": 4}),
+        (partitions(2), "smp", {"sagemaker_mpi_enabled": True, "sagemaker_distributed_dataparallel_enabled": False}),
+        (WAYS["smp"]["distribution"], "smp", {"sagemaker_torch_distributed_enabled": True}),
+    ],
+)
+def test_the_estimators_dictionaries(given, kind, flags):
+    request = parse_distribution(given)
+    assert request.kind == kind
+    assert flags.items() <= request.flags.items()
+    json.dumps(request.to_json())
+
+
+@pytest.mark.parametrize("kind", ["smddp", "ddp", "torch_distributed", "mpi"])
+def test_the_flags_are_those_of_the_simulated_containers(kind):
+    """Which are held to AWS's own toolkit elsewhere."""
+    from lightning_sagemaker.launch.contract import Cluster
+
+    cluster = Cluster(
+        job_name="x", hosts=("algo-1",), processes_per_host=1, distribution=kind, contract="toolkit", instance_type="t",
+        network_interface="lo", main_address="a", main_port=1, entry_point="", arguments=(), code=Path(), hyperparameters={},
+        channels=(), gpus_per_host=0, region="r",
+    )  # fmt: skip
+    theirs = framework_parameters(cluster)
+    for name in ("sagemaker_instance_type", "sagemaker_mpi_num_of_processes_per_host"):
+        theirs.pop(name, None)
+    assert DistributionRequest(kind, uses_torchrun=kind != "mpi").flags == theirs
+
+
+def read_or_refused(read, value):
+    """Any error but our own, with its hint, is a failure."""
+    with contextlib.suppress(Refused):
+        try:
+            read(value)
+        except LaunchError as error:
+            raise (Refused if "HINT: " in str(error) else AssertionError)(str(error)) from error
+
+
+class Refused(Exception):
+    pass
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=12),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["smdistributed", "dataparallel", "modelparallel", "mpi", "enabled", "parameters", "x"]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=12,
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_any_distribution_and_any_inputs_are_read_or_refused(value):
+    read_or_refused(parse_distribution, value)
+    read_or_refused(parse_inputs, value)
+
+
+@given(
+    st.dictionaries(st.sampled_from([*JobConfig.__dataclass_fields__, "other"]), st.none() | st.integers() | st.text())
+)
+@settings(max_examples=200, deadline=None)
+def test_any_job_file_is_read_or_refused(values):
+    read_or_refused(JobConfig.from_mapping, values)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=100, deadline=None)
+def test_any_bytes_as_a_job_file(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("job") / "job.yaml"
+    path.write_bytes(content)
+    read_or_refused(JobConfig.from_yaml, path)
+
+
+def test_a_job_as_yaml_comes_back(tmp_path):
+    config = JobConfig.from_mapping(
+        {
+            **P4D,
+            "distribution": partitions(2),
+            "tags": [{"Key": "a", "Value": "b"}],
+            "inputs": {"train": "s3://bucket/x"},
+        }
+    )
+    path = tmp_path / "job.yaml"
+    path.write_text(config.to_yaml())
+    assert JobConfig.from_yaml(path) == config
+    config = config.changed(inputs={"train": TrainingInput("s3://bucket/x", input_mode="FastFile")})
+    path.write_text(config.to_yaml())
+    assert JobConfig.from_yaml(path).channels == config.channels
+
+
+@pytest.mark.skipif(not has_sdk(), reason="the SageMaker SDK is not installed; `make containers` does that")
+def test_images_are_those_of_the_sdk():
+    from sagemaker.core import image_uris
+
+    for kind, has_gpu in (("ml.p4d.24xlarge", True), ("ml.m5.xlarge", False)):
+        for version in ("2.5.1", "2.6.0", "2.8.0", "2.10.0"):
+            for region in ("us-east-1", "eu-west-1", "cn-north-1", "us-gov-west-1"):
+                ours = find_image(region, kind, version)
+                python = f"py{ours.python[0]}{ours.python[1]}"
+                theirs = image_uris.retrieve(
+                    framework="pytorch", region=region, version=version, py_version=python, instance_type=kind,
+                    image_scope="training",
+                )  # fmt: skip
+                assert ours.uri == theirs
+        if has_gpu:
+            for transformers, pytorch in (
+                ("4.56.2", "2.8.0"),
+                ("4.49.0", "2.5.1"),
+                ("5.3.0", "2.9.0"),
+                ("4.6.1", "1.7.1"),
+            ):
+                ours = find_image("us-west-2", kind, pytorch, transformers)
+                theirs = image_uris.retrieve(
+                    framework="huggingface", region="us-west-2", version=transformers, instance_type=kind,
+                    base_framework_version=f"pytorch{pytorch}", image_scope="training",
+                    py_version="py" + "".join(map(str, ours.python)),
+                )  # fmt: skip
+                assert ours.uri == theirs
+
+
+def test_what_is_announced():
+    """Strategy and reason come from the code that chooses them in the container."""
+
+    def announce(**change):
+        return announced_strategy(make_plan(JobConfig.from_mapping({**P4D, **change})))
+
+    assert announce(distribution=SMDDP).name == "smddp"
+    assert "2.6.0 is installed" in announce(distribution=SMDDP).reason
+    own = announce(distribution=SMDDP, image_uri="123456789012.dkr.ecr.us-east-1.amazonaws.com/own:1")
+    assert (own.name, own.backend) == ("ddp", "nccl")
+    assert "not installed in this image" in own.reason
+    assert announce(distribution=partitions(2)).name == "smp"
+    assert (announce(distribution="ddp").name, announce(distribution="ddp").backend) == ("ddp", "nccl")
+    assert announce(instance_type="ml.m5.xlarge", instance_count=1).name == "single_device"
+
+
+def test_the_plan_says_the_global_batch_and_the_price():
+    rows = dict(describe(make_plan(JobConfig.from_mapping({**P4D, "distribution": SMDDP, "max_run": 3600}))))
+    assert rows["cost"].startswith("$50.50 an hour; at most $50.50 (1 h); prices of us-east-1, 2026-")
+    assert rows["global batch"] == "256 (global_batch_size)"
+    values = {"per_device_train_batch_size": 4}
+    rows = dict(describe(make_plan(JobConfig.from_mapping({**P4D, "hyperparameters": values, "distribution": "ddp"}))))
+    assert rows["global batch"].startswith("64: 4 (per_device_train_batch_size) x 16 processes")
+    parallel = {**P4D, "hyperparameters": values, "distribution": partitions(2)}
+    assert dict(describe(make_plan(JobConfig.from_mapping(parallel))))["global batch"].startswith("32: 4 ")
+    spot = dict(describe(make_plan(JobConfig.from_mapping({**P4D, "use_spot_instances": True, "max_run": 3600}))))
+    assert spot["cost"].startswith("$20.20 an hour")
+    assert spot["spot"] == "yes, waiting at most 2 h in all"
+
+
+def test_prices_are_refreshed_from_the_price_list(tmp_path, monkeypatch):
+    """The price list has no server here: its pages are as AWS documents them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    class Pricing:
+        def get_paginator(self, name):
+            assert name == "get_products"
+            return self
+
+        def paginate(self, ServiceCode, Filters):
+            assert ServiceCode == "AmazonSageMaker"
+            assert {"Type": "TERM_MATCH", "Field": "regionCode", "Value": "eu-west-1"} in Filters
+            dimension = {"x": {"pricePerUnit": {"USD": "31.5"}}}
+            product = {
+                "product": {"attributes": {"instanceName": "ml.p4d.24xlarge", "component": "Training"}},
+                "terms": {"OnDemand": {"y": {"priceDimensions": dimension}}},
+            }
+            return [{"PriceList": [json.dumps(product)]}, {"PriceList": []}]
+
+    refresh_prices("eu-west-1", Pricing())
+    prices = load_prices("eu-west-1")
+    assert prices.usd_per_hour == {"ml.p4d.24xlarge": 31.5}
+    assert estimate(prices, "ml.p4d.24xlarge", 2, 3600, "eu-west-1", spot=False).at_most == 63.0
+    assert estimate(prices, "ml.p5.48xlarge", 2, 3600, "eu-west-1", spot=False) is None
+    assert load_prices("us-east-1").usd_per_hour["ml.g5.xlarge"] == 1.408
+    (tmp_path / "lightning-sagemaker" / "prices-eu-west-1.json").write_text("{")
+    assert load_prices("eu-west-1").region == "us-east-1"
+
+
+def test_tables_agree():
+    assert set(load_prices("us-east-1").usd_per_hour) <= set(INSTANCES)
+    for version in SMDDP_VERSIONS:
+        assert find_image("us-east-1", "ml.p4d.24xlarge", version).smddp
+
+
+def test_definitions_read_the_lines():
+    values = {name: 1.5e-7 if name == "learning_rate" else 12.25 for name in names_of("bert-qa") if name != "epoch"}
+    line = format_line({**values, "epoch": 3}, 40)
+    for one in metric_definitions(names_of("bert-qa")):
+        found = re.search(one["Regex"], line)
+        assert float(found.group(1)) == (3 if one["Name"] == "epoch" else values[one["Name"]])
+
+
+def test_the_old_names_are_taken(caplog):
+    estimator = HuggingFace(
+        entry_point="x.py", transformers_version="4.56", train_instance_type="ml.g5.xlarge", debugger_hook_config=False
+    )
+    assert estimator.config.instance_type == "ml.g5.xlarge"
+    with pytest.raises(LaunchError, match="transformers_version"):
+        HuggingFace(entry_point="x.py")
+    with pytest.raises(LaunchError, match="trains with PyTorch"):
+        HuggingFace(entry_point="x.py", transformers_version="4.6", tensorflow_version="2.4")
+
+
+NOT_INSTALLED = """
+import importlib.abc, sys
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("sagemaker", "boto3", "botocore"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+from lightning_sagemaker.cli import main
+code = main(sys.argv[1:])
+assert "torch" not in sys.modules and "lightning" not in sys.modules
+sys.exit(code)
+"""
+
+
+def test_without_the_sdk_a_dry_run_works_and_a_launch_says_what_to_install():
+    job = ["launch", "albert-mlm", "--instance-type", "ml.p4d.24xlarge", "--instance-count", "2"]
+    run = [sys.executable, "-c", NOT_INSTALLED, *job, "--distribution", "smddp"]
+    dry = subprocess.run([*run, "--dry-run"], capture_output=True, text=True, timeout=60)
+    assert dry.returncode == 0, dry.stderr
+    request = json.loads(dry.stdout)
+    assert request["ResourceConfig"]["InstanceCount"] == 2
+    assert "smddp (smddp)" in dry.stderr
+    for more in (["--role", ROLE, "--yes"], ["--role", ROLE, "--rehearse"]):
+        refused = subprocess.run([*run, *more], capture_output=True, text=True, timeout=60)
+        assert refused.returncode == 2
+        assert "lightning-sagemaker[launch]" in refused.stderr
+
+
+def test_help_is_instant_and_a_job_can_be_saved(tmp_path, capsys):
+    seconds = []
+    for _ in range(4):
+        begin = time.monotonic()
+        shown = run_bounded([sys.executable, "-m", "lightning_sagemaker.cli", "launch", "--help"]).stdout
+        seconds.append(time.monotonic() - begin)
+    assert "--dry-run" in shown
+    assert min(seconds) < 0.5
+    path = tmp_path / "job.yaml"
+    command = ["launch", "bert-qa", "--instance-type", "ml.g5.12xlarge", "--set", "hyperparameters.max_steps=7"]
+    assert (
+        cli.main([*command, "--set", "environment.A=1", "--channel", "train=s3://bucket/x", "--save", str(path)]) == 0
+    )
+    config = JobConfig.from_yaml(path)
+    assert (config.recipe, config.hyperparameters, config.environment) == ("bert-qa", {"max_steps": 7}, {"A": "1"})
+    capsys.readouterr()
+    assert cli.main(["launch", "--config", str(path), "--region", "us-east-1", "--dry-run", "--spot"]) == 0
+    request = json.loads(capsys.readouterr().out)
+    assert request["EnableManagedSpotTraining"]
+    assert request["HyperParameters"] == {"max_steps": "7"}
+    assert cli.main(["launch", "bert-qq", "--dry-run"]) == 2
+    assert "did you mean 'bert-qa'" in capsys.readouterr().err
+
+
+def test_templates_and_the_image_helper(tmp_path, capsys):
+    assert cli.main(["template"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == ["role", "fsx", "tensorboard", "dockerfile"]
+    for name in names[:3]:
+        assert cli.main(["template", name]) == 0
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(capsys.readouterr().out)
+        lint = run_bounded([Path(sys.executable).with_name("cfn-lint"), path])
+        assert lint.returncode == 0, lint.stdout
+    (tmp_path / "requirements.txt").write_text("pandas\n")
+    command = [
+        "image",
+        str(tmp_path / "image"),
+        "--requirements",
+        str(tmp_path / "requirements.txt"),
+        "--region",
+        "us-east-1",
+    ]
+    assert cli.main(command) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "--build-arg BASE_IMAGE=763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.8.0-gpu-py312" in shown
+    )
+    assert {path.name for path in (tmp_path / "image").iterdir()} == {"Dockerfile", "requirements.txt", make_wheel()[0]}
+    (tmp_path / "requirements.txt").write_text("torch==2.0\n")
+    assert cli.main(command) == 2
+    assert cli.main(["metrics", "bert-qa", "--json"]) == 0
+    assert {"val_f1", "loss"} <= {one["Name"] for one in json.loads(capsys.readouterr().out)}
