@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first process of a training container: starts the training processes of this host and looks after them.
 
-It is sent with a job and run by the SageMaker SDK's ``sm_train.sh``, in whatever image the job uses: so it
-has the standard library only, and speaks Python 3.6. It installs the job's requirements against the image's torch; says in
-``SM_FRAMEWORK_PARAMS`` what the job asked for, which SDK 3 leaves out; starts torchrun, or hands over to the training toolkit
-in the image where AWS's own libraries need mpirun; passes SIGTERM on to every training process, which neither the toolkit nor
+It is sent with a job and run by the SageMaker SDK's ``sm_train.sh``, in whatever image the job uses: so it needs the
+standard library only, and speaks Python 3.6. It installs the job's requirements against the image's torch; says what the
+job asked for in ``SM_FRAMEWORK_PARAMS``, which SDK 3 leaves out; starts torchrun, or hands over to the training toolkit in
+the image where AWS's own libraries need mpirun; passes SIGTERM on to every training process, which neither the toolkit nor
 SDK 3's drivers do; and leaves the exception in ``output/failure``, where SageMaker looks for it.
 """
 
