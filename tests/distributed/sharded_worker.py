@@ -91,15 +91,16 @@ def with_fabric(name: str, parameters: dict | None, path: Path) -> dict:
     model = make_model(name)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model, optimizer = fabric.setup(model, optimizer)
-    place = {} if parameters is None else strategy.distributed_sampler_kwargs
-    copies, copy = place.get("num_replicas", 1), place.get("rank", 0)
+    copies = 1 if parameters is None else strategy.degrees.replicas(WORLD)
+    batches = [make_batch(name, samples=8, seed=step) for step in range(8)]
+    flat = [{key: value[index] for key, value in batch.items()} for batch in batches for index in range(8)]
+    loader = fabric.setup_dataloaders(DataLoader(flat, batch_size=8 // copies))
     losses = []
-    for step in range(8):
+    for step, batch in enumerate(loader):
         if step == 4:
             content = {"model": model, "optimizer": optimizer, "step": step}
             fabric.save(path, content)
             fabric.load(path, content)
-        batch = {key: value.chunk(copies)[copy] for key, value in make_batch(name, samples=8, seed=step).items()}
         loss = model(**batch)["loss"]
         fabric.backward(loss)
         fabric.clip_gradients(model, optimizer, max_norm=0.5)

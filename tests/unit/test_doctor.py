@@ -57,3 +57,17 @@ def test_a_job_that_cannot_be_read(capsys, monkeypatch, arguments):
     assert code == 1
     assert "LOCAL_RANK=0 is set, but no launcher" in text
     assert "torch" in text  # versions all the same
+
+
+def test_secrets_are_not_shown(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
+    monkeypatch.setenv(
+        "SM_HPS", '{"epochs": 3, "wandb_api_key": "hunter2hunter2", "nested": {"db_password": "hunter2"}}'
+    )
+    monkeypatch.setenv("HF_TOKEN", "hunter2hunter2")
+    for arguments in ((), ("--json",)):
+        _, text = doctor(capsys, *arguments)
+        assert "epochs" in text
+        assert "wandb_api_key" in text
+        assert "hunter2" not in text

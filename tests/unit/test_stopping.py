@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one process does when it is asked to stop: what the tests with several processes leave out."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.utils.data import DataLoader
+
+from lightning_sagemaker import SpotInterruption
+from lightning_sagemaker.callbacks.interruption import Interrupted
+from tests.conftest import run_bounded
+
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, index):
+        return self.layer(batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+class SignalAt(Callback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_start(self, trainer, *_):
+        if trainer.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("saving_took", "is_saved"), [(None, True), (4.0, True), (50.0, False)])
+def test_a_checkpoint_that_would_not_fit_in_the_grace_period_is_not_begun(saving_took, is_saved, tmp_path):
+    spot = SpotInterruption(tmp_path, grace=5.0, patience=60.0, overhead=1.0)
+    spot._save_seconds = saving_took  # as measured when the last one was written
+    trainer = Trainer(
+        accelerator="cpu", max_steps=50, logger=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, callbacks=[spot, SignalAt(3)], default_root_dir=tmp_path,
+    )  # fmt: skip
+    (tmp_path / "auto-step=1.ckpt").write_bytes(b"the one before")
+    says = r"no checkpoint is begun, as \d s are left and the last one took 50 s"
+    warns = contextlib.nullcontext() if is_saved else pytest.warns(UserWarning, match=says)
+    with warns, pytest.raises(Interrupted) as stopped:
+        trainer.fit(Model(), DataLoader(torch.ones(64, 4)))
+    assert stopped.value.code == 143
+    written = [path.name for path in tmp_path.glob("auto-step=*.ckpt") if path.name != "auto-step=1.ckpt"]
+    assert len(written) == is_saved
+    assert (tmp_path / "auto-step=1.ckpt").read_bytes() == b"the one before"
+
+
+WAITS = """
+import os, signal, sys, time
+from lightning_sagemaker.callbacks.signals import StopSignals
+
+signals = StopSignals([signal.SIGTERM], patience=1.0, exit_code=143)
+signals.install()
+os.kill(os.getpid(), signal.SIGTERM)
+begin = time.monotonic()
+while time.monotonic() - begin < 60:  # as if in a collective whose other rank is gone
+    if sys.argv[1] == "alive" and time.monotonic() - begin < 3:
+        signals.is_alive()
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(("kind", "at_least"), [("waits", 0.0), ("alive", 3.0)])
+def test_a_process_without_a_sign_of_life_ends(kind, at_least):
+    begin = time.monotonic()
+    result = run_bounded([sys.executable, "-c", WAITS, kind], timeout=50)
+    assert result.returncode == 143
+    assert "no step for 1 s after the signal to stop" in result.stdout
+    assert at_least < time.monotonic() - begin < 40
