@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
-import random
-import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 import torch.distributed as dist
 
-from lightning_sagemaker._lightning import Callback, ModelCheckpoint, rank_zero_info
+from lightning_sagemaker._lightning import Callback, rank_zero_info
+from lightning_sagemaker.callbacks.places import checkpoint_folder, is_remote, remote_io
+from lightning_sagemaker.checkpoint.metric_state import metric_states, restore_logged, restore_metrics
+from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.resume import find_checkpoint
 from lightning_sagemaker.checkpoint.whole import CheckpointError
-from lightning_sagemaker.job import SageMakerJob
 
-_STATES = "random_states"
+_STATES, _METRICS = "random_states", "metric_states"
 
 
 class AutoResume(Callback):
@@ -26,7 +24,7 @@ class AutoResume(Callback):
     Rank zero looks, by the number of steps in the files, and tells the others, so all load the same. The states of the
     random number generators of all ranks are part of the checkpoints; with as many ranks as before they are restored, so
     that dropout goes on as it would have. For that, what is drawn between two training steps (in a validation, by a new
-    iterator over a loader) does not change what the next step draws.
+    iterator over a loader) does not change what the next step draws. So is what metrics have summed up in an epoch.
 
     Args:
         dirpath: Where to look. Default: the folder of the Trainer's ``ModelCheckpoint``, in a job the checkpoint folder,
@@ -40,6 +38,7 @@ class AutoResume(Callback):
         self._dirpath, self._weights_only, self._search = dirpath, weights_only, search
         self._loaded: Any = None
         self._held: dict[str, Any] | None = None
+        self._logged: dict[str, Any] | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Look for a checkpoint, before the Trainer would load one."""
@@ -87,13 +86,16 @@ class AutoResume(Callback):
 
     def _find(self, trainer: Any, folder: str) -> tuple[str, int] | None:
         if is_remote(folder):
-            newest: tuple[str, int] | None = _remote_io(trainer).newest(folder, rank_zero_info)
+            newest: tuple[str, int] | None = remote_io(trainer).newest(folder, rank_zero_info)
             return newest
         found = find_checkpoint(folder, rank_zero_info, self._weights_only)
         return None if found is None else (str(found.path), found.step)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         """Hold the state over the end of an epoch."""
+        if self._logged is not None:
+            restore_logged(trainer._results, self._logged)
+            self._logged = None
         if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
             self._hold()
 
@@ -104,103 +106,44 @@ class AutoResume(Callback):
 
     def _hold(self) -> None:
         if self._held is None:
-            self._held = _random_state()
+            self._held = random_state()
 
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
         """Go on with what was held, or loaded."""
         if self._held is not None:
-            _restore_random_state(self._held)
+            restore_random_state(self._held)
             self._held = None
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Add the states of all ranks. Collective."""
-        own = _random_state() if self._held is None else self._held
+        results = trainer._results if trainer.training else None
+        own = {
+            _STATES: random_state() if self._held is None else self._held,
+            _METRICS: metric_states(pl_module, results),
+        }
         states: list[Any] = [own]
         if trainer.world_size > 1:
             states = [None] * trainer.world_size
             dist.all_gather_object(states, own)
-        checkpoint[_STATES] = states
+        for name in own:
+            checkpoint[name] = [state[name] for state in states]
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Keep them until training begins: what comes before draws numbers, too."""
-        self._loaded = checkpoint.get(_STATES)
+        """Keep them until training begins: what comes before draws numbers, and resets metrics."""
+        self._loaded = {name: checkpoint[name] for name in (_STATES, _METRICS) if name in checkpoint}
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The first step goes on with this rank's state."""
-        states, self._loaded, self._held = self._loaded, None, None
-        if states is None:
-            return
-        if len(states) != trainer.world_size:
+        loaded, self._loaded, self._held = self._loaded or {}, None, None
+        counts = {len(states) for states in loaded.values()}
+        if counts - {trainer.world_size}:
             rank_zero_info(
-                f"The checkpoint is of {len(states)} processes and there are {trainer.world_size}: random numbers (dropout)"
-                " begin anew."
+                f"The checkpoint is of {counts.pop()} processes and there are {trainer.world_size}: random numbers (dropout)"
+                " and what metrics have summed up in this epoch begin anew."
             )
             return
-        self._held = states[trainer.global_rank]
-
-
-def checkpoint_folder(trainer: Any, dirpath: str | Path | None) -> str:
-    """Where a Trainer's checkpoints are, unless ``dirpath`` says: a folder, or an address in S3."""
-    if dirpath is not None:
-        return str(dirpath).rstrip("/")
-    for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
-            return str(callback.dirpath).rstrip("/")
-    job = SageMakerJob.from_environment()
-    return str(job.checkpoint_dir) if job.in_container else str(Path(trainer.default_root_dir) / "checkpoints")
-
-
-def is_remote(folder: str) -> bool:
-    """Whether a folder is an address, not a place in the file system."""
-    return "://" in folder
-
-
-def names_in(trainer: Any, folder: str) -> list[str]:
-    """Names of what is in a folder of checkpoints."""
-    if is_remote(folder):
-        found: list[str] = _remote_io(trainer).names(folder)
-        return found
-    place = Path(folder)
-    return [path.name for path in place.iterdir()] if place.is_dir() else []  # it may be written beside the training
-
-
-def remove(trainer: Any, path: str) -> None:
-    """Remove a checkpoint, a file or a folder. The Trainer's strategies for sharded models cannot."""
-    if is_remote(path):
-        _remote_io(trainer).remove_checkpoint(path)
-    elif Path(path).is_dir():
-        shutil.rmtree(path)
-    else:
-        Path(path).unlink(missing_ok=True)
-
-
-def _remote_io(trainer: Any) -> Any:
-    io = trainer.strategy.checkpoint_io
-    if not hasattr(io, "newest"):
-        raise CheckpointError(
-            f"checkpoints at an address were asked for, but the Trainer writes them by {type(io).__name__}, which cannot"
-            " list them. HINT: pass Trainer(plugins=S3CheckpointIO())."
-        )
-    return io
-
-
-def _random_state() -> dict[str, Any]:
-    """Plain containers and tensors, which a checkpoint may hold."""
-    version, numbers, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    return {
-        "python": [version, list(numbers), gauss],
-        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
-        "torch": torch.get_rng_state(),
-        "cuda": [state.cpu() for state in torch.cuda.get_rng_state_all()] if torch.cuda.is_available() else [],
-    }
-
-
-def _restore_random_state(state: dict[str, Any]) -> None:
-    version, numbers, gauss = state["python"]
-    random.setstate((version, tuple(numbers), gauss))
-    name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
-    torch.set_rng_state(state["torch"])
-    if state["cuda"] and torch.cuda.device_count() == len(state["cuda"]):
-        torch.cuda.set_rng_state_all(state["cuda"])
+        if _STATES in loaded:
+            self._held = loaded[_STATES][trainer.global_rank]
+        if _METRICS in loaded:
+            self._logged = loaded[_METRICS][trainer.global_rank]
+            restore_metrics(pl_module, self._logged)

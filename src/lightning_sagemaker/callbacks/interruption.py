@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
-from lightning_sagemaker.callbacks.auto_resume import checkpoint_folder, names_in, remove
+from lightning_sagemaker.callbacks.places import checkpoint_folder, names_in, remove
 from lightning_sagemaker.callbacks.signals import StopSignals
 from lightning_sagemaker.checkpoint.whole import CheckpointError
 from lightning_sagemaker.collectives.votes import Votes
 
 _NAME = re.compile(r"auto-step=(\d+)\.ckpt")
+_VALIDATING = "interrupted_validation"
 _LATENCY = 2.0
 """Seconds between two questions at most."""
 _SHARE_OF_SAVING = 0.05
@@ -69,7 +70,7 @@ class SpotInterruption(Callback):
         self._signals = StopSignals(signals, grace if patience is None else patience, exit_code)
         self._votes = Votes(None)
         self._save_seconds: float | None = None
-        self._said_longer = False
+        self._said_longer = self._validates_first = self._puts_off = False
         self._step = self._first_step = self._checked = self._next_check = 0
         self._batches = self._most_batches = 0
         self._checked_at = self._saved_at = 0.0
@@ -104,6 +105,29 @@ class SpotInterruption(Callback):
         self._begin_counting(self._step)
         self._saved_at = time.monotonic()
 
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """A restarted Trainer ends the epoch first, without the validation in which it was interrupted."""
+        if self._validates_first:
+            self._validates_first = False
+            self._validate(trainer)
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Note a validation at an epoch's end that is not done."""
+        is_last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+        checkpoint[_VALIDATING] = bool(trainer.state.fn == "fit" and trainer.validating and is_last)
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Remember whether a validation was interrupted."""
+        self._validates_first = checkpoint.get(_VALIDATING, False)
+
+    def _validate(self, trainer: Any) -> None:
+        """The whole validation, as the Trainer runs it within training."""
+        rank_zero_info("The validation that was interrupted is done again.")
+        loop = trainer.fit_loop.epoch_loop.val_loop
+        trainer.validating, loop.restarting = True, False
+        loop.run()
+        trainer.training = True
+
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         """After an optimizer step, see what the others know."""
         self._signals.is_alive()
@@ -111,7 +135,10 @@ class SpotInterruption(Callback):
         if step == self._step:  # gradients are being accumulated
             return
         self._step = step
-        self._check(trainer, step)
+        # A checkpoint of the last batch counts the epoch as ended: what is done at its end would never be done.
+        self._puts_off = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and not self._puts_off
+        if not self._puts_off:
+            self._check(trainer, step)
 
     def _begin_counting(self, count: int) -> None:
         self._checked, self._checked_at, self._next_check = count, time.monotonic(), count + 1

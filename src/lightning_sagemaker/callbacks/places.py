@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a Trainer's checkpoints are, and what is there: a folder, or an address in S3."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker._lightning import ModelCheckpoint
+from lightning_sagemaker.checkpoint.whole import CheckpointError
+from lightning_sagemaker.job import SageMakerJob
+
+
+def checkpoint_folder(trainer: Any, dirpath: str | Path | None) -> str:
+    """Where a Trainer's checkpoints are, unless ``dirpath`` says: a folder, or an address in S3."""
+    if dirpath is not None:
+        return str(dirpath).rstrip("/")
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
+            return str(callback.dirpath).rstrip("/")
+    job = SageMakerJob.from_environment()
+    return str(job.checkpoint_dir) if job.in_container else str(Path(trainer.default_root_dir) / "checkpoints")
+
+
+def is_remote(folder: str) -> bool:
+    """Whether a folder is an address, not a place in the file system."""
+    return "://" in folder
+
+
+def names_in(trainer: Any, folder: str) -> list[str]:
+    """Names of what is in a folder of checkpoints."""
+    if is_remote(folder):
+        found: list[str] = remote_io(trainer).names(folder)
+        return found
+    place = Path(folder)
+    return [path.name for path in place.iterdir()] if place.is_dir() else []  # it may be written beside the training
+
+
+def remove(trainer: Any, path: str) -> None:
+    """Remove a checkpoint, a file or a folder. The Trainer's strategies for sharded models cannot."""
+    if is_remote(path):
+        remote_io(trainer).remove_checkpoint(path)
+    elif Path(path).is_dir():
+        shutil.rmtree(path)
+    else:
+        Path(path).unlink(missing_ok=True)
+
+
+def remote_io(trainer: Any) -> Any:
+    """The Trainer's checkpoint plugin, if it knows addresses.
+
+    Raises:
+        CheckpointError: If it does not.
+
+    """
+    io = trainer.strategy.checkpoint_io
+    if not hasattr(io, "newest"):
+        raise CheckpointError(
+            f"checkpoints at an address were asked for, but the Trainer writes them by {type(io).__name__}, which cannot"
+            " list them. HINT: pass Trainer(plugins=S3CheckpointIO())."
+        )
+    return io
