@@ -168,6 +168,17 @@ WAYS = {
     "spot": {"distribution": "torch_distributed", "use_spot_instances": True},
     "fsx": {"distribution": "smddp", **VPC},
 }
+SHARED_MATRICES = {
+    "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"tensor_parallel_degree": 2, "ddp": True}}},
+    "torch_distributed": {"enabled": True},
+}
+
+
+def ways(recipe: str) -> dict[str, dict]:
+    """Every way to run a recipe. ALBERT's layers are one, which cannot be cut into stages: its matrices are shared."""
+    return WAYS | ({"smp": {"distribution": SHARED_MATRICES}} if recipe == "albert-mlm" else {})
+
+
 CASES = [*SEEDS, *(f"{recipe} {way}" for recipe in RECIPES for way in WAYS)]
 
 
@@ -185,4 +196,4 @@ def make(case: str, folder: Path) -> tuple[Estimator, object]:
         "hyperparameters": {"max_steps": 100},
     }
     inputs = {"train": LUSTRE} if way == "fsx" else {"train": "s3://bucket/data/"}
-    return Estimator(recipe=recipe, **common, **WAYS[way]), inputs
+    return Estimator(recipe=recipe, **{**common, **ways(recipe)[way]}), inputs

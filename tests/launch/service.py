@@ -97,7 +97,8 @@ class Service:
 
     def make_role(self) -> None:
         iam = self.client("iam")
-        iam.create_role(RoleName="training", AssumeRolePolicyDocument=json.dumps(TRUST))
+        with contextlib.suppress(iam.exceptions.EntityAlreadyExistsException):  # moto keeps what another module made
+            iam.create_role(RoleName="training", AssumeRolePolicyDocument=json.dumps(TRUST))
 
     def log(self, name: str, stream: str, lines: list[str]) -> None:
         """Put lines where SageMaker puts a host's output."""

@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import sys
 import tarfile
@@ -23,7 +24,7 @@ from lightning_sagemaker.launch import Estimator, LaunchError
 from lightning_sagemaker.launch.container import run_request
 from lightning_sagemaker.launch.plan import announced_strategy, make_plan
 from lightning_sagemaker.launch.transfer import fetch
-from tests.launch.seeds import ROLE
+from tests.launch.seeds import CASES, ROLE, SEEDS, make
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="drivers look for processes in /proc")
 
@@ -75,6 +76,7 @@ if trainer.is_global_zero:
     facts = {
         "strategy": type(trainer.strategy).__name__,
         "world": trainer.world_size,
+        "bytes": sum(p.stat().st_size for p in job.channels["train"].iterdir()) if "train" in job.channels else 0,
         "files": sorted(p.name for p in job.channels["train"].iterdir()) if "train" in job.channels else [],
         "flags": json.loads(os.environ["SM_FRAMEWORK_PARAMS"]),
         "package": lightning_sagemaker.__file__,
@@ -194,6 +196,12 @@ def test_a_recipe_from_the_command_to_the_model(aws, runner, tmp_path, capsys):
     assert (tmp_path / "got" / "checkpoints" / "last.ckpt").is_file()
     with (tmp_path / "got" / "output" / "history" / "metrics.csv").open(newline="") as file:
         assert [int(row["step"]) for row in csv.DictReader(file) if row.get("loss")] == [10, 20]
+    # Every number of the job's lines has a definition by which SageMaker collects it.
+    (line,) = [line for line in shown.splitlines() if line.startswith("algo-1 | step=20 ")]
+    names = {pair.partition("=")[0] for pair in line.removeprefix("algo-1 | ").split()} - {"step"}
+    defined = {one["Name"]: one["Regex"] for one in aws.requests[name]["AlgorithmSpecification"]["MetricDefinitions"]}
+    assert names <= set(defined)
+    assert all(re.search(defined[one], line) for one in names)
     capsys.readouterr()
     assert cli.main(["jobs", "albert"]) == 0
     assert name in capsys.readouterr().out
@@ -241,6 +249,52 @@ def test_model_parallelism_of_a_recipe(aws, runner, tmp_path):
     estimator.jobs.download(estimator.job_name, tmp_path / "got")
     metrics = json.loads((tmp_path / "got" / "output" / "metrics.json").read_text())
     assert (metrics["strategy"], metrics["processes"]) == ("SMPStrategy", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_every_request_runs(case, aws, runner, tmp_path):
+    """Each of those that are compared with the golden file, with a few steps of a small model."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "source").mkdir()
+    estimator, inputs = make(case, tmp_path / "source")
+    small = {} if case in SEEDS else {"config": "tiny.yaml", "max_steps": 4}
+    estimator.config = estimator.config.changed(
+        hyperparameters={**estimator.config.hyperparameters, **small}, inputs=inputs, output_path=None
+    )
+    runner.folders = {name: str(tmp_path / "data") for name in inputs or ()}
+    try:
+        estimator.fit(logs=False, poll=0.2)
+    finally:
+        runner.folders = {}
+    assert estimator.latest_training_job.status == "Completed"
+    if case not in SEEDS:
+        estimator.jobs.download(estimator.job_name, tmp_path / "got")
+        metrics = json.loads((tmp_path / "got" / "output" / "metrics.json").read_text())
+        kinds = {"smddp": "SMDDP", "ddp": "SageMakerDDP", "smp": "SMP"}
+        announced = announced_strategy(estimator.plan(), simulated=True).name
+        assert metrics["strategy"].startswith(kinds[announced])
+        assert metrics["processes"] == 2
+
+
+def test_a_rehearsal_takes_a_part_of_the_data(sdk, source, tmp_path, capsys):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_text("text,label\n" * 600_000)  # 6.6 MB
+    (tmp_path / "data" / "b.bin").write_bytes(b"x" * 100)
+    command = ["launch", "train.py", "--source-dir", str(source), *TYPES[:-1], "--distribution", "smddp", "--rehearse"]
+    command += ["--channel", f"train={tmp_path / 'data'}", "--rehearse-set", "steps=2", "--rehearse-hosts", "1"]
+    command += ["--rehearse-root", str(tmp_path / "rehearsal")]
+    assert cli.main(command) == 1  # passed, but nobody agreed to start the job
+    shown = capsys.readouterr().out
+    assert "rehearsal        passed" in shown, shown[-3000:]
+    assert "Nothing was started" in shown
+    assert int(re.search(r"largest process +(\d+) MiB", shown).group(1)) > 50
+    facts = json.loads((tmp_path / "rehearsal" / "algo-1" / "model" / "facts.json").read_text())
+    assert (facts["world"], facts["strategy"]) == (1, "SMDDPStrategy")
+    assert facts["files"] == ["a.csv"]
+    assert facts["bytes"] <= 4 * 2**20
+    assert "Environment Variables" in (tmp_path / "rehearsal" / "log").read_text()
+    assert "Environment Variables" not in shown
 
 
 def test_a_failing_rank_gives_the_jobs_reason(aws, runner, source):

@@ -208,6 +208,43 @@ def test_a_failed_job_says_why_and_a_stopped_one_ends(aws, sdk, capsys):
     assert estimator.job_name in names
 
 
+def test_an_artefact_is_handed_to_an_endpoint(aws, sdk):
+    estimator = Estimator(**SMALL)
+    estimator.fit(wait=False)
+    image = "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-inference:2.6.0"
+    name = estimator.deploy(1, "ml.m5.xlarge", image_uri=image)
+    client = aws.client("sagemaker")
+    model = client.describe_model(ModelName=name)["PrimaryContainer"]
+    assert (model["Image"], model["ModelDataUrl"]) == (image, estimator.model_data)
+    assert client.describe_endpoint(EndpointName=name)["EndpointConfigName"] == name
+    variant = client.describe_endpoint_config(EndpointConfigName=name)["ProductionVariants"][0]
+    assert (variant["InstanceType"], variant["InitialInstanceCount"]) == ("ml.m5.xlarge", 1)
+
+
+def test_on_a_terminal_a_line_is_redrawn(aws, sdk):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    def train(request):
+        aws.log(request["TrainingJobName"], "algo-1-1700000000", ["step=40 epoch=0 loss=2.5 samples_per_second=90"])
+        time.sleep(1.0)
+        return "Completed", ""
+
+    aws.run_job = train
+    try:
+        estimator = Estimator(**SMALL)
+        estimator.fit(wait=False)
+        output = Terminal()
+        estimator.jobs.follow(estimator.job_name, output, poll=0.1, per_hour=3600.0)
+    finally:
+        aws.run_job = None
+    shown = output.getvalue()
+    assert "Training · 0 min · step 40 · loss 2.5 · samples_per_second 90 · about $" in shown
+    assert shown.count("\r\x1b[K") >= 2
+    assert shown.endswith("lightning-sagemaker: Completed\n") or "Completed" in shown.splitlines()[-1]
+
+
 def test_a_job_that_is_not_there(aws, sdk):
     with pytest.raises(LaunchError, match="'nobody' failed: .*not found"):
         Estimator.attach("nobody")

@@ -53,7 +53,8 @@ class JobConfig:
         keep_alive_period_in_seconds: Keeps the hosts for a next job (warm pool).
         base_job_name: The job's name begins with it.
         max_retry_attempts: After errors of the service itself.
-        tensorboard_output_path: ``s3://`` place to which TensorBoard's files are copied during the job.
+        tensorboard_output_path: ``s3://`` place to which TensorBoard's files are copied during the job: those of a recipe,
+            or what a script writes below ``/opt/ml/output/tensorboard``.
         include_plugin: Whether this package is sent along; None: if the image can run it.
 
     """

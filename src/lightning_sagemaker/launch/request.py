@@ -142,7 +142,7 @@ def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
             {"S3Uri": plan.checkpoint_uri, "LocalPath": config.checkpoint_local_path} if plan.checkpoint_uri else None
         ),
         "TensorBoardOutputConfig": (
-            {"LocalPath": TENSORBOARD_FOLDER, "S3OutputPath": config.tensorboard_output_path}
+            {"LocalPath": tensorboard_folder(config), "S3OutputPath": config.tensorboard_output_path}
             if config.tensorboard_output_path
             else None
         ),
@@ -154,8 +154,9 @@ def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
     return {"HyperParameters": {}, **_without_nothing(request)}  # the SDK sends them though there are none
 
 
-TENSORBOARD_FOLDER = "/opt/ml/output/tensorboard"
-"""Copied to S3 during the job where TensorBoard output is configured."""
+def tensorboard_folder(config: JobConfig) -> str:
+    """What SageMaker copies to ``tensorboard_output_path`` during the job: where recipes write, or SageMaker's default."""
+    return "/opt/ml/output/data/tensorboard" if config.recipe else "/opt/ml/output/tensorboard"
 
 
 def serialise(value: Any) -> str:

@@ -36,7 +36,7 @@ from sagemaker.train.distributed import DistributedConfig
 from lightning_sagemaker.launch.aws import make_session as make_boto_session
 from lightning_sagemaker.launch.distribution import DistributionRequest
 from lightning_sagemaker.launch.inputs import FileSystemInput, Input
-from lightning_sagemaker.launch.request import DRIVER, START_COMMAND, JobPlan
+from lightning_sagemaker.launch.request import DRIVER, START_COMMAND, JobPlan, tensorboard_folder
 
 DRIVERS = Path(__file__).with_name("drivers")
 
@@ -172,7 +172,11 @@ def make_trainer(plan: JobPlan, archive: Path, session: Session) -> ModelTrainer
             CheckpointConfig(s3_uri=plan.checkpoint_uri, local_path=config.checkpoint_local_path)
         )
     if config.tensorboard_output_path is not None:
-        trainer.with_tensorboard_output_config(TensorBoardOutputConfig(s3_output_path=config.tensorboard_output_path))
+        trainer.with_tensorboard_output_config(
+            TensorBoardOutputConfig(
+                s3_output_path=config.tensorboard_output_path, local_path=tensorboard_folder(config)
+            )
+        )
     if config.max_retry_attempts is not None:
         trainer.with_retry_strategy(RetryStrategy(maximum_retry_attempts=config.max_retry_attempts))
     return trainer
