@@ -121,3 +121,30 @@ def test_a_run_goes_on_from_s3(io, servers, tmp_path):
     assert 9 < len(lines_of(folder)) < 20
     worker.train(folder, 20, checkpoints=address, plugins=io)
     assert losses(folder) == losses(calm)
+
+
+def test_a_checkpoint_of_many_files(io, servers, tmp_path):
+    """As those of which each process writes its part: whole when all are there and unchanged."""
+    folder, path = f"s3://{BUCKET}/many", f"s3://{BUCKET}/many/a.ckpt"
+    files = {"__0_0.distcp": b"x" * 1000, "__1_0.distcp": b"y" * (9 * 2**20), ".metadata": b"m"}
+    sent = {}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        servers.faults += ["503", "drop"]
+        sent[name] = io.put_part(path, tmp_path / name)
+    said = []
+    assert io.newest(folder, said.append) is None  # nothing says that it is whole
+    io.finish_parts(path, 7, sent)
+    assert io.newest(folder, said.append) == (path, 7)
+    assert io.names(folder) == ["a.ckpt"]
+    io.fetch_parts(path, tmp_path / "got")
+    assert {name: (tmp_path / "got" / name).read_bytes() for name in files} == files
+    s3 = boto3.client("s3", endpoint_url=servers.direct)
+    s3.put_object(Bucket=BUCKET, Key="many/a.ckpt/__0_0.distcp", Body=b"z" * 1000)
+    with pytest.raises(CheckpointError, match="__0_0.distcp is not what was written"):
+        io.fetch_parts(path, tmp_path / "again")
+    s3.delete_object(Bucket=BUCKET, Key="many/a.ckpt/__0_0.distcp")
+    assert io.newest(folder, said.append) is None
+    assert "a.ckpt is no whole checkpoint" in said[-1]
+    io.remove_checkpoint(path)
+    assert io.names(folder) == []

@@ -31,6 +31,7 @@ LAYOUTS = {
     "tensor": ({"tensor_parallel_degree": 2}, False),
     "tensor, parts": ({"tensor_parallel_degree": 2}, True),
 }
+REMOTE = ", s3"
 
 
 class Stop(Callback):
@@ -42,7 +43,8 @@ class Stop(Callback):
 
 
 def train(name: str, stop: bool, folder: str) -> tuple[list[float], int | None]:
-    parameters, parts = LAYOUTS[name]
+    parameters, parts = LAYOUTS[name.removesuffix(REMOTE)]
+    place = f"{os.environ['PLACE']}/{folder}".replace(" ", "") if name.endswith(REMOTE) else OUT / folder
     seed_everything(0, verbose=False)
     losses = Losses()
     trainer = Trainer(
@@ -58,8 +60,8 @@ def train(name: str, stop: bool, folder: str) -> tuple[list[float], int | None]:
         use_distributed_sampler=False,
         callbacks=[
             losses,
-            AutoResume(OUT / folder),
-            SpotInterruption(OUT / folder, overhead=1.0),
+            AutoResume(place),
+            SpotInterruption(place, overhead=1.0),
             *([Stop()] if stop else []),
         ],
     )
@@ -99,7 +101,8 @@ def uneven() -> dict:
 def main() -> None:
     torch.set_num_threads(1)
     found = {"uneven": uneven()}
-    for name in LAYOUTS:
+    remote = [f"{name}{REMOTE}" for name in LAYOUTS if name.endswith("parts")] if "PLACE" in os.environ else []
+    for name in (*LAYOUTS, *remote):
         calm, _ = train(name, False, f"{name}-calm")
         first, code = train(name, True, name)
         second, _ = train(name, False, name)

@@ -3,21 +3,33 @@
 
 from pathlib import Path
 
+import boto3
 import pytest
 
+from tests.chaos.s3_server import Servers
 from tests.conftest import read_ranks, torchrun
 
+LAYOUTS = ["stages", "stages, parts", "tensor", "tensor, parts", "stages, parts, s3", "tensor, parts, s3"]
+KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
 WORKER = Path(__file__).with_name("interrupted_worker.py")
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("interrupted")
-    torchrun(WORKER, folder, processes=2)
+    folder, servers = tmp_path_factory.mktemp("interrupted"), Servers()
+    boto3.client("s3", endpoint_url=servers.direct, **KEYS).create_bucket(Bucket="parts")
+    environment = {name.upper(): value for name, value in KEYS.items() if name != "region_name"}
+    try:
+        torchrun(
+            WORKER, folder, processes=2, PLACE="s3://parts/run", AWS_REGION="us-east-1", AWS_ENDPOINT_URL=servers.endpoint,
+            **environment,
+        )  # fmt: skip
+    finally:
+        servers.close()
     return read_ranks(folder)
 
 
-@pytest.mark.parametrize("layout", ["stages", "stages, parts", "tensor", "tensor, parts"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_both_ranks_stop_and_go_on(ranks, layout):
     for found in (rank[layout] for rank in ranks):
         assert found["code"] == 143

@@ -54,7 +54,7 @@ def remote_io(trainer: Any) -> Any:
         CheckpointError: If it does not.
 
     """
-    io = trainer.strategy.checkpoint_io
+    io = getattr(trainer.strategy, "remote_checkpoints", None) or trainer.strategy.checkpoint_io
     if not hasattr(io, "newest"):
         raise CheckpointError(
             f"checkpoints at an address were asked for, but the Trainer writes them by {type(io).__name__}, which cannot"

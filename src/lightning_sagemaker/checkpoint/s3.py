@@ -11,6 +11,7 @@ import random
 import time
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
@@ -22,6 +23,9 @@ from lightning_sagemaker.checkpoint.whole import CheckpointError
 SCHEME = "s3://"
 _NOTE = ".json"
 """Ending of the object that is written after a checkpoint: without it, the checkpoint is not whole."""
+
+_BLOCK = 8 * 2**20
+"""Bytes that are read at once."""
 
 T = TypeVar("T")
 
@@ -35,7 +39,7 @@ class S3CheckpointIO(CheckpointIO):
 
     Args:
         region: Of the bucket. Default: ``AWS_REGION`` or ``AWS_DEFAULT_REGION``.
-        endpoint: Address of a server other than AWS's.
+        endpoint: Address of a server other than AWS's. Default: ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``.
         attempts: To write or read before giving up.
         pause: Seconds before the second attempt; doubled for each further one.
         options: Of ``s3torchconnector.S3ClientConfig``, such as ``part_size`` (bytes) or ``force_path_style``.
@@ -54,10 +58,12 @@ class S3CheckpointIO(CheckpointIO):
         options: dict[str, Any] | None = None,
     ) -> None:
         region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         if region is None:
             raise CheckpointError("S3CheckpointIO needs the region of the bucket. HINT: set region, or AWS_REGION.")
         self._attempts, self._pause = attempts, pause
-        self._client = _make_client(region, endpoint, options or {})
+        # Other servers seldom have a name for each bucket.
+        self._client = _make_client(region, endpoint, {"force_path_style": endpoint is not None, **(options or {})})
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
@@ -105,14 +111,70 @@ class S3CheckpointIO(CheckpointIO):
     def remove_checkpoint(self, path: Any) -> None:
         """Remove a checkpoint; first the object without which it is not whole."""
         bucket, key = split_address(path)
-        for name in (key + _NOTE, key):
+        parts = self._try(lambda: self._list(bucket, f"{key}/"), f"list {path}")
+        for name in (key + _NOTE, *(parts or (key,))):
             self._try(functools.partial(self._client.delete_object, bucket, name), f"remove {path}")
 
+    def put_part(self, path: str, file: Path) -> list[int]:
+        """Write a file of a checkpoint that has many, such as one of which each process writes its part.
+
+        Args:
+            path: Of the checkpoint.
+            file: On this disk; keeps its name.
+
+        Returns:
+            Its size in bytes and its check sum.
+
+        """
+        bucket, key = split_address(path)
+
+        def write() -> list[int]:
+            with file.open("rb") as source, self._client.put_object(bucket, f"{key}/{file.name}") as stream:
+                counted = _Counted(stream)
+                while block := source.read(_BLOCK):
+                    counted.write(block)
+            return [counted.size, counted.crc]
+
+        return self._try(write, f"write {path}/{file.name}")
+
+    def finish_parts(self, path: str, step: int, parts: dict[str, list[int]]) -> None:
+        """Say that a checkpoint is whole.
+
+        Args:
+            path: Of the checkpoint.
+            step: Optimizer steps that were done.
+            parts: Name -> what :meth:`put_part` returned, of all processes.
+
+        """
+        bucket, key = split_address(path)
+        size = sum(size for size, _ in parts.values())
+        note = {"step": step, "size": size, "crc32": 0, "parts": parts}
+        self._try(lambda: self._put(bucket, key + _NOTE, json.dumps(note).encode()), f"write {path}{_NOTE}")
+
+    def fetch_parts(self, path: str, folder: Path) -> None:
+        """Read all files of such a checkpoint into a folder.
+
+        Raises:
+            CheckpointError: If it is not whole, or a part is not what was written.
+
+        """
+        bucket, key = split_address(path)
+        note = self._try(lambda: json.loads(self._get(bucket, key + _NOTE)), f"read {path}{_NOTE}")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, (size, crc) in note["parts"].items():
+            content = self._try(functools.partial(self._get, bucket, f"{key}/{name}"), f"read {path}/{name}")
+            if (len(content), zlib.crc32(content)) != (size, crc):
+                raise CheckpointError(
+                    f"{path}/{name} is not what was written: its check sum differs. HINT: use an older one."
+                )
+            (folder / Path(name).name).write_bytes(content)
+
     def names(self, folder: str) -> list[str]:
-        """Names of what is directly in a folder, and not of what is in one whose name begins alike."""
+        """Names of the checkpoints directly in a folder, and not of those in one whose name begins alike."""
         bucket, prefix = split_address(folder)
         prefix = f"{prefix.rstrip('/')}/" if prefix else ""
-        return [key[len(prefix) :] for key in self._try(lambda: self._list(bucket, prefix), f"list {folder}")]
+        keys = self._try(lambda: self._list(bucket, prefix), f"list {folder}")
+        return sorted({key[len(prefix) :].removesuffix(_NOTE) for key in keys})
 
     def newest(self, folder: str, say: Callable[[str], None]) -> tuple[str, int] | None:
         """Address and steps of the whole checkpoint in a folder with the most steps; None if there is none.
@@ -126,11 +188,14 @@ class S3CheckpointIO(CheckpointIO):
         prefix = f"{prefix.rstrip('/')}/" if prefix else ""
         sizes = self._try(lambda: self._list(bucket, prefix), f"list {folder}")
         found: list[tuple[int, str]] = []
-        for key in sizes:
+        for key in sorted({key.removesuffix(_NOTE) for key in sizes}):
             if not key.endswith(".ckpt"):
                 continue
             note = self._note(bucket, key, key + _NOTE in sizes)
-            if note is None or note["size"] != sizes[key]:
+            size = sizes.get(key)
+            if note is not None and size is None:
+                size = sum(self._try(functools.partial(self._list, bucket, f"{key}/"), f"list {key}").values())
+            if note is None or note["size"] != size:
                 say(f"{SCHEME}{bucket}/{key} is no whole checkpoint and is not used")
             else:
                 found.append((note["step"], key))
