@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stages and shared matrices stop together, and go on where they ended."""
 
+import shutil
 from pathlib import Path
 
 import boto3
 import pytest
 
+from lightning_sagemaker.checkpoint.resume import find_checkpoint
 from tests.chaos.s3_server import Servers
 from tests.conftest import read_ranks, torchrun
 
@@ -26,7 +28,15 @@ def ranks(tmp_path_factory):
         )  # fmt: skip
     finally:
         servers.close()
-    return read_ranks(folder)
+    return Found(read_ranks(folder), folder)
+
+
+class Found(list):
+    """What the ranks wrote, and where their checkpoints are."""
+
+    def __init__(self, ranks, folder):
+        super().__init__(ranks)
+        self.folder = folder
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -35,6 +45,24 @@ def test_both_ranks_stop_and_go_on(ranks, layout):
         assert found["code"] == 143
         assert 3 < len(found["first"]) < 32
         assert found["first"] + found["second"] == pytest.approx(found["calm"], abs=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["stages, parts", "tensor, parts"])
+@pytest.mark.parametrize("damage", ["flipped", "gone", "short"])
+def test_a_part_that_is_damaged_is_noticed(ranks, layout, damage, tmp_path):
+    shutil.copytree(ranks.folder / layout, tmp_path / "run")
+    whole = find_checkpoint(tmp_path / "run")
+    (part, *_) = sorted(whole.path.glob("__1_*.distcp"))
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "gone":
+        part.unlink()
+    else:
+        part.write_bytes(content if damage == "flipped" else content[:-10])
+    said = []
+    older = find_checkpoint(tmp_path / "run", said.append)
+    assert older is None or older.step < whole.step
+    assert part.name in said[0]
 
 
 def test_streams_of_different_length_end_together(ranks):

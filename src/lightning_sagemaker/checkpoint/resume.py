@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,12 @@ from lightning_sagemaker.checkpoint.whole import CheckpointError
 
 _META = "meta.pt"
 """In the folder of a sharded checkpoint: Lightning's file of all that is not a tensor, written last."""
+
+
+SUMS = "sums.json"
+"""In such a folder: size and check sum of each file, where this package has written it."""
+_BLOCK = 8 * 2**20
+"""Bytes that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +105,36 @@ def _damage(path: Path) -> str | None:
         if bad is not None:
             return f"the check sum of {bad} is wrong"
     if path.is_dir():
-        return _missing_part(path)
+        return _missing_part(path) or _changed_part(path)
     return None
+
+
+def file_sum(path: Path) -> list[int]:
+    """Size and check sum of a file."""
+    size = crc = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            size, crc = size + len(block), zlib.crc32(block, crc)
+    return [size, crc]
+
+
+def write_sums(folder: Path, sums: dict[str, list[int]]) -> None:
+    """Write down what :func:`file_sum` says of each part of a sharded checkpoint, as its last file."""
+    temporary = folder / f".{SUMS}"
+    temporary.write_text(json.dumps(sums))
+    temporary.replace(folder / SUMS)
+
+
+def _changed_part(path: Path) -> str | None:
+    """The first part that is not what was written; folders of other programs have no list of sums."""
+    try:
+        sums: dict[str, list[int]] = json.loads((path / SUMS).read_text())
+        bad = [name for name, wanted in sums.items() if file_sum(path / name) != wanted]
+    except FileNotFoundError as error:
+        return None if str(error.filename).endswith(SUMS) else _first_line(error)
+    except (OSError, ValueError, AttributeError) as error:
+        return _first_line(error)
+    return f"the check sum of {bad[0]} is wrong" if bad else None
 
 
 def _missing_part(path: Path) -> str | None:

@@ -28,16 +28,16 @@ from lightning_sagemaker.parallel.gradients import skip_together
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.microbatches import split
 from lightning_sagemaker.parallel.model import PipelinedModel
+from lightning_sagemaker.strategies.checked_parts import CheckedParts
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.merge import detached, merge, moved_to
-from lightning_sagemaker.strategies.remote_parts import RemoteParts
 from lightning_sagemaker.strategies.smp_parameters import FollowsDegrees
 from lightning_sagemaker.strategies.stage_files import StageFiles
 from lightning_sagemaker.strategies.step_logs import Record, recorded, replay
 from lightning_sagemaker.strategies.trainer_defaults import WholeFiles
 
 
-class SMPStrategy(RemoteParts, StageFiles, FollowsDegrees, JobAware, WholeFiles, DDPStrategy):
+class SMPStrategy(CheckedParts, StageFiles, FollowsDegrees, JobAware, WholeFiles, DDPStrategy):
     """SageMaker's model parallelism: the layers of a model on several processes, its replicas on others.
 
     The LightningModule stays as it is, as long as each step calls its model once, and the model's forward pass is

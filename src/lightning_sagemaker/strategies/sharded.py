@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from lightning_sagemaker._lightning import ModelParallelStrategy
 from lightning_sagemaker.parallel.sharding import TENSOR, clip_norm
+from lightning_sagemaker.strategies.checked_parts import CheckedParts
 from lightning_sagemaker.strategies.job_aware import JobAware
-from lightning_sagemaker.strategies.remote_parts import RemoteParts
 from lightning_sagemaker.strategies.shards import Shards
 from lightning_sagemaker.strategies.smp_parameters import FollowsDegrees
 from lightning_sagemaker.strategies.trainer_defaults import InJob
@@ -20,7 +20,7 @@ from lightning_sagemaker.strategies.trainer_defaults import InJob
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
-class SMPShardedStrategy(RemoteParts, Shards, FollowsDegrees, JobAware, InJob, ModelParallelStrategy):
+class SMPShardedStrategy(CheckedParts, Shards, FollowsDegrees, JobAware, InJob, ModelParallelStrategy):
     """SageMaker's tensor parallelism and sharded data parallelism, by DTensor and FSDP2.
 
     The LightningModule stays as it is: after ``configure_model`` its linear layers are shared among

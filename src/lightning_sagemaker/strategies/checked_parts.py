@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of which each process writes its part, at an address in S3."""
+"""Checkpoints of which each process writes its part: with check sums, in a folder or at an address in S3."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Any
 
 import torch.distributed as dist
 
+from lightning_sagemaker.checkpoint.resume import SUMS, file_sum, write_sums
 from lightning_sagemaker.checkpoint.s3 import SCHEME, S3CheckpointIO
 from lightning_sagemaker.collectives.agreement import together
 
 
-class RemoteParts:
-    """Mixin before a strategy that writes folders: at an ``s3://`` address they go through a folder on this disk.
+class CheckedParts:
+    """Mixin before a strategy that writes folders.
 
-    torch writes the parts as ever; then each process sends its own, and the first one, when all have, the object without
-    which a checkpoint is not whole. Loading fetches and checks all parts once per host.
+    torch writes the parts as ever; each process then says the size and check sum of its own, and the first writes them down
+    last. At an ``s3://`` address the parts go through a folder on this disk: each process sends its own, and loading
+    fetches all once per host.
     """
 
     broadcast: Any
@@ -40,40 +42,45 @@ class RemoteParts:
         """Write a checkpoint; called on all processes.
 
         Raises:
-            RuntimeError: On all of them, if one cannot send its part.
+            RuntimeError: On all of them, if one cannot write or send its part.
 
         """
-        address = str(self.broadcast(filepath))
-        if not self._goes_by_parts(address):
+        if not self._writes_parts:
             super().save_checkpoint(checkpoint, filepath, storage_options)  # type: ignore[misc]
             return
-        step = int(checkpoint.get("global_step", 0))
-        folder = self._scratch()
+        place = str(self.broadcast(filepath))
+        is_remote, step = place.startswith(SCHEME), int(checkpoint.get("global_step", 0))
+        folder = self._scratch() if is_remote else Path(place)
+        if self.global_rank == 0:
+            (folder / SUMS).unlink(missing_ok=True)  # of what was there before
         try:
             super().save_checkpoint(checkpoint, folder)  # type: ignore[misc]
-            sent: dict[str, list[int]] = {}
+            own: dict[str, list[int]] = {}
 
             def send() -> None:
                 for path in self._own(folder):
-                    sent[path.name] = self.remote_checkpoints.put_part(address, path)
+                    own[path.name] = self.remote_checkpoints.put_part(place, path) if is_remote else file_sum(path)
 
             together(send)
             parts: list[Any] = [None] * self.world_size
-            dist.all_gather_object(parts, sent)
+            dist.all_gather_object(parts, own)
             everything = {name: facts for one in parts for name, facts in one.items()}
 
             def finish() -> None:
-                if self.global_rank == 0:
-                    self.remote_checkpoints.finish_parts(address, step, everything)
+                if self.global_rank == 0 and is_remote:
+                    self.remote_checkpoints.finish_parts(place, step, everything)
+                elif self.global_rank == 0:
+                    write_sums(folder, everything)
 
             together(finish)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            if is_remote:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Read a checkpoint; called on all processes."""
-        address = str(self.broadcast(checkpoint_path))
-        if not self._goes_by_parts(address):
+        place = str(self.broadcast(checkpoint_path))
+        if not (self._writes_parts and place.startswith(SCHEME)):
             found: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)  # type: ignore[misc]
             return found
         folder = self._scratch()
@@ -81,7 +88,7 @@ class RemoteParts:
 
             def fetch() -> None:
                 if self.local_rank == 0:
-                    self.remote_checkpoints.fetch_parts(address, folder)
+                    self.remote_checkpoints.fetch_parts(place, folder)
 
             together(fetch)
             content: dict[str, Any] = super().load_checkpoint(folder, weights_only)  # type: ignore[misc]
@@ -90,9 +97,10 @@ class RemoteParts:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _goes_by_parts(self, address: str) -> bool:
-        parts = getattr(self, "saves_parts", False) or getattr(self, "_save_distributed_checkpoint", False)
-        return bool(parts) and address.startswith(SCHEME)
+    @property
+    def _writes_parts(self) -> bool:
+        """Of our stages, and of Lightning's strategy."""
+        return bool(getattr(self, "saves_parts", False) or getattr(self, "_save_distributed_checkpoint", False))
 
     def _scratch(self) -> Path:
         """One name for all processes; hosts need not share it."""
