@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from lightning_sagemaker import cli
+from lightning_sagemaker.launch.launch_command import read_config
+from lightning_sagemaker.launch.plan import make_plan
 from tests.conftest import ROOT
 
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=30).stdout.split()
@@ -38,7 +40,10 @@ def test_every_command_exists(line):
         targets = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(arguments) <= set(targets)
     else:
-        assert callable(cli.build_parser().parse_args(arguments).main)
+        parsed = cli.build_parser().parse_args(arguments[: arguments.index(">")] if ">" in arguments else arguments)
+        assert callable(parsed.main)
+        if arguments[0] == "launch" and read_config(parsed).recipe:
+            make_plan(read_config(parsed))  # checks all that needs no AWS
 
 
 def test_the_readme_has_exactly_two_set_up_commands():

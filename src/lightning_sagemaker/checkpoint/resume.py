@@ -16,7 +16,7 @@ import torch
 
 from lightning_sagemaker.checkpoint.whole import CheckpointError
 
-_META = "meta.pt"
+META = "meta.pt"
 """In the folder of a sharded checkpoint: Lightning's file of all that is not a tensor, written last."""
 
 
@@ -78,7 +78,7 @@ def find_checkpoint(
 
 def _read_step(path: Path, weights_only: bool) -> int:
     """Cheap: tensors are mapped, not read."""
-    file = path / _META if path.is_dir() else path
+    file = path / META if path.is_dir() else path
     if not zipfile.is_zipfile(file):
         raise ValueError("not the end of a file of torch.save" if file.exists() else f"no {file.name} in it")
     try:
@@ -96,7 +96,7 @@ def _read_step(path: Path, weights_only: bool) -> int:
 
 def _damage(path: Path) -> str | None:
     """What is wrong with the bytes, by the check sums within; torch does not look at them when it loads."""
-    for file in (path / _META,) if path.is_dir() else (path,):
+    for file in (path / META,) if path.is_dir() else (path,):
         try:
             with zipfile.ZipFile(file) as archive:
                 bad = archive.testzip()

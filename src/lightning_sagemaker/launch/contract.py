@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.launch.errors import LaunchError
+
 GROUP = "homogeneousCluster"
 """The name of the only instance group of a job that asks for none."""
 
@@ -58,7 +60,7 @@ EFA_TYPES = RDMA_TYPES | {"ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g5.48xlarge
 _DRIVERS_WITHOUT_EFA = frozenset(("ml.p6e-gb200.36xlarge",))
 
 
-class LocalClusterError(ValueError):
+class LocalClusterError(LaunchError):
     """A simulated cluster that cannot be started as asked for."""
 
 

@@ -15,3 +15,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """The name in ``known`` that ``name`` was probably meant to be."""
     names = sorted(known)
     return (difflib.get_close_matches(name, names, n=1, cutoff=0.0) or names[:1] or [""])[0]
+
+
+def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
+    """What a repeatable option ``NAME=VALUE`` was given.
+
+    Raises:
+        LaunchError: If a text is something else.
+
+    """
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise LaunchError(f"{option} {text!r} was given. HINT: write {option} NAME=VALUE.")
+        found[name] = value
+    return found

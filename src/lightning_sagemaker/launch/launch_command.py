@@ -13,6 +13,8 @@ import argparse
 import sys
 from typing import Any
 
+from lightning_sagemaker.launch.errors import LaunchError, nearest, pairs
+
 HELP = "run a recipe or a script as a SageMaker training job"
 
 _OPTIONS = (
@@ -68,8 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Plan, and start what is wanted; the exit code is 2 for a mistake, 1 for a job or rehearsal that failed."""
-    from lightning_sagemaker.launch.errors import LaunchError
-
     try:
         return _launch(arguments)
     except LaunchError as error:
@@ -116,7 +116,6 @@ def read_config(arguments: argparse.Namespace) -> Any:
         LaunchError: If something in them is wrong.
 
     """
-    from lightning_sagemaker.launch.errors import LaunchError, nearest
     from lightning_sagemaker.launch.job_config import JobConfig
     from lightning_sagemaker.recipe_command import RECIPES
 
@@ -138,8 +137,8 @@ def read_config(arguments: argparse.Namespace) -> Any:
     if arguments.spot:
         changes["use_spot_instances"] = True
     if arguments.channel:
-        changes["inputs"] = {**(config.inputs or {}), **_pairs("--channel", arguments.channel)}
-    for key, text in _pairs("--set", arguments.settings).items():
+        changes["inputs"] = {**(config.inputs or {}), **pairs("--channel", arguments.channel)}
+    for key, text in pairs("--set", arguments.settings).items():
         name, dot, below = key.partition(".")
         if dot:
             changes[name] = {**(changes.get(name) or getattr(config, name, None) or {}), below: _value(text, name)}
@@ -157,8 +156,8 @@ def _rehearse(arguments: argparse.Namespace, plan: Any) -> int:
     done = rehearse(
         plan,
         Path(arguments.rehearse_root),
-        settings={name: _value(text) for name, text in _pairs("--rehearse-set", arguments.rehearse_set).items()},
-        folders=_pairs("--rehearse-channel", arguments.rehearse_channel),
+        settings={name: _value(text) for name, text in pairs("--rehearse-set", arguments.rehearse_set).items()},
+        folders=pairs("--rehearse-channel", arguments.rehearse_channel),
         hosts=arguments.rehearse_hosts,
     )
     _print_rows(done.lines(), sys.stdout)
@@ -192,18 +191,6 @@ def _agreed() -> bool:
     if not sys.stdin.isatty():
         return False
     return input("Start the job? [y/N] ").strip().lower() in ("y", "yes")
-
-
-def _pairs(option: str, texts: list[str]) -> dict[str, str]:
-    from lightning_sagemaker.launch.errors import LaunchError
-
-    pairs = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise LaunchError(f"{option} {text!r} was given. HINT: write {option} NAME=VALUE.")
-        pairs[name] = value
-    return pairs
 
 
 def _value(text: str, name: str = "") -> Any:

@@ -10,6 +10,8 @@ import argparse
 import json
 import sys
 
+from lightning_sagemaker.launch.errors import LaunchError, pairs
+
 HELP = "run a command as a SageMaker job of several hosts, simulated on this machine"
 
 
@@ -51,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Run the job; the exit code is that of the first rank that failed."""
-    from lightning_sagemaker.launch import LocalClusterError, run_local_cluster
+    from lightning_sagemaker.launch import run_local_cluster
 
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     try:
@@ -63,39 +65,25 @@ def main(arguments: argparse.Namespace) -> int:
             contract=arguments.contract,
             root=arguments.root,
             hyperparameters=_model_parallel(arguments.mp_parameters),
-            environment=_pairs("--env", arguments.env),
-            channels=_pairs("--channel", arguments.channel),
+            environment=pairs("--env", arguments.env),
+            channels=pairs("--channel", arguments.channel),
             source_dir=arguments.source_dir,
             instance_type=arguments.instance_type,
             network=arguments.network,
             timeout=arguments.timeout,
         )
-    except LocalClusterError as error:
+    except LaunchError as error:
         print(f"lightning-sagemaker local: error: {error}", file=sys.stderr)
         return 2
     return result.returncode
 
 
 def _model_parallel(text: str | None) -> dict[str, object]:
-    from lightning_sagemaker.launch import LocalClusterError
-
     if text is None:
         return {}
     try:
         return {"mp_parameters": json.loads(text)}
     except ValueError as error:
-        raise LocalClusterError(
+        raise LaunchError(
             f'--mp-parameters {text!r} is not JSON ({error}). HINT: write \'{{"partitions": 2, "ddp": true}}\'.'
         ) from None
-
-
-def _pairs(option: str, texts: list[str]) -> dict[str, str]:
-    from lightning_sagemaker.launch import LocalClusterError
-
-    pairs = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise LocalClusterError(f"{option} {text!r} was given. HINT: write {option} NAME=VALUE.")
-        pairs[name] = value
-    return pairs

@@ -12,11 +12,9 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
+from lightning_sagemaker.checkpoint.resume import META
 from lightning_sagemaker.collectives.agreement import together
 from lightning_sagemaker.job import SageMakerJobError
-
-_REST = "meta.pt"
-"""As in Lightning's own folders: everything that is not a tensor of the model or of an optimizer."""
 
 
 def save_parts(checkpoint: dict[str, Any], path: Path) -> None:
@@ -39,13 +37,13 @@ def save_parts(checkpoint: dict[str, Any], path: Path) -> None:
     def prepare() -> None:
         if is_first:
             path.mkdir(parents=True, exist_ok=True)
-            (path / _REST).unlink(missing_ok=True)
+            (path / META).unlink(missing_ok=True)
 
     def finish() -> None:
         if is_first:
-            temporary = path / f".{_REST}"
+            temporary = path / f".{META}"
             torch.save(checkpoint, temporary)
-            temporary.replace(path / _REST)
+            temporary.replace(path / META)
 
     together(prepare)
     dcp.save(parts, checkpoint_id=path)  # raises on all processes, too
@@ -59,11 +57,11 @@ def load_parts(path: Path) -> dict[str, Any]:
         SageMakerJobError: If it is not whole.
 
     """
-    if not (path / _REST).is_file():
+    if not (path / META).is_file():
         raise SageMakerJobError(
-            f"{path} holds no {_REST}, so saving was interrupted. HINT: go on from an earlier checkpoint."
+            f"{path} holds no {META}, so saving was interrupted. HINT: go on from an earlier checkpoint."
         )
-    checkpoint: dict[str, Any] = torch.load(path / _REST, map_location="cpu", weights_only=True)
+    checkpoint: dict[str, Any] = torch.load(path / META, map_location="cpu", weights_only=True)
     parts: dict[str, Any] = {}
     everything = _EmptyStateDictLoadPlanner()  # type: ignore[no-untyped-call]
     _load_state_dict(parts, dcp.FileSystemReader(path), planner=everything, no_dist=True)
