@@ -23,6 +23,7 @@ from lightning_sagemaker import cli
 from lightning_sagemaker.launch import Estimator, LaunchError
 from lightning_sagemaker.launch.container import run_request
 from lightning_sagemaker.launch.plan import announced_strategy, make_plan
+from lightning_sagemaker.launch.rehearsal import rehearse
 from lightning_sagemaker.launch.transfer import fetch
 from tests.launch.seeds import CASES, ROLE, SEEDS, make
 
@@ -295,6 +296,8 @@ def test_a_rehearsal_takes_a_part_of_the_data(sdk, source, tmp_path, capsys):
     assert facts["bytes"] <= 4 * 2**20
     assert "Environment Variables" in (tmp_path / "rehearsal" / "log").read_text()
     assert "Environment Variables" not in shown
+    with pytest.raises(LaunchError, match="something else than a rehearsal"):
+        rehearse(make_plan(script(source).config), tmp_path / "data")
 
 
 def test_a_failing_rank_gives_the_jobs_reason(aws, runner, source):

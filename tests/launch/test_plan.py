@@ -508,5 +508,10 @@ def test_templates_and_the_image_helper(tmp_path, capsys):
     assert {path.name for path in (tmp_path / "image").iterdir()} == {"Dockerfile", "requirements.txt", make_wheel()[0]}
     (tmp_path / "requirements.txt").write_text("torch==2.0\n")
     assert cli.main(command) == 2
+    (tmp_path / "requirements.txt").write_text("")
+    (tmp_path / "image" / "Dockerfile").write_text("FROM mine\n")
+    assert cli.main(command) == 2
+    assert (tmp_path / "image" / "Dockerfile").read_text() == "FROM mine\n"
+    capsys.readouterr()
     assert cli.main(["metrics", "bert-qa", "--json"]) == 0
     assert {"val_f1", "loss"} <= {one["Name"] for one in json.loads(capsys.readouterr().out)}

@@ -153,6 +153,16 @@ def test_a_refusal_of_aws_is_one_sentence(code, message, wanted, aws, sdk):
         aws.errors.clear()
 
 
+def test_a_role_that_sagemaker_may_not_take_is_refused_by_the_sdk(aws, sdk):
+    allowed = {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    trust = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    aws.client("iam").create_role(RoleName="other", AssumeRolePolicyDocument=trust)
+    begin = len(aws.calls)
+    with pytest.raises(LaunchError, match="The SageMaker SDK refuses the job: .*other.*HINT"):
+        Estimator(**{**SMALL, "role": "arn:aws:iam::123456789012:role/other"}).fit(wait=False)
+    assert not uploads(aws, begin)
+
+
 def test_credentials_that_are_missing_are_one_sentence(aws, sdk, monkeypatch, tmp_path):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")

@@ -169,8 +169,14 @@ class Estimator:
             session = sdk.make_session(self._session, plan.region)
             check_quota(session.boto_session, plan.config)
             plan = plan.with_bucket(session.default_bucket())
-            trainer = sdk.make_trainer(plan, plan.bundle.write(Path(folder)), session)
-            trainer.train(input_data_config=sdk.make_channels(plan), wait=False, logs=False)
+            try:
+                trainer = sdk.make_trainer(plan, plan.bundle.write(Path(folder)), session)
+                trainer.train(input_data_config=sdk.make_channels(plan), wait=False, logs=False)
+            except (sdk.RoleValidationError, ValueError) as error:
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                raise LaunchError(
+                    f"The SageMaker SDK refuses the job: {' '.join(lines[:4])} HINT: change that."
+                ) from error
             self.job_name = str(trainer._latest_training_job.training_job_name)
         self._jobs = TrainingJobs(session=session.boto_session)
         if wait:

@@ -62,8 +62,11 @@ def prepare(arguments: argparse.Namespace) -> list[str]:
         text = arguments.requirements.read_text()
         check_requirements(text)
     folder, (wheel, content) = arguments.folder, make_wheel()
+    recipe, template = folder / "Dockerfile", read_template("dockerfile")
+    if recipe.is_file() and recipe.read_text() != template:
+        raise LaunchError(f"{str(recipe)!r} is there already, and another. HINT: choose another folder.")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "Dockerfile").write_text(read_template("dockerfile"))
+    recipe.write_text(template)
     (folder / REQUIREMENTS).write_text(text)
     (folder / wheel).write_bytes(content)
     own, theirs = f"{arguments.account}.dkr.ecr.{region}.{_domain(base)}", base.partition("/")[0]

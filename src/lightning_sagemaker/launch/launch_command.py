@@ -167,6 +167,7 @@ def _rehearse(arguments: argparse.Namespace, plan: Any) -> int:
 def _start(arguments: argparse.Namespace, plan: Any) -> int:
     from lightning_sagemaker.launch import rules
     from lightning_sagemaker.launch.estimator import Estimator
+    from lightning_sagemaker.launch.plan import price
 
     rules.check_role(plan.config)
     if not arguments.yes and not _agreed():
@@ -178,7 +179,8 @@ def _start(arguments: argparse.Namespace, plan: Any) -> int:
     if arguments.no_wait:
         return 0
     try:
-        status = estimator.jobs.follow(str(estimator.job_name))
+        cost = price(plan)
+        status = estimator.jobs.follow(str(estimator.job_name), per_hour=None if cost is None else cost.per_hour)
     except KeyboardInterrupt:
         print(f"\nThe job goes on. `lightning-sagemaker stop {estimator.job_name}` ends it.")
         return 130

@@ -17,7 +17,7 @@ from lightning_sagemaker.launch.images import SMDDP_PYTORCH, Image, find_image
 from lightning_sagemaker.launch.inputs import FileSystemInput
 from lightning_sagemaker.launch.instances import find_instance
 from lightning_sagemaker.launch.job_config import JobConfig
-from lightning_sagemaker.launch.pricing import estimate, load_prices
+from lightning_sagemaker.launch.pricing import Estimate, estimate, load_prices
 from lightning_sagemaker.launch.request import SPOT_PATIENCE, JobPlan, base_name
 from lightning_sagemaker.metric_lines import metric_definitions, names_of
 from lightning_sagemaker.selection import Selection, select_strategy
@@ -220,16 +220,18 @@ def _inputs(plan: JobPlan) -> list[str]:
     return lines
 
 
+def price(plan: JobPlan) -> Estimate | None:
+    """What the job costs; None where the price is not known."""
+    config, prices = plan.config, load_prices(plan.region)
+    count, spot = config.instance_count, config.use_spot_instances
+    return estimate(prices, config.instance_type, count, config.max_run, plan.region, spot)
+
+
 def _cost(plan: JobPlan) -> str:
-    config = plan.config
-    prices = load_prices(plan.region)
-    found = estimate(
-        prices, config.instance_type, config.instance_count, config.max_run, plan.region, config.use_spot_instances
-    )
+    config, found = plan.config, price(plan)
     if found is None:
-        return (
-            f"not known: {config.instance_type} is not in the table of {prices.date}; --refresh-prices reads a new one"
-        )
+        known = load_prices(plan.region).date
+        return f"not known: {config.instance_type} is not in the table of {known}; --refresh-prices reads a new one"
     return f"${found.per_hour:,.2f} an hour; at most ${found.at_most:,.2f} ({_hours(config.max_run)}); {found.note}"
 
 

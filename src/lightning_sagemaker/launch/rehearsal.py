@@ -84,7 +84,7 @@ def rehearse(
 
     Args:
         plan: The job.
-        root: For the hosts' folders; what is in it is removed first.
+        root: For the hosts' folders; an earlier rehearsal in it is removed first.
         settings: Hyperparameters in place of the job's. A recipe takes ``max_steps`` of 5 if there is none.
         folders: Channel name -> local folder, for file systems and in place of data in S3.
         hosts: Number of hosts if not the job's: a machine is small.
@@ -105,14 +105,13 @@ def rehearse(
     changed = {**({"max_steps": STEPS} if plan.config.recipe else {}), **(settings or {})}
     config = plan.config.changed(instance_count=hosts or plan.config.instance_count)
     plan = replace(plan, config=config, hyperparameters={**plan.hyperparameters, **changed})
-    if root.exists():
-        shutil.rmtree(root)
+    _clear(root)
     with tempfile.TemporaryDirectory(prefix="lightning-sagemaker-") as scratch:
         request = sent_request(plan, Path(scratch, "store"))
         request.setdefault("TrainingJobName", f"{plan.base_name}-rehearsal")
         local = {**_samples(plan, Path(scratch), dict(folders or {})), **(folders or {})}
         begin = time.monotonic()
-        root.mkdir(parents=True)
+        root.mkdir(parents=True, exist_ok=True)
         with (root / "log").open("w") as log:
             lines = _ProgramLines(output or sys.stdout, log)
             result = run_request(
@@ -133,6 +132,14 @@ def rehearse(
         checkpoint_bytes=_size(first / "checkpoints"),
         model_bytes=_size(first / "model"),
     )
+
+
+def _clear(root: Path) -> None:
+    """Remove an earlier rehearsal, and nothing else."""
+    if root.is_dir() and any(root.iterdir()):
+        if not (root / "log").is_file() or not (root / "algo-1").is_dir():
+            raise LaunchError(f"{str(root)!r} holds something else than a rehearsal. HINT: choose another folder.")
+        shutil.rmtree(root)
 
 
 class _ProgramLines(io.StringIO):

@@ -10,6 +10,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from sagemaker.core.helper.iam_role_resolver import RoleValidationError as RoleValidationError
 from sagemaker.core.helper.session_helper import Session
 from sagemaker.core.shapes import (
     Channel,

@@ -55,7 +55,9 @@ def main() -> int:
 def program(entry: str) -> "list[str]":
     """The user's script with the hyperparameters as its arguments."""
     if not os.path.isfile(entry):
-        raise SystemExit(f"lightning-sagemaker: error: the entry script {entry!r} is not in {os.getcwd()}")
+        message = f"the entry script {entry!r} is not in {os.getcwd()}"
+        write_failure(message, [])
+        raise SystemExit("lightning-sagemaker: error: " + message)
     start = ["/bin/sh"] if entry.endswith(".sh") else [sys.executable, "-u"]
     return [*start, entry, *arguments(json.loads(os.environ.get("SM_HPS") or "{}"))]
 
