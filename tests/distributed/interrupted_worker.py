@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_sagemaker import AutoResume, EvenLoader, SpotInterruption
+from lightning_sagemaker.collectives.votes import Votes
 from lightning_sagemaker.strategies.smp_parameters import smp_strategy
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -101,6 +103,11 @@ def uneven() -> dict:
 def main() -> None:
     torch.set_num_threads(1)
     found = {"uneven": uneven()}
+    votes, real = Votes.of_all(), time.time
+    found["spread"] = [votes.clock_spread()]
+    time.time = lambda: real() + 3600 * int(os.environ["RANK"])  # the second rank's clock goes an hour ahead
+    found["spread"].append(votes.clock_spread())
+    time.time = real
     remote = [f"{name}{REMOTE}" for name in LAYOUTS if name.endswith("parts")] if "PLACE" in os.environ else []
     for name in (*LAYOUTS, *remote):
         calm, _ = train(name, False, f"{name}-calm")

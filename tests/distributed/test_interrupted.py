@@ -65,5 +65,11 @@ def test_a_part_that_is_damaged_is_noticed(ranks, layout, damage, tmp_path):
     assert part.name in said[0]
 
 
+def test_clocks_that_differ_are_noticed(ranks):
+    for same, differing in (rank["spread"] for rank in ranks):
+        assert 0 <= same < 5
+        assert 3595 < differing < 3605
+
+
 def test_streams_of_different_length_end_together(ranks):
     assert [rank["uneven"] for rank in ranks] == [{"steps": 6, "cut_short": 0}, {"steps": 6, "cut_short": 2}]

@@ -22,6 +22,8 @@ _NAME = re.compile(r"auto-step=(\d+)\.ckpt")
 _VALIDATING = "interrupted_validation"
 _LATENCY = 2.0
 """Seconds between two questions at most."""
+_CLOCKS = 60.0
+"""Seconds by which the hosts' clocks may differ."""
 _SHARE_OF_SAVING = 0.05
 """Of the time, at most, that saving by the clock may take."""
 
@@ -78,6 +80,11 @@ class SpotInterruption(Callback):
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Note signals from here on, instead of Lightning's handler; collective over all ranks."""
         self._votes = Votes.of_all()
+        if (spread := self._votes.clock_spread()) > _CLOCKS:
+            rank_zero_warn(
+                f"The hosts' clocks differ by {spread:.0f} s: S3 refuses requests of a clock that is wrong by 15 minutes."
+                " HINT: synchronise them (chrony)."
+            )
         environment = getattr(trainer.strategy, "cluster_environment", None)
         if type(environment).__name__ == "SLURMEnvironment":
             return  # Lightning's handler saves and queues the job again

@@ -54,3 +54,13 @@ class Votes:
         found: list[float] = tensor.tolist()
         self.seconds = self._asking + time.perf_counter() - begin
         return found
+
+    def clock_spread(self) -> float:
+        """Seconds by which the clocks of all processes differ at most. Collective, and waits for all."""
+        self.ask([0.0])
+        self.read()  # all are here now
+        now = time.time()
+        self.ask([now, -now])
+        found = self.read()
+        assert found is not None
+        return found[0] + found[1]
