@@ -72,6 +72,23 @@ def torchrun(script: Path, *arguments: object, processes: int, **environment: st
     return result
 
 
+class Runs(dict):
+    """What was launched, by name; launched when it is first asked for, so that tests that are left out cost nothing.
+
+    Args:
+        make: Called with a name.
+
+    """
+
+    def __init__(self, make) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name):
+        self[name] = self._make(name)
+        return self[name]
+
+
 def read_ranks(folder: Path) -> list[dict]:
     """The results that the ranks of one launch wrote, by rank."""
     return [

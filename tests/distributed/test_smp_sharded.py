@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import read_ranks, run_bounded, torchrun
+from tests.conftest import Runs, read_ranks, run_bounded, torchrun
 
 WORKER = Path(__file__).with_name("sharded_worker.py")
 NAMES = ("bert", "bert-mlm", "roberta", "distilbert", "llama", "albert")
@@ -29,21 +29,30 @@ LONG = ("tensor", "shard", "tensor x shard")
 TRAINED = [(*case, name) for case in CASES for name in (NAMES if case[1] in LONG else BRIEF)]
 
 
+def slow_with_four(cases):
+    """Four processes on two cores take minutes: `make test-slow` runs them."""
+    whole = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*case, marks=pytest.mark.slow if case[0] == 4 else ()) for case in whole]
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("one")
-    result = run_bounded([sys.executable, WORKER, folder])
+    alone = tmp_path_factory.mktemp("one")
+    result = run_bounded([sys.executable, WORKER, alone])
     assert result.returncode == 0, result.stdout[-4000:]
-    found = {1: read_ranks(folder)}
-    for processes, layouts in LAYOUTS.items():
+
+    def make(processes):
         place = tmp_path_factory.mktemp(f"sharded-{processes}")
-        names = {"LAYOUTS": json.dumps(layouts), "OTHER_CHECKPOINTS": str(folder), "LONG": ",".join(LONG)}
+        names = {"LAYOUTS": json.dumps(LAYOUTS[processes]), "OTHER_CHECKPOINTS": str(alone), "LONG": ",".join(LONG)}
         torchrun(WORKER, place, processes=processes, **names)
-        found[processes] = read_ranks(place)
+        return read_ranks(place)
+
+    found = Runs(make)
+    found[1] = read_ranks(alone)
     return found
 
 
-@pytest.mark.parametrize(("processes", "layout", "name"), TRAINED, ids=lambda value: str(value))
+@pytest.mark.parametrize(("processes", "layout", "name"), slow_with_four(TRAINED), ids=lambda value: str(value))
 def test_training_equals_one_process(runs, processes, layout, name):
     """16 steps with clipping, momentum and a schedule; the checkpoint of rank zero is whole."""
     expected = runs[1][0][f"one/{name}"]
@@ -59,7 +68,7 @@ def test_training_equals_one_process(runs, processes, layout, name):
             assert found["first"] == expected["first"]
 
 
-@pytest.mark.parametrize(("processes", "layout"), CASES, ids=lambda value: str(value))
+@pytest.mark.parametrize(("processes", "layout"), slow_with_four(CASES), ids=lambda value: str(value))
 def test_a_loop_of_fabrics_equals_one_process(runs, processes, layout):
     """With an optimizer made before the parameters were sharded, clipping, and a checkpoint read in the middle."""
     expected = runs[1][0]["fabric/one"]
@@ -72,11 +81,16 @@ def test_each_process_holds_a_part(runs):
         whole = runs[1][0][f"one/{name}"]["numbers"]
         assert [rank[f"shard/{name}"]["numbers"] for rank in runs[2]] == pytest.approx([whole / 2] * 2, rel=0.05)
         assert all(rank[f"tensor/{name}"]["numbers"] < 0.95 * whole for rank in runs[2])
+
+
+@pytest.mark.slow
+def test_sharing_and_sharding_together_hold_less(runs):
+    for name in NAMES:
         both = max(rank[f"tensor x shard/{name}"]["numbers"] for rank in runs[4])
         assert both < max(rank[f"shard/{name}"]["numbers"] for rank in runs[2])
 
 
-@pytest.mark.parametrize("processes", LAYOUTS)
+@pytest.mark.parametrize("processes", slow_with_four(LAYOUTS))
 def test_checkpoints_of_one_process_and_of_parts_go_on_in_any_layout(runs, processes):
     expected = runs[1][0]["one/bert"]
     for name in ("rest of one", "rest of parts", "recomputed"):
@@ -85,11 +99,11 @@ def test_checkpoints_of_one_process_and_of_parts_go_on_in_any_layout(runs, proce
     assert runs[processes][0]["parts"].count(".distcp") == processes
 
 
-def test_bad_input_is_one_error_on_every_rank(runs):
-    for processes in LAYOUTS:
-        for found in (rank["refusals"] for rank in runs[processes]):
-            assert "holds no model of transformers" in found["plan"]
-            assert "cannot be combined" in found["both"]
-            assert "shard degree 3" in found["shards"]
-            assert all("HINT" in message for message in found.values() if message)
-    assert all("num_attention_heads=2" in rank["refusals"]["heads"] for rank in runs[4])
+@pytest.mark.parametrize("processes", slow_with_four(LAYOUTS))
+def test_bad_input_is_one_error_on_every_rank(runs, processes):
+    for found in (rank["refusals"] for rank in runs[processes]):
+        assert "holds no model of transformers" in found["plan"]
+        assert "cannot be combined" in found["both"]
+        assert "shard degree 3" in found["shards"]
+        assert all("HINT" in message for message in found.values() if message)
+        assert processes == 2 or "num_attention_heads=2" in found["heads"]

@@ -30,6 +30,7 @@ from tests.launch.seeds import CASES, ROLE, SEEDS, make
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="drivers look for processes in /proc")
 
 TYPES = ["--instance-type", "ml.p4d.24xlarge", "--instance-count", "2", "--role", ROLE, "--yes"]
+DDP = ({"pytorchddp": {"enabled": True}}, "SageMakerDDPStrategy", "sagemaker_pytorch_ddp_enabled")
 TINY = ["--set", "hyperparameters.config=tiny.yaml", "--set", "hyperparameters.max_steps=20"]
 
 SCRIPT = """
@@ -214,7 +215,7 @@ def test_a_recipe_from_the_command_to_the_model(aws, runner, tmp_path, capsys):
     ("distribution", "strategy", "flag"),
     [
         ({"torch_distributed": {"enabled": True}}, "SageMakerDDPStrategy", "sagemaker_torch_distributed_enabled"),
-        ({"pytorchddp": {"enabled": True}}, "SageMakerDDPStrategy", "sagemaker_pytorch_ddp_enabled"),
+        pytest.param(*DDP, marks=pytest.mark.slow),
     ],
 )
 def test_a_script_with_data_trains_as_announced(distribution, strategy, flag, aws, runner, source, tmp_path):
