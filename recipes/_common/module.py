@@ -162,8 +162,10 @@ class RecipeModule(LightningModule):
         optimizer.zero_grad(set_to_none=True)
 
     def on_train_start(self) -> None:
-        """Remember where the run begins."""
+        """Remember where the run begins; what a checkpoint of a logged step has summed up is in that step's row."""
         self._last_step = self.trainer.global_step
+        if self._is_logged(self._last_step):
+            self.train_metrics.reset()
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """At logged steps, log the means since the last one over all processes; only then do they communicate."""
@@ -171,10 +173,13 @@ class RecipeModule(LightningModule):
         if step == self._last_step:  # a micro-batch that was accumulated
             return
         self._last_step = step
-        if step % max(1, self.trainer.log_every_n_steps) == 0:  # type: ignore[attr-defined]
+        if self._is_logged(step):
             self.log_dict(self._take(self.train_metrics), prog_bar=True)
             rate = self.trainer.optimizers[0].param_groups[0]["lr"]
             self.log_dict({"learning_rate": rate, **self._position()})
+
+    def _is_logged(self, step: int) -> bool:
+        return bool(step % max(1, self.trainer.log_every_n_steps) == 0)  # type: ignore[attr-defined]
 
     def log_evaluation(self, values: Mapping[str, Any]) -> None:
         """Log numbers that are equal on all processes; ``sync_dist`` keeps Lightning from warning that they may not be."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torchmetrics
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
 from lightning_sagemaker import AutoResume, MetricLogger, ResumableLoader, SpotInterruption
@@ -100,39 +101,76 @@ class Validated(Model):
         self.log("val_loss", self.layer(batch).square().mean())
 
     def on_validation_epoch_end(self):
-        value = float(self.trainer.callback_metrics.get("val_loss", 0.0))
-        self.events.append(("validation", self.current_epoch, self.count, value))
+        self.events.append(("validation", self.trainer.global_step, self.count))
 
     def on_train_epoch_end(self):
         super().on_train_epoch_end()
-        self.events.append(("end", self.current_epoch, self.all._update_count))
+        self.events.append(("end", self.trainer.global_step, self.all._update_count))
 
 
 class SignalInValidation(Callback):
-    def __init__(self, epoch):
-        self.epoch = epoch
+    def __init__(self, epoch, batch=1):
+        self.epoch, self.batch = epoch, batch
 
     def on_validation_batch_start(self, trainer, module, batch, index, loader=0):
-        if trainer.current_epoch == self.epoch and index == 1:
+        if trainer.current_epoch == self.epoch and index == self.batch:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_a_validation_at_the_end_of_an_epoch_is_done_again(tmp_path):
-    def run(folder, epoch=None):
-        seed_everything(0, verbose=False)
-        data = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
-        stop = [] if epoch is None else [SignalInValidation(epoch)]
-        trainer = Trainer(
-            accelerator="cpu", max_epochs=2, logger=False, enable_progress_bar=False, enable_model_summary=False,
-            enable_checkpointing=False, num_sanity_val_steps=0, default_root_dir=folder,
-            callbacks=[AutoResume(folder), SpotInterruption(folder, overhead=1.0), *stop],
-        )  # fmt: skip
-        module = Validated()
-        with contextlib.suppress(Interrupted):
-            trainer.fit(module, ResumableLoader(data, trainer, 4), DataLoader(data, batch_size=4))
-        return module.events
+def train_validated(folder, *callbacks, spot=True, checkpoint=None, **options):
+    """What the hooks saw, and the rows of the logger."""
+    seed_everything(0, verbose=False)
+    data = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
+    logger, module = Rows(), Validated()
+    callbacks = [AutoResume(folder, search=spot), *callbacks]
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=2, logger=logger, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks), num_sanity_val_steps=0,
+        callbacks=[*callbacks, SpotInterruption(folder, overhead=1.0)] if spot else callbacks,
+        default_root_dir=folder, **options,
+    )  # fmt: skip
+    with contextlib.suppress(Interrupted):
+        trainer.fit(module, ResumableLoader(data, trainer, 4), DataLoader(data, batch_size=4), ckpt_path=checkpoint)
+    return module.events, logger.rows
 
-    whole = run(tmp_path / "whole")
-    assert run(tmp_path / "parts", 0) == []
-    assert run(tmp_path / "parts") == whole
-    assert [event[:3] for event in whole] == [("validation", 0, 8), ("end", 0, 0), ("validation", 1, 8), ("end", 1, 0)]
+
+def test_a_validation_at_the_end_of_an_epoch_is_done_again(tmp_path):
+    whole, rows = train_validated(tmp_path / "whole")
+    assert train_validated(tmp_path / "parts", SignalInValidation(0)) == ([], [])
+    after, after_rows = train_validated(tmp_path / "parts")
+    assert after == whole
+    assert after_rows == rows
+    assert whole == [("validation", 8, 8), ("end", 8, 0), ("validation", 16, 8), ("end", 16, 0)]
+
+
+@pytest.mark.parametrize("stop", [SignalAt(2), SignalAt(3), SignalAt(4), SignalInValidation(0, 0)])
+def test_a_validation_within_an_epoch_is_done_once(stop, tmp_path):
+    whole, rows = train_validated(tmp_path / "whole", val_check_interval=3)
+    assert [step for name, step, _ in whole if name == "validation"] == [3, 6, 11, 14]
+    before, before_rows = train_validated(tmp_path / "parts", stop, val_check_interval=3)
+    assert len(before) < len(whole)
+    after, after_rows = train_validated(tmp_path / "parts", val_check_interval=3)
+    assert [*before, *after] == whole
+    assert [*before_rows, *after_rows] == rows
+
+
+@pytest.mark.parametrize(
+    ("when", "places"),
+    [
+        ({"every_n_train_steps": 3}, {3: 4, 6: 4, 9: 2, 12: 2, 15: 2}),
+        ({"every_n_train_steps": 8}, {8: 2, 16: 0}),
+        ({"save_on_train_epoch_end": True}, {8: 2, 16: 0}),
+        ({"monitor": "val_loss"}, {8: 2, 16: 0}),
+        ({"monitor": "val_loss", "save_on_train_epoch_end": False}, {8: 3, 16: 1}),
+    ],
+    ids=["in an epoch", "last batch", "epoch end", "monitored", "validation end"],
+)
+def test_epochs_after_a_checkpoint_of_lightnings_are_whole(when, places, tmp_path):
+    """``places`` are the steps saved, and how many events come after each."""
+    saves = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, **when)
+    whole, rows = train_validated(tmp_path / "whole", saves, spot=False)
+    assert {path.name for path in tmp_path.glob("*.ckpt")} == {f"step={step}.ckpt" for step in places}
+    for step, left in places.items():
+        after, after_rows = train_validated(tmp_path / "after", spot=False, checkpoint=tmp_path / f"step={step}.ckpt")
+        assert after == whole[len(whole) - left :], step
+        assert after_rows == rows[len(rows) - (left + 1) // 2 :], step

@@ -39,6 +39,7 @@ class AutoResume(Callback):
         self._loaded: Any = None
         self._held: dict[str, Any] | None = None
         self._logged: dict[str, Any] | None = None
+        self._made: list[str] = []
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Look for a checkpoint, before the Trainer would load one."""
@@ -93,11 +94,24 @@ class AutoResume(Callback):
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         """Hold the state over the end of an epoch."""
-        if self._logged is not None:
-            restore_logged(trainer._results, self._logged)
-            self._logged = None
+        self._restore_logged(trainer)
         if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
             self._hold()
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """The checkpoint may be of a validation at an epoch's end: no batch came after it."""
+        self._restore_logged(trainer)
+
+    def _restore_logged(self, trainer: Any) -> None:
+        if self._logged is not None:
+            self._made = restore_logged(trainer, self._logged)
+            self._logged = None
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """What steps log, they make themselves, with what only they know."""
+        for key in self._made:
+            trainer.fit_loop.epoch_loop._results.pop(key, None)
+        self._made = []
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Hold the state over a validation within training."""
@@ -116,11 +130,9 @@ class AutoResume(Callback):
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Add the states of all ranks. Collective."""
-        results = trainer._results if trainer.training else None
-        own = {
-            _STATES: random_state() if self._held is None else self._held,
-            _METRICS: metric_states(pl_module, results),
-        }
+        own: dict[str, Any] = {_STATES: random_state() if self._held is None else self._held}
+        if trainer.state.fn == "fit" and not trainer.sanity_checking and not _is_over(trainer):
+            own[_METRICS] = metric_states(pl_module, trainer.fit_loop.epoch_loop._results)
         states: list[Any] = [own]
         if trainer.world_size > 1:
             states = [None] * trainer.world_size
@@ -147,3 +159,13 @@ class AutoResume(Callback):
         if _METRICS in loaded:
             self._logged = loaded[_METRICS][trainer.global_rank]
             restore_metrics(pl_module, self._logged)
+
+
+def _is_over(trainer: Any) -> bool:
+    """Whether the epoch is, for a Trainer that goes on from here: what was summed up in it has been seen.
+
+    So it is in the hooks of its end, and for Lightning in those of the last batch already.
+    """
+    epoch, batch = trainer.fit_loop.epoch_progress.current, trainer.fit_loop.epoch_loop.batch_progress
+    is_last = batch.is_last_batch and batch.current.completed < batch.current.processed
+    return bool(epoch.processed == epoch.ready or is_last)

@@ -7,8 +7,9 @@ import math
 import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ class SpotInterruption(Callback):
         self._signals = StopSignals(signals, grace if patience is None else patience, exit_code)
         self._votes = Votes(None)
         self._save_seconds: float | None = None
-        self._said_longer = self._validates_first = self._puts_off = False
+        self._said_longer = self._validates_first = self._puts_off = self._stops = False
         self._step = self._first_step = self._checked = self._next_check = 0
         self._batches = self._most_batches = 0
         self._checked_at = self._saved_at = 0.0
@@ -90,8 +91,11 @@ class SpotInterruption(Callback):
             return  # Lightning's handler saves and queues the job again
         self._signals.install()
         vars(trainer._signal_connector)["register_signal_handlers"] = lambda: None
+        loop = trainer.fit_loop.epoch_loop
         # It asks all ranks at each step, on the device.
-        vars(trainer.fit_loop.epoch_loop)["_broadcast_sigterm_tensor"] = lambda: None
+        vars(loop)["_broadcast_sigterm_tensor"] = lambda: None
+        # No hook comes after all of a step: its rows, the module's own hook, a validation that is due.
+        vars(loop)["on_advance_end"] = partial(self._end_step, trainer, loop.on_advance_end)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Leave signals and the Trainer as they were found."""
@@ -104,7 +108,8 @@ class SpotInterruption(Callback):
     def _restore(self, trainer: Any) -> None:
         self._signals.uninstall()
         vars(trainer._signal_connector).pop("register_signal_handlers", None)
-        vars(trainer.fit_loop.epoch_loop).pop("_broadcast_sigterm_tensor", None)
+        for name in ("_broadcast_sigterm_tensor", "on_advance_end"):
+            vars(trainer.fit_loop.epoch_loop).pop(name, None)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The clock begins."""
@@ -112,40 +117,30 @@ class SpotInterruption(Callback):
         self._begin_counting(self._step)
         self._saved_at = time.monotonic()
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """A restarted Trainer ends the epoch first, without the validation in which it was interrupted."""
-        if self._validates_first:
-            self._validates_first = False
-            self._validate(trainer)
-
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Note a validation at an epoch's end that is not done."""
-        is_last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
-        checkpoint[_VALIDATING] = bool(trainer.state.fn == "fit" and trainer.validating and is_last)
+        """Note a validation that is not done, and will not be."""
+        checkpoint[_VALIDATING] = bool(self._stops and trainer.validating)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Remember whether a validation was interrupted."""
         self._validates_first = checkpoint.get(_VALIDATING, False)
 
-    def _validate(self, trainer: Any) -> None:
-        """The whole validation, as the Trainer runs it within training."""
-        rank_zero_info("The validation that was interrupted is done again.")
-        loop = trainer.fit_loop.epoch_loop.val_loop
-        trainer.validating, loop.restarting = True, False
-        loop.run()
-        trainer.training = True
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        """After an optimizer step, see what the others know."""
+    def _end_step(self, trainer: Any, end: Callable[[Any], None], data: Any) -> None:
+        """After an optimizer step and all that follows it, see what the others know."""
+        if self._validates_first:  # a restarted Trainer leaves it out, or does the rest of it
+            self._validates_first = False
+            rank_zero_info("The validation that was interrupted is done again.")
+            loop = trainer.fit_loop.epoch_loop
+            loop._skip_next_val = loop.val_loop.restarting = False
+        is_new, self._step = trainer.global_step != self._step, trainer.global_step
+        end(data)
         self._signals.is_alive()
-        step = trainer.global_step
-        if step == self._step:  # gradients are being accumulated
+        if not is_new:  # gradients are being accumulated
             return
-        self._step = step
-        # A checkpoint of the last batch counts the epoch as ended: what is done at its end would never be done.
+        # From the last batch on a restarted Trainer does not do all that belongs to an epoch's end.
         self._puts_off = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and not self._puts_off
         if not self._puts_off:
-            self._check(trainer, step)
+            self._check(trainer, self._step)
 
     def _begin_counting(self, count: int) -> None:
         self._checked, self._checked_at, self._next_check = count, time.monotonic(), count + 1
@@ -263,6 +258,7 @@ class SpotInterruption(Callback):
         if trainer.state.fn == "fit" and not trainer.sanity_checking and self._step > self._first_step:
             left, needed = trainer.strategy.broadcast((self._seconds_left(), self._save_seconds or 0.0))
             if needed < left:
+                self._stops = True
                 path = self._save(trainer)
                 rank_zero_info(f"Interrupted at step {self._step}: {path} is written, exit code {self._exit_code}.")
             else:
@@ -272,8 +268,6 @@ class SpotInterruption(Callback):
                 )
         else:
             rank_zero_info(f"Interrupted before there was anything to save: exit code {self._exit_code}.")
-        if trainer.training:
-            trainer._logger_connector.update_train_step_metrics()  # of this step; the Trainer logs after its callbacks
         raise Interrupted(self._exit_code)
 
     def _seconds_left(self) -> float:

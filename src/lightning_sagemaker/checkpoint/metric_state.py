@@ -13,7 +13,10 @@ import torch
 from torch import nn
 
 _LOGGED = ("value", "cumulated_batch_size")
-"""States of the metric behind ``self.log(..., on_epoch=True)``; the second is of means."""
+"""States of the number behind ``self.log(..., on_epoch=True)``; the second is of means."""
+
+_SETTINGS = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "add_dataloader_idx", "metric_attribute")
+"""What ``self.log`` was told, by the names of its arguments."""
 
 
 def metric_states(module: nn.Module, results: Any) -> dict[str, Any]:
@@ -21,7 +24,7 @@ def metric_states(module: nn.Module, results: Any) -> dict[str, Any]:
 
     Args:
         module: The LightningModule.
-        results: The Trainer's collection of logged values; None outside of a loop.
+        results: The Trainer's collection of values logged in training.
 
     """
     own = {
@@ -29,11 +32,7 @@ def metric_states(module: nn.Module, results: Any) -> dict[str, Any]:
         for name, metric in _metrics(module)
         if metric._update_count
     }
-    logged = {
-        key: [torch.as_tensor(getattr(metric, state, 0)).detach().cpu().clone() for state in _LOGGED]
-        for key, metric in (results or {}).items()
-        if _is_logged(metric)
-    }
+    logged = {key: _logged_state(metric) for key, metric in results.items() if _is_summed(metric)}
     return {"metrics": own, "logged": logged}
 
 
@@ -49,19 +48,57 @@ def restore_metrics(module: nn.Module, states: dict[str, Any]) -> None:
         metric._update_count, metric._computed = entry["count"], None
 
 
-def restore_logged(results: Any, states: dict[str, Any]) -> None:
-    """Join earlier values with what is logged, after the first step has made the objects that hold it."""
-    for key, (value, count) in states["logged"].items():
-        metric = (results or {}).get(key)
-        if metric is None or not _is_logged(metric):
-            continue
-        meta, earlier = metric.meta, value.to(metric.value.device)
-        if meta.is_max_reduction or meta.is_min_reduction:
-            metric.value = (torch.maximum if meta.is_max_reduction else torch.minimum)(metric.value, earlier)
-        else:
-            metric.value = metric.value + earlier
-        if meta.is_mean_reduction:
-            metric.cumulated_batch_size = metric.cumulated_batch_size + count.to(metric.value.device)
+def restore_logged(trainer: Any, states: dict[str, Any]) -> list[str]:
+    """Join earlier values with what is logged, after the first step, which resets what it logs, or without one.
+
+    Returns:
+        The names of values that were not there.
+
+    """
+    results, made = trainer.fit_loop.epoch_loop._results, []
+    for key, entry in states["logged"].items():
+        if key not in results:
+            made.append(key)
+            _log_again(trainer, results, entry)
+        elif _is_summed(results[key]) and results[key].is_tensor:
+            _join(results[key], entry)
+    return made
+
+
+def _logged_state(metric: Any) -> dict[str, Any]:
+    meta = metric.meta
+    settings = {name: getattr(meta, name) for name in _SETTINGS}
+    settings |= {"reduce_fx": meta.reduce_fx.__name__, "sync_dist": meta.sync.should}
+    settings |= {"rank_zero_only": meta.sync.rank_zero_only}
+    if not metric.is_tensor:  # a metric of torchmetrics, whose states are kept by its own name
+        return {"settings": settings, "values": None}
+    values = [torch.as_tensor(getattr(metric, state, 0)).detach().cpu().clone() for state in _LOGGED]
+    return {"settings": settings, "values": values}
+
+
+def _join(metric: Any, entry: dict[str, Any]) -> None:
+    meta, (value, count) = metric.meta, (state.to(metric.value.device) for state in entry["values"])
+    if meta.is_max_reduction or meta.is_min_reduction:
+        metric.value = (torch.maximum if meta.is_max_reduction else torch.minimum)(metric.value, value)
+    else:
+        metric.value = metric.value + value
+    if meta.is_mean_reduction:
+        metric.cumulated_batch_size = metric.cumulated_batch_size + count
+
+
+def _log_again(trainer: Any, results: Any, entry: dict[str, Any]) -> None:
+    """As the steps did that a Trainer which begins with the epoch's end has not run."""
+    settings, module = entry["settings"], trainer.lightning_module
+    value = dict(module.named_modules()).get(settings["metric_attribute"])
+    if entry["values"] is not None:
+        value = entry["values"][0].to(module.device)
+    elif value is None:
+        return
+    reduction = getattr(torch, settings["reduce_fx"])
+    results.log(**{**settings, "reduce_fx": reduction}, value=value, batch_size=0, sync_dist_fn=trainer.strategy.reduce)
+    if entry["values"] is not None:
+        for name, state in zip(_LOGGED, entry["values"], strict=True):
+            setattr(results[f"{settings['fx']}.{settings['name']}"], name, state.to(module.device))
 
 
 def _metrics(module: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -71,12 +108,10 @@ def _metrics(module: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, child
 
 
-def _is_logged(metric: Any) -> bool:
-    """Whether it is a number that Lightning reduces over the epoch itself."""
+def _is_summed(metric: Any) -> bool:
+    """Whether it is logged at the end of the epoch, and by now has something in it."""
     meta = getattr(metric, "meta", None)
-    if meta is None or not meta.on_epoch or not metric.is_tensor:
-        return False
-    return bool(meta.is_mean_reduction or meta.is_sum_reduction or meta.is_max_reduction or meta.is_min_reduction)
+    return meta is not None and meta.on_epoch and meta.sync.group is None and not metric.has_reset
 
 
 def _copied(states: dict[str, Any]) -> dict[str, Any]:

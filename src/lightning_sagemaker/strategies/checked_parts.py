@@ -51,8 +51,12 @@ class CheckedParts:
         place = str(self.broadcast(filepath))
         is_remote, step = place.startswith(SCHEME), int(checkpoint.get("global_step", 0))
         folder = self._scratch() if is_remote else Path(place)
-        if self.global_rank == 0:
-            (folder / SUMS).unlink(missing_ok=True)  # of what was there before
+
+        def prepare() -> None:
+            if self.global_rank == 0 and (folder / SUMS).is_file():  # of what was there before
+                (folder / SUMS).unlink()
+
+        together(prepare)
         try:
             super().save_checkpoint(checkpoint, folder)  # type: ignore[misc]
             own: dict[str, list[int]] = {}
