@@ -146,5 +146,9 @@ def test_a_checkpoint_of_many_files(io, servers, tmp_path):
     s3.delete_object(Bucket=BUCKET, Key="many/a.ckpt/__0_0.distcp")
     assert io.newest(folder, said.append) is None
     assert "a.ckpt is no whole checkpoint" in said[-1]
+    for note in (b"{", b"{}", b'{"parts": {"a": 1}}', b"[]"):
+        s3.put_object(Bucket=BUCKET, Key="many/a.ckpt.json", Body=note)
+        with pytest.raises(CheckpointError, match="a.ckpt.json does not list the parts of a checkpoint.*HINT"):
+            io.fetch_parts(path, tmp_path / "again")
     io.remove_checkpoint(path)
     assert io.names(folder) == []

@@ -159,9 +159,9 @@ class S3CheckpointIO(CheckpointIO):
 
         """
         bucket, key = split_address(path)
-        note = self._try(lambda: json.loads(self._get(bucket, key + _NOTE)), f"read {path}{_NOTE}")
+        content = self._try(lambda: self._get(bucket, key + _NOTE), f"read {path}{_NOTE}")
         folder.mkdir(parents=True, exist_ok=True)
-        for name, (size, crc) in note["parts"].items():
+        for name, (size, crc) in _parts(f"{path}{_NOTE}", content).items():
             content = self._try(functools.partial(self._get, bucket, f"{key}/{name}"), f"read {path}/{name}")
             if (len(content), zlib.crc32(content)) != (size, crc):
                 raise CheckpointError(
@@ -257,6 +257,16 @@ class _Counted:
 
     def flush(self) -> None:
         pass
+
+
+def _parts(address: str, content: bytes) -> dict[str, tuple[int, int]]:
+    """Size and check sum of each part, from what is beside a checkpoint."""
+    try:
+        return {name: (int(size), int(crc)) for name, (size, crc) in json.loads(content)["parts"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{address} does not list the parts of a checkpoint ({type(error).__name__}: {error}). HINT: use an older one."
+        ) from error
 
 
 def split_address(path: Any) -> tuple[str, str]:

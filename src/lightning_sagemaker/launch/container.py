@@ -7,7 +7,6 @@ are changed to that folder; nothing else in them is.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lightning_sagemaker.launch import checks
-from lightning_sagemaker.launch.contract import GROUP, MASTER_PORT, Folders, write_atomically
+from lightning_sagemaker.launch.contract import GROUP, Folders, write_atomically
 from lightning_sagemaker.launch.errors import LaunchError
 from lightning_sagemaker.launch.hosts import (
     IMAGE,
@@ -30,7 +29,6 @@ from lightning_sagemaker.launch.hosts import (
 )
 from lightning_sagemaker.launch.launchers import host_shim
 from lightning_sagemaker.launch.local import LocalResult
-from lightning_sagemaker.launch.network import Network, network, obstacle, parse
 from lightning_sagemaker.launch.processes import Job
 
 Fetch = Callable[[str, Path], None]
@@ -48,7 +46,6 @@ def run_request(
     root: str | os.PathLike[str],
     *,
     folders: Mapping[str, str | os.PathLike[str]] | None = None,
-    isolated_network: str | None = None,
     timeout: float | None = None,
     output: TextIO | None = None,
 ) -> LocalResult:
@@ -60,7 +57,6 @@ def run_request(
         root: For one folder per host. In a folder that was used before, what is in ``checkpoints`` stays, as when
             SageMaker restarts a job.
         folders: Channel name -> local folder, in place of what the request says.
-        isolated_network: ``netns`` or ``netns:RATE`` gives each host a network of its own where that is possible.
         timeout: Seconds after which everything is stopped.
         output: Where the prefixed lines go; ``sys.stdout`` when None.
 
@@ -71,22 +67,13 @@ def run_request(
     count = int(request["ResourceConfig"]["InstanceCount"])
     hosts = [f"algo-{number}" for number in range(1, count + 1)]
     place = checks.make_root(Path(root))
-    stream = sys.stdout if output is None else output
-    rate = None
-    if isolated_network is not None:
-        rate = parse(isolated_network)
-        if (reason := obstacle()) is not None:
-            stream.write(f"lightning-sagemaker: the hosts share this machine's network, because {reason}\n")
-            isolated_network = None
-    with contextlib.ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lightning-sagemaker-")))
-        joined = stack.enter_context(network(hosts, rate)) if isolated_network else None
-        run = _Run(request, hosts, place, joined)
-        run.prepare(fetch, {name: Path(path) for name, path in (folders or {}).items()})
-        job = Job(scratch, stream)
+    run = _Run(request, hosts, place)
+    run.prepare(fetch, {name: Path(path) for name, path in (folders or {}).items()})
+    with tempfile.TemporaryDirectory(prefix="lightning-sagemaker-") as scratch:
+        job = Job(Path(scratch), sys.stdout if output is None else output)
         try:
             for index, host in enumerate(hosts):
-                command = host_shim(run.command(host), host, joined)
+                command = host_shim(run.command(host), host, None)
                 job.start(host, command, run.variables(index), run.folders(host).base)
         finally:
             failure = job.wait(timeout)
@@ -97,14 +84,13 @@ def run_request(
 class _Run:
     """The hosts of one request."""
 
-    def __init__(self, request: Mapping[str, Any], hosts: Sequence[str], root: Path, joined: Network | None) -> None:
+    def __init__(self, request: Mapping[str, Any], hosts: Sequence[str], root: Path) -> None:
         self._request = request
         self._hosts = hosts
         self._root = root
-        self._network = joined
         self._visible = visible_gpus()
         self._gpus = gpus_per_host(len(self._visible), len(hosts), 1)
-        self._port = MASTER_PORT if joined else free_port()
+        self._port = free_port()
 
     def folders(self, host: str) -> Folders:
         return Folders(self._root / host)
@@ -124,7 +110,10 @@ class _Run:
                 write_atomically(folders.config / f"{name}.json", json.dumps(content))
             for channel in channels:
                 target = folders.data / channel["ChannelName"]
-                shutil.rmtree(target, ignore_errors=True)
+                if target.is_symlink():  # to a local folder
+                    target.unlink()
+                elif target.exists():
+                    shutil.rmtree(target)
                 self._fill(channel, target, index, fetch, local)
             self._relocate(folders)
 
@@ -132,7 +121,10 @@ class _Run:
         specification = self._request["AlgorithmSpecification"]
         parts = [*specification.get("ContainerEntrypoint", []), *specification.get("ContainerArguments", [])]
         if not parts:
-            raise LaunchError("The request has no ContainerEntrypoint, so only its image knows what to run.")
+            raise LaunchError(
+                "The request has no ContainerEntrypoint, so only its image knows what to run. HINT: run the image itself; or"
+                " build the request by `lightning-sagemaker launch` or the SDK's ModelTrainer, which name a program."
+            )
         return [part.replace(_BASE, str(self.folders(host).base)) for part in parts]
 
     def variables(self, index: int) -> dict[str, str]:
@@ -147,7 +139,7 @@ class _Run:
             **own,
             **given,
             "AWS_REGION": own.get("AWS_REGION", _REGION),
-            "LIGHTNING_SAGEMAKER_MAIN_ADDRESS": self._hosts[0] if self._network else "127.0.0.1",
+            "LIGHTNING_SAGEMAKER_MAIN_ADDRESS": "127.0.0.1",
             "LIGHTNING_SAGEMAKER_MAIN_PORT": str(self._port),
             "LIGHTNING_SAGEMAKER_SIMULATED": "1",
             "PATH": os.pathsep.join(path),
@@ -168,7 +160,7 @@ class _Run:
             "current_group_name": GROUP,
             "hosts": list(self._hosts),
             "instance_groups": [group],
-            "network_interface_name": self._network.interface if self._network else "lo",
+            "network_interface_name": "lo",
         }
 
     def _fill(
@@ -182,7 +174,7 @@ class _Run:
         if "S3DataSource" not in source:
             raise LaunchError(
                 f"Channel {name!r} is a file system, which is not here. HINT: give a folder with a sample of it:"
-                f" --channel {name}=DIR."
+                f" --rehearse-channel {name}=DIR."
             )
         target.mkdir(parents=True)
         fetch(source["S3DataSource"]["S3Uri"], target)

@@ -170,8 +170,9 @@ class Estimator:
             check_quota(session.boto_session, plan.config)
             plan = plan.with_bucket(session.default_bucket())
             try:
-                trainer = sdk.make_trainer(plan, plan.bundle.write(Path(folder)), session)
-                trainer.train(input_data_config=sdk.make_channels(plan), wait=False, logs=False)
+                with sdk.quiet():
+                    trainer = sdk.make_trainer(plan, plan.bundle.write(Path(folder)), session)
+                    trainer.train(input_data_config=sdk.make_channels(plan), wait=False, logs=False)
             except (sdk.RoleValidationError, ValueError) as error:
                 lines = [line.strip() for line in str(error).splitlines() if line.strip()]
                 raise LaunchError(

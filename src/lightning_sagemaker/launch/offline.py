@@ -15,7 +15,7 @@ from sagemaker.core.helper.session_helper import Session
 
 from lightning_sagemaker.launch.inputs import FileSystemInput, TrainingInput
 from lightning_sagemaker.launch.request import ACCOUNT, JobPlan, default_bucket
-from lightning_sagemaker.launch.sdk import make_channels, make_trainer
+from lightning_sagemaker.launch.sdk import make_channels, make_trainer, quiet
 
 _CHECKS_ROLE = "SAGEMAKER_VALIDATE_ROLE"
 """The SDK asks IAM about the role unless this variable says not to."""
@@ -39,7 +39,7 @@ def sent_request(plan: JobPlan, store: Path) -> dict[str, Any]:
     before = os.environ.get(_CHECKS_ROLE)
     os.environ[_CHECKS_ROLE] = "false"
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, quiet():
             trainer = make_trainer(plan, plan.bundle.write(Path(folder)), session)
             # The SDK's own way to its pipelines: the request that `train` would send, in the words of the API.
             request: dict[str, Any] = trainer._create_training_job_args(make_channels(_remote(plan)), boto3=True)

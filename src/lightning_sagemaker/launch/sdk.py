@@ -6,7 +6,9 @@ Importing this module imports the SDK.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,18 @@ class ModelParallel(LightningDistributed):
         )
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Errors of the SDK alone: it tells of each default, and warns of ``command`` beside ``entry_script``."""
+    logger = logging.getLogger("sagemaker")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def make_session(given: Any, region: str) -> Session:
     """The SDK's session: the user's own, or one for ``region``.
 
@@ -136,9 +150,6 @@ def make_trainer(plan: JobPlan, archive: Path, session: Session) -> ModelTrainer
 
     """
     config = plan.config
-    logging.getLogger("sagemaker").setLevel(
-        logging.ERROR
-    )  # it tells of each default, and warns of command beside entry_script
     trainer = ModelTrainer(
         sagemaker_session=session,
         role=config.role,

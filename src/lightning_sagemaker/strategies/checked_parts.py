@@ -95,8 +95,9 @@ class CheckedParts:
                     self.remote_checkpoints.fetch_parts(place, folder)
 
             together(fetch)
-            content: dict[str, Any] = super().load_checkpoint(folder, weights_only)  # type: ignore[misc]
-            dist.barrier()
+            content: dict[str, Any] = {}
+            load = super().load_checkpoint  # type: ignore[misc]
+            together(lambda: content.update(load(folder, weights_only)))  # the folder is needed until all have
             return content
         finally:
             shutil.rmtree(folder, ignore_errors=True)
