@@ -179,7 +179,7 @@ def script(source, **more) -> Estimator:
 def test_a_recipe_from_the_command_to_the_model(aws, runner, tmp_path, capsys):
     """SMDDP on spot instances: launch and follow it, list it, get what it made."""
     begin = set(aws.requests)
-    code = cli.main(["launch", "albert-mlm", *TYPES, "--distribution", "smddp", "--spot", *TINY])
+    code = cli.main(["launch", "albert-mlm", *TYPES, "--distribution", "smddp", "--spot", "--poll", "0.2", *TINY])
     shown = capsys.readouterr().out
     assert code == 0, shown[-4000:]
     (name,) = set(aws.requests) - begin

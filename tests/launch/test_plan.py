@@ -69,6 +69,12 @@ BAD = [
         "one",
     ),
     ({"distribution": {"mpi": {"enabled": True, "processes_per_host": 9}}}, "9 processes per host"),
+    ({"distribution": {**SMDDP, "mpi": {"enabled": True}}}, "dataparallel and mpi"),
+    (
+        {"distribution": {"mpi": {"enabled": True}, "torch_distributed": {"enabled": True}}},
+        "enables mpi and torch_distributed",
+    ),
+    ({"distribution": {**SMDDP, "instance_groups": ["a"]}}, "has the key 'instance_groups'"),
     ({"distribution": "smdp"}, "did you mean 'smddp'"),
     ({"use_spot_instances": True, "max_run": 7200, "max_wait": 3600}, "max_wait=3600 is less than max_run=7200"),
     ({"max_wait": 3600}, "for a job on demand"),
@@ -130,7 +136,7 @@ def test_a_bundle_over_the_limit_and_requirements_with_torch(tmp_path, monkeypat
     from lightning_sagemaker.launch import bundle
 
     (tmp_path / "train.py").write_text("print()\n")
-    estimator = Estimator(entry_point=str(tmp_path / "train.py"), role=ROLE, region="us-east-1")
+    estimator = Estimator(entry_point="train.py", source_dir=str(tmp_path), role=ROLE, region="us-east-1")
     (tmp_path / "requirements.txt").write_text("pandas\ntorch>=2 # new\n")
     with pytest.raises(LaunchError, match="lists 'torch>=2 # new', which would replace the image's own"):
         estimator.plan()
@@ -169,6 +175,24 @@ def test_the_bundle_is_the_same_for_the_same_files_and_leaves_out_what_is_none(t
     assert set(made[0].files) == {"train.py", "package/model.py", "requirements.txt", wheel}
     assert {".env", "id_rsa", ".git", "way-out", "last.ckpt"} <= set(made[0].left_out)
     assert unpacked(made[0])["requirements.txt"].decode() == f"./{wheel}\n"
+
+
+def test_without_a_folder_the_script_is_sent_alone(tmp_path, monkeypatch):
+    """As in SDK 2: it may stand beside whatever else is in one's home."""
+    for name in ("train.py", "diary.txt", "requirements.txt"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    for entry in ("train.py", str(tmp_path / "train.py")):
+        bundle = Estimator(entry_point=entry, region="us-east-1", include_plugin=False).plan().bundle
+        assert bundle.files == ("train.py",)
+
+
+def test_a_profile_that_is_not_there_is_one_sentence(monkeypatch):
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    with pytest.raises(LaunchError, match=r"Reading AWS's configuration.*nobody.*HINT"):
+        Estimator(recipe="albert-mlm").plan()
 
 
 def test_source_from_git(tmp_path):

@@ -24,6 +24,8 @@ MAX_BYTES = 200 * 2**20
 
 REQUIREMENTS = "requirements.txt"
 
+_CLONE_SECONDS = 600
+
 _LEFT_OUT = (
     ".git", ".hg", ".svn", ".venv", "venv", "env", "node_modules", "__pycache__", "*.pyc", "*.egg-info", ".mypy_cache",
     ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints", ".cache", ".DS_Store", "runs", "lightning_logs", "wandb", "mlruns",
@@ -87,7 +89,8 @@ def make_bundle(config: JobConfig, include_plugin: bool) -> Bundle:
     """
     with tempfile.TemporaryDirectory() as scratch:
         source, entry = _source(config, Path(scratch))
-        taken, left_out = _files(source)
+        is_alone = config.recipe is None and config.source_dir is None
+        taken, left_out = ({entry: source / entry}, []) if is_alone else _files(source)
         for extra in config.dependencies:
             path = Path(extra)
             if not path.exists():
@@ -170,9 +173,13 @@ def _clone(git: object, scratch: Path) -> Path:
         commands.append(["git", "-C", str(target), "checkout", "--quiet", git["commit"]])
     for command in commands:
         try:
-            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_CLONE_SECONDS)
         except OSError as error:
             raise LaunchError(f"git cannot be started: {error.strerror}. HINT: install it.") from error
+        except subprocess.TimeoutExpired as error:
+            raise LaunchError(
+                f"{git['repo']!r} was not cloned in {_CLONE_SECONDS} s. HINT: clone it yourself and give source_dir."
+            ) from error
         if done.returncode:
             raise LaunchError(
                 f"{git['repo']!r} cannot be cloned: {done.stderr.strip()[-300:]}. HINT: check repo, branch and commit."

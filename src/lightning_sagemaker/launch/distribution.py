@@ -93,7 +93,7 @@ def parse_distribution(value: Any) -> DistributionRequest:
 
 def _of_dictionary(value: Mapping[str, Any]) -> DistributionRequest:
     for key in value:
-        if key not in (*_TOP, "instance_groups"):
+        if key not in _TOP:
             raise LaunchError(
                 f"distribution has the key {key!r}. HINT: did you mean {nearest(key, _TOP)!r}? For SMDDP: {_CLASSIC}."
             )
@@ -110,6 +110,15 @@ def _of_dictionary(value: Mapping[str, Any]) -> DistributionRequest:
             "distribution enables dataparallel and modelparallel, of which a job has one. HINT: data parallelism beside"
             ' model parallelism is `"ddp": True` in the parameters of modelparallel.'
         )
+    launched = {"mpi": mpi, "torch_distributed": torchrun, "pytorchddp": ddp}
+    enabled = [key for key, section in launched.items() if section is not None]
+    if data is not None and enabled:
+        raise LaunchError(
+            f"distribution enables dataparallel and {enabled[0]}, but SMDDP brings what starts its processes. HINT: leave"
+            f" {enabled[0]} out; options of mpirun are custom_mpi_options of dataparallel."
+        )
+    if len(enabled) > 1:
+        raise LaunchError(f"distribution enables {' and '.join(enabled)}. HINT: enable one of them.")
     count, text = _number(mpi, "processes_per_host"), str((mpi or {}).get("custom_mpi_options", ""))
     if model is not None:
         parameters = model.get("parameters") or {}

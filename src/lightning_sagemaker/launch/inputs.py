@@ -13,7 +13,7 @@ from typing import Any
 from lightning_sagemaker.launch.errors import LaunchError, nearest
 
 INPUT_MODES = ("File", "FastFile", "Pipe")
-_S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
+S3_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
 _FILE_SYSTEM = re.compile(r"fs-[0-9a-f]{8,}")
 _CHANNEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
@@ -166,7 +166,7 @@ def _check(channel: str, value: Input) -> Input:
             f"Channel {channel!r} has input_mode={value.input_mode!r}, but its data is on this machine. HINT: upload it and"
             " give s3://bucket/prefix."
         )
-    if not value.is_local and not _S3.fullmatch(value.s3_data):
+    if not value.is_local and not S3_ADDRESS.fullmatch(value.s3_data):
         raise LaunchError(f"Channel {channel!r} is {value.s3_data!r}. HINT: write s3://bucket/prefix.")
     for what, given, known in (
         ("distribution", value.distribution, ("FullyReplicated", "ShardedByS3Key")),

@@ -20,7 +20,7 @@ class JobConfig:
     Attributes:
         recipe: Name of a recipe (``lightning-sagemaker ls``), or
         entry_point: a script, ``.py`` or ``.sh``, below ``source_dir``.
-        source_dir: Folder that is sent; the script's own when None. With ``git_config``, a folder of the repository.
+        source_dir: Folder that is sent; the script alone when None. With ``git_config``, a folder of the repository.
         git_config: ``repo``, and ``branch`` or ``commit``: the source is taken from there.
         dependencies: Further files and folders that are put beside the source.
         instance_type: Of each host.

@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job.add_argument("--distribution", metavar="KIND", help="smddp, ddp, torch_distributed, mpi, smp or none")
     job.add_argument("--role", metavar="ARN", help="execution role")
     job.add_argument("--region", help="default: the one that AWS is configured with")
-    job.add_argument("--source-dir", metavar="DIR", help="folder of the script that is sent")
+    job.add_argument(
+        "--source-dir", metavar="DIR", help="folder with the script that is sent (default: the script alone)"
+    )
     job.add_argument("--channel", action="append", default=[], metavar="NAME=PLACE", help="input data; repeatable")
     job.add_argument("--spot", action="store_true", help="managed spot training")
     job.add_argument("--output-path", metavar="s3://...", help="for the artefacts")
@@ -65,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--rehearse-root", metavar="DIR", default="runs/rehearsal", help="default: %(default)s")
     run.add_argument("--yes", action="store_true", help="do not ask before the job is started")
     run.add_argument("--no-wait", action="store_true", help="return when the job is started")
+    run.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="between two looks (default: 10)")
     run.add_argument("--refresh-prices", action="store_true", help="read the region's prices from AWS first")
 
 
@@ -180,7 +183,8 @@ def _start(arguments: argparse.Namespace, plan: Any) -> int:
         return 0
     try:
         cost = price(plan)
-        status = estimator.jobs.follow(str(estimator.job_name), per_hour=None if cost is None else cost.per_hour)
+        per_hour = None if cost is None else cost.per_hour
+        status = estimator.jobs.follow(str(estimator.job_name), poll=arguments.poll, per_hour=per_hour)
     except KeyboardInterrupt:
         print(f"\nThe job goes on. `lightning-sagemaker stop {estimator.job_name}` ends it.")
         return 130

@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning_sagemaker.job import Distribution, SageMakerJob
 from lightning_sagemaker.launch import rules
+from lightning_sagemaker.launch.aws import sentences
 from lightning_sagemaker.launch.bundle import make_bundle
 from lightning_sagemaker.launch.errors import LaunchError
 from lightning_sagemaker.launch.images import SMDDP_PYTORCH, Image, find_image
@@ -87,7 +88,8 @@ def own_region() -> str:
         import boto3
     except ImportError:
         return _FALLBACK_REGION
-    return boto3.Session().region_name or _FALLBACK_REGION
+    with sentences("Reading AWS's configuration"):
+        return boto3.Session().region_name or _FALLBACK_REGION
 
 
 def _image(config: JobConfig, region: str) -> Image:

@@ -49,7 +49,6 @@ class JobPlan:
         channels: The inputs.
         metric_definitions: The metrics to collect.
         max_wait: Of spot jobs.
-        output_path: Where artefacts go; None for SageMaker's default bucket.
         checkpoint_uri: Ends with a slash: a bare prefix also matches its neighbours.
 
     """

@@ -13,7 +13,7 @@ from typing import Any
 from lightning_sagemaker.launch.contract import MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE
 from lightning_sagemaker.launch.errors import LaunchError
 from lightning_sagemaker.launch.images import SMDDP_PYTORCH, SMDDP_VERSIONS, Image
-from lightning_sagemaker.launch.inputs import FileSystemInput
+from lightning_sagemaker.launch.inputs import S3_ADDRESS, FileSystemInput
 from lightning_sagemaker.launch.instances import find_instance
 from lightning_sagemaker.launch.job_config import JobConfig
 from lightning_sagemaker.launch.request import serialise
@@ -35,7 +35,6 @@ MAX_BASE_NAME = 43
 _BASE_NAME = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9])*")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d")
 
 
@@ -102,7 +101,7 @@ def _check_time(config: JobConfig) -> None:
 def _check_places(config: JobConfig) -> None:
     for name in ("output_path", "checkpoint_s3_uri", "tensorboard_output_path"):
         value = getattr(config, name)
-        if value is not None and not _S3.fullmatch(value):
+        if value is not None and not S3_ADDRESS.fullmatch(value):
             raise LaunchError(f"{name}={value!r} was set. HINT: write s3://bucket/prefix/.")
     if not config.checkpoint_local_path.startswith("/"):
         raise LaunchError(f"checkpoint_local_path={config.checkpoint_local_path!r} was set. HINT: it is absolute.")
