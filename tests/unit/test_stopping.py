@@ -6,10 +6,12 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch.utils.data import DataLoader
 
 from lightning_sagemaker import SpotInterruption
@@ -55,6 +57,24 @@ def test_a_checkpoint_that_would_not_fit_in_the_grace_period_is_not_begun(saving
     written = [path.name for path in tmp_path.glob("auto-step=*.ckpt") if path.name != "auto-step=1.ckpt"]
     assert len(written) == is_saved
     assert (tmp_path / "auto-step=1.ckpt").read_bytes() == b"the one before"
+
+
+def test_under_slurm_lightning_has_the_signals_and_the_clock_still_saves(tmp_path):
+    handlers = []
+
+    class Looks(Callback):
+        def on_train_start(self, trainer, module):
+            handlers.append(getattr(signal.getsignal(signal.SIGTERM), "__self__", None))
+
+    spot = SpotInterruption(tmp_path, save_every=timedelta(0), overhead=1.0)
+    trainer = Trainer(
+        accelerator="cpu", max_steps=8, logger=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, callbacks=[spot, Looks()], default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.strategy.cluster_environment = SLURMEnvironment(auto_requeue=False)
+    trainer.fit(Model(), DataLoader(torch.ones(64, 4)))
+    assert handlers[0] is not spot._signals
+    assert list(tmp_path.glob("auto-step=*.ckpt"))
 
 
 WAITS = """

@@ -86,16 +86,16 @@ class SpotInterruption(Callback):
                 f"The hosts' clocks differ by {spread:.0f} s: S3 refuses requests of a clock that is wrong by 15 minutes."
                 " HINT: synchronise them (chrony)."
             )
+        loop = trainer.fit_loop.epoch_loop
+        # No hook comes after all of a step: its rows, the module's own hook, a validation that is due.
+        vars(loop)["on_advance_end"] = partial(self._end_step, trainer, loop.on_advance_end)
         environment = getattr(trainer.strategy, "cluster_environment", None)
         if type(environment).__name__ == "SLURMEnvironment":
             return  # Lightning's handler saves and queues the job again
         self._signals.install()
         vars(trainer._signal_connector)["register_signal_handlers"] = lambda: None
-        loop = trainer.fit_loop.epoch_loop
         # It asks all ranks at each step, on the device.
         vars(loop)["_broadcast_sigterm_tensor"] = lambda: None
-        # No hook comes after all of a step: its rows, the module's own hook, a validation that is due.
-        vars(loop)["on_advance_end"] = partial(self._end_step, trainer, loop.on_advance_end)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Leave signals and the Trainer as they were found."""

@@ -58,9 +58,11 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _explain(path: Path, error: Exception, written: int) -> str:
-    causes: list[BaseException] = [error]
-    while causes[-1].__cause__ or causes[-1].__context__:
-        causes.append(causes[-1].__cause__ or causes[-1].__context__)  # type: ignore[arg-type]
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        causes.append(cause)
+        cause = cause.__cause__ or cause.__context__
     codes = {cause.errno for cause in causes if isinstance(cause, OSError)}
     place = next((folder for folder in path.parents if folder.exists()), path.parent)
     free = shutil.disk_usage(place).free

@@ -6,20 +6,17 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.s3_filesystem import is_s3_uri
 
 
 def writer_for(place: Any, region: str | None, given: Any) -> Any:
     """What writes to ``place``: ``given``, one for S3, or None for torch's own."""
-    return given if given is not None or not _is_s3(place) else _s3().S3StorageWriter(region, str(place))
+    return given if given is not None or not is_s3_uri(place) else _s3().S3StorageWriter(region, str(place))
 
 
 def reader_for(place: Any, region: str | None, given: Any) -> Any:
     """As :func:`writer_for`, for reading."""
-    return given if given is not None or not _is_s3(place) else _s3().S3StorageReader(region, str(place))
-
-
-def _is_s3(place: Any) -> bool:
-    return str(place).startswith("s3://")
+    return given if given is not None or not is_s3_uri(place) else _s3().S3StorageReader(region, str(place))
 
 
 def _s3() -> Any:
