@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+
+from tests.forked import run_forked
 
 ROOT = Path(__file__).parent.parent
 
@@ -64,12 +67,22 @@ def run_bounded(command: list[str], *, timeout: float = 240, **environment: str)
     return subprocess.CompletedProcess(command, process.returncode, output, "")
 
 
-def torchrun(script: Path, *arguments: object, processes: int, **environment: str) -> subprocess.CompletedProcess[str]:
+def torchrun(script: Path, *arguments: object, processes: int, **environment: str) -> None:
     """Run ``script`` by torchrun with so many processes; it must succeed."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     result = run_bounded([*launcher, str(script), *map(str, arguments)], **environment)
     assert result.returncode == 0, result.stdout[-6000:]
-    return result
+
+
+def fork_ranks(script: str | Path, *arguments: object, processes: int, **environment: str) -> None:
+    """As :func:`torchrun`, but sooner; 0 processes are one on its own. See tests/forked.py."""
+    command = [str(part) for part in (script, *arguments)]
+    clean = {k: v for k, v in os.environ.items() if not is_contract_variable(k)}
+    with tempfile.NamedTemporaryFile("r") as output:
+        code = run_forked(
+            command, processes, {**clean, "OMP_NUM_THREADS": "1", **environment}, Path(output.name), timeout=240
+        )
+        assert code == 0, f"{command} ended with {code}:\n{output.read()[-6000:]}"
 
 
 class Runs(dict):

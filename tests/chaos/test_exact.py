@@ -14,7 +14,7 @@ from lightning_sagemaker import AutoResume, ResumableLoader, SpotInterruption
 from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
 from tests.chaos import worker
 from tests.chaos.harness import lines_of
-from tests.conftest import torchrun
+from tests.conftest import fork_ranks
 
 STEPS = 30
 """An epoch is 12 steps, with a validation at its end."""
@@ -83,7 +83,7 @@ def test_another_number_of_processes_trains_on_the_same_samples(calm, tmp_path):
     with pytest.raises(SystemExit):
         worker.train(tmp_path, STEPS, callbacks=[SignalAt(9, False)])
     step = lines_of(tmp_path)[-1]["step"]
-    torchrun(worker.__file__, tmp_path, STEPS, processes=2, PAUSE="0")
+    fork_ranks(worker.__file__, tmp_path, STEPS, processes=2, PAUSE="0")
     first, second = lines_of(tmp_path, 0)[step:], lines_of(tmp_path, 1)
     assert len(first) == len(second) == STEPS - step
     for one, other, (number, _, expected) in zip(first, second, calm[step:], strict=True):

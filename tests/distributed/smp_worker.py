@@ -206,6 +206,7 @@ def main() -> None:
         "accumulate": fit("bert-mlm", make_trainer(max_steps=8, accumulate_grad_batches=2)),
         "checkpoints": checkpoints(),
         "refusals": refusals(),
+        "callbacks": callbacks(),
     }
     if not os.environ.get("BRIEF"):
         found |= {
@@ -213,7 +214,6 @@ def main() -> None:
             "fp16": half_precision(),
             "recomputed": fit("bert", make_trainer(strategy=make_strategy(**SAVING), max_steps=8)),
             "evaluation": evaluation(),
-            "callbacks": callbacks(),
         }
     (OUT / f"rank-{os.environ.get('RANK', 0)}.json").write_text(json.dumps(found))
 

@@ -9,7 +9,7 @@ import pytest
 
 from lightning_sagemaker.checkpoint.resume import find_checkpoint
 from tests.chaos.s3_server import Servers
-from tests.conftest import read_ranks, torchrun
+from tests.conftest import fork_ranks, read_ranks
 
 LAYOUTS = ["stages", "stages, parts", "tensor", "tensor, parts", "stages, parts, s3", "tensor, parts, s3"]
 KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
@@ -22,7 +22,7 @@ def ranks(tmp_path_factory):
     boto3.client("s3", endpoint_url=servers.direct, **KEYS).create_bucket(Bucket="parts")
     environment = {name.upper(): value for name, value in KEYS.items() if name != "region_name"}
     try:
-        torchrun(
+        fork_ranks(
             WORKER, folder, processes=2, PLACE="s3://parts/run", AWS_REGION="us-east-1", AWS_ENDPOINT_URL=servers.endpoint,
             **environment,
         )  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import read_ranks, torchrun
+from tests.conftest import fork_ranks, read_ranks
 
 WORKER = Path(__file__).with_name("worker.py")
 SAME_AS_DDP = [
@@ -35,7 +35,7 @@ def launch(tmp_path_factory):
     @functools.cache
     def run(strategy: str, processes: int, **environment: str) -> list[dict]:
         folder = tmp_path_factory.mktemp(f"{strategy}-{processes}")
-        torchrun(WORKER, strategy, folder, processes=processes, **environment)
+        fork_ranks(WORKER, strategy, folder, processes=processes, **environment)
         return read_ranks(folder)
 
     return run

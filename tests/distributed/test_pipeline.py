@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import read_ranks, torchrun
+from tests.conftest import fork_ranks, read_ranks
 from tests.distributed.models import MODELS
 
 WORKER = Path(__file__).with_name("pipeline_worker.py")
@@ -20,7 +20,7 @@ def launched(tmp_path_factory):
     results = {}
     for processes in LAYOUTS:
         folder = tmp_path_factory.mktemp(f"pipeline-{processes}")
-        torchrun(WORKER, folder, processes=processes)
+        fork_ranks(WORKER, folder, processes=processes)
         results[processes] = read_ranks(folder)
     return results
 

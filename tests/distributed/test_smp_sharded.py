@@ -2,12 +2,11 @@
 """``"smp"`` with shared matrices and sharded parameters against one process, in all layouts of two and four processes."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Runs, read_ranks, run_bounded, torchrun
+from tests.conftest import Runs, fork_ranks, read_ranks
 
 WORKER = Path(__file__).with_name("sharded_worker.py")
 NAMES = ("bert", "bert-mlm", "roberta", "distilbert", "llama", "albert")
@@ -38,13 +37,12 @@ def slow_with_four(cases):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     alone = tmp_path_factory.mktemp("one")
-    result = run_bounded([sys.executable, WORKER, alone])
-    assert result.returncode == 0, result.stdout[-4000:]
+    fork_ranks(WORKER, alone, processes=0)
 
     def make(processes):
         place = tmp_path_factory.mktemp(f"sharded-{processes}")
         names = {"LAYOUTS": json.dumps(LAYOUTS[processes]), "OTHER_CHECKPOINTS": str(alone), "LONG": ",".join(LONG)}
-        torchrun(WORKER, place, processes=processes, **names)
+        fork_ranks(WORKER, place, processes=processes, **names)
         return read_ranks(place)
 
     found = Runs(make)

@@ -2,12 +2,11 @@
 """A script written for ``torch.sagemaker`` trains on the shim as the model does in one process."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import read_ranks, run_bounded, torchrun
+from tests.conftest import fork_ranks, read_ranks
 
 WORKER = Path(__file__).with_name("version2_worker.py")
 LAYOUTS = {
@@ -24,12 +23,13 @@ CASES = [(processes, layout) for processes, layouts in LAYOUTS.items() for layou
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
-    result = run_bounded([sys.executable, "-m", "lightning_sagemaker", WORKER, folder])
-    assert result.returncode == 0, result.stdout[-4000:]
+    fork_ranks("-m", "lightning_sagemaker", WORKER, folder, processes=0)
     found, other = {1: read_ranks(folder)}, {}
     for processes, layouts in LAYOUTS.items():
         folder = tmp_path_factory.mktemp(f"version2-{processes}")
-        torchrun("-m", "lightning_sagemaker", WORKER, folder, processes=processes, LAYOUTS=json.dumps(layouts), **other)
+        fork_ranks(
+            "-m", "lightning_sagemaker", WORKER, folder, processes=processes, LAYOUTS=json.dumps(layouts), **other
+        )
         found[processes] = read_ranks(folder)
         left = next(place for place in folder.iterdir() if place.is_dir())
         other = {"OTHER": str(left)}

