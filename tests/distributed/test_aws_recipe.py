@@ -10,7 +10,7 @@ from tests.conftest import read_ranks, torchrun
 SCRIPT = Path(__file__).with_name("aws_recipe.py")
 
 
-@pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
+@pytest.mark.parametrize("package", ["lightning", pytest.param("pytorch_lightning", marks=pytest.mark.slow)])
 def test_patched_and_plain_recipe_train_alike(tmp_path, package):
     for mode in ("patched", "plain"):
         torchrun(SCRIPT, package, mode, tmp_path / mode, processes=2)

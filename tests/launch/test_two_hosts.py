@@ -47,7 +47,12 @@ def launch(folder: Path, distribution: str, contract: str, processes: int, argum
     return read_ranks(folder / "out")
 
 
-@pytest.fixture(scope="module", params=CASES)
+SLOW = {"smddp-one-each", "explicit"}  # much as others; `make test-slow` runs them
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES]
+)
 def case(request, tmp_path_factory):
     arguments, expected = CASES[request.param]
     processes = 2 if "--devices" in arguments[3] else arguments[2]
