@@ -117,17 +117,29 @@ class SignalInValidation(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def train_validated(folder, *callbacks, spot=True, checkpoint=None, **options):
+class Plateau(Validated):
+    """Its learning rate falls after each validation."""
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.99, factor=0.5)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val_loss"}}
+
+    def on_train_epoch_start(self):
+        self.events.append(("rate", self.optimizers().param_groups[0]["lr"]))
+
+
+def train_validated(folder, *callbacks, spot=True, checkpoint=None, kind=Validated, **options):
     """What the hooks saw, and the rows of the logger."""
     seed_everything(0, verbose=False)
     data = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
-    logger, module = Rows(), Validated()
+    logger, module = Rows(), kind()
     callbacks = [AutoResume(folder, search=spot), *callbacks]
     trainer = Trainer(
-        accelerator="cpu", max_epochs=2, logger=logger, enable_progress_bar=False, enable_model_summary=False,
+        accelerator="cpu", logger=logger, enable_progress_bar=False, enable_model_summary=False,
         enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks), num_sanity_val_steps=0,
         callbacks=[*callbacks, SpotInterruption(folder, overhead=1.0)] if spot else callbacks,
-        default_root_dir=folder, **options,
+        default_root_dir=folder, **{"max_epochs": 2, **options},
     )  # fmt: skip
     with contextlib.suppress(Interrupted):
         trainer.fit(module, ResumableLoader(data, trainer, 4), DataLoader(data, batch_size=4), ckpt_path=checkpoint)
@@ -141,6 +153,15 @@ def test_a_validation_at_the_end_of_an_epoch_is_done_again(tmp_path):
     assert after == whole
     assert after_rows == rows
     assert whole == [("validation", 8, 8), ("end", 8, 0), ("validation", 16, 8), ("end", 16, 0)]
+
+
+def test_after_a_validation_that_is_done_again_the_learning_rate_follows_it(tmp_path):
+    whole, rows = train_validated(tmp_path / "whole", kind=Plateau, max_epochs=3)
+    before, _ = train_validated(tmp_path / "parts", SignalInValidation(1), kind=Plateau, max_epochs=3)
+    after, after_rows = train_validated(tmp_path / "parts", kind=Plateau, max_epochs=3)
+    assert [event[1] for event in whole if event[0] == "rate"] == [0.1, 0.1, 0.05]
+    assert [*before, *after] == whole
+    assert after_rows == rows[1:]
 
 
 @pytest.mark.parametrize("stop", [SignalAt(2), SignalAt(3), SignalAt(4), SignalInValidation(0, 0)])

@@ -130,8 +130,8 @@ class SpotInterruption(Callback):
         if self._validates_first:  # a restarted Trainer leaves it out, or does the rest of it
             self._validates_first = False
             rank_zero_info("The validation that was interrupted is done again.")
-            loop = trainer.fit_loop.epoch_loop
-            loop._skip_next_val = loop.val_loop.restarting = False
+            trainer.fit_loop.epoch_loop._skip_next_val = False
+            trainer.fit_loop.restarting = False  # of all loops: a scheduler may follow what is measured now
         is_new, self._step = trainer.global_step != self._step, trainer.global_step
         end(data)
         self._signals.is_alive()
