@@ -73,7 +73,9 @@ def _serve() -> None:
         if not child:
             _become(request)
         signal.signal(signal.SIGTERM, lambda *_, child=child: (_kill(child), os._exit(143)))
-        answers.write(json.dumps(_wait(child, request["timeout"])) + "\n")
+        code = _wait(child, request["timeout"])
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # its number may be another's now
+        answers.write(json.dumps(code) + "\n")
         answers.flush()
 
 

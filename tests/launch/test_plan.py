@@ -74,7 +74,7 @@ BAD = [
         {"distribution": {"mpi": {"enabled": True}, "torch_distributed": {"enabled": True}}},
         "enables mpi and torch_distributed",
     ),
-    ({"distribution": {**SMDDP, "instance_groups": ["a"]}}, "has the key 'instance_groups'"),
+    ({"distribution": {**SMDDP, "instance_groups": ["a"]}}, "names instance_groups"),
     ({"distribution": "smdp"}, "did you mean 'smddp'"),
     ({"use_spot_instances": True, "max_run": 7200, "max_wait": 3600}, "max_wait=3600 is less than max_run=7200"),
     ({"max_wait": 3600}, "for a job on demand"),

@@ -90,12 +90,9 @@ def read_rank(folder: Path, rank: int) -> dict:
     return json.loads((folder / "output" / "data" / f"rank-{rank}.json").read_text())
 
 
-SLOW = {
-    "toolkit-mpi",
-    "toolkit-smddp",
-    "toolkit-torchrun",
-    "drivers-none",
-}  # much as others; `make test-slow` runs them
+SLOW = {"toolkit-mpi", "toolkit-smddp", "toolkit-torchrun", "drivers-none"}
+"""Much as others; `make test-slow` runs them."""
+
 PARAMS = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES]
 
 

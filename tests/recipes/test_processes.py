@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import Runs, fork_ranks
+from tests.conftest import fork_ranks
 from tests.recipes import worker
 
 GOLDEN = {
@@ -19,9 +19,6 @@ GOLDEN = {
 }
 """Step -> loss on one process, measured with torch 2.13 on x86."""
 
-
-FOUR = pytest.param(4, marks=pytest.mark.slow)
-"""Takes a minute on two cores: `make test-slow` runs it."""
 
 CUT = ("questions", "classes")
 """Recipes that are also run as two pipeline stages; ALBERT's layers are one block."""
@@ -44,14 +41,8 @@ def runs(tmp_path_factory, text_file):
     fork_ranks(script, base / "smp", base / "cache", text_file, processes=2, PYTHONPATH=".", **stages)
     shared = {"SM_HP_MP_PARAMETERS": json.dumps({"tensor_parallel_degree": 2})}
     fork_ranks(script, base / "tensor", base / "cache", text_file, processes=2, PYTHONPATH=".", **shared)
-
-    def four(processes):
-        fork_ranks(script, base / "4", base / "cache", text_file, processes=processes, PYTHONPATH=".")
-        return base / "4"
-
-    found = Runs(four)
-    found.update({layout: base / str(layout) for layout in (1, 2, "smp", "tensor")})
-    return found
+    fork_ranks(script, base / "4", base / "cache", text_file, processes=4, PYTHONPATH=".")
+    return {layout: base / str(layout) for layout in (1, 2, 4, "smp", "tensor")}
 
 
 def history(run: Path) -> dict[tuple[int, str], float]:
@@ -71,7 +62,7 @@ def test_losses_are_those_recorded(runs, name):
     assert {step: found[step, "loss"] for step in GOLDEN[name]} == pytest.approx(GOLDEN[name], abs=0.02)
 
 
-@pytest.mark.parametrize("processes", [2, FOUR])
+@pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize("name", worker.RUNS)
 def test_training_and_validation_equal_one_process(runs, name, processes):
     one, several = history(runs[1] / name), history(runs[processes] / name)
@@ -105,7 +96,7 @@ def test_shared_matrices_equal_one_process(runs, name):
         assert float((weights["tensor"][key] - value).abs().mean()) < 1e-5, key
 
 
-@pytest.mark.parametrize("processes", [2, FOUR, "smp", "tensor"])
+@pytest.mark.parametrize("processes", [2, 4, "smp", "tensor"])
 def test_answers_and_scores_are_the_same_to_the_last_digit(runs, processes):
     one, several = (runs[n] / "questions" / "output" for n in (1, processes))
     answers = json.loads((one / "predictions.json").read_text())
@@ -116,7 +107,7 @@ def test_answers_and_scores_are_the_same_to_the_last_digit(runs, processes):
     assert [metrics[0][name] for name in scores] == [metrics[1][name] for name in scores]
 
 
-@pytest.mark.parametrize("processes", [2, FOUR, "smp", "tensor"])
+@pytest.mark.parametrize("processes", [2, 4, "smp", "tensor"])
 def test_classes_are_predicted_once_each_and_in_order(runs, processes):
     tables = []
     for number in (1, processes):
@@ -132,7 +123,7 @@ def test_classes_are_predicted_once_each_and_in_order(runs, processes):
         assert sum(chances[0].values()) == pytest.approx(1, abs=1e-4)
 
 
-@pytest.mark.parametrize("processes", [2, FOUR])
+@pytest.mark.parametrize("processes", [2, 4])
 def test_weights_are_those_of_one_process(runs, processes):
     for name in worker.RUNS:
         states = [

@@ -53,7 +53,7 @@ def test_classifier_knows_merchants_that_it_has_never_seen(classifier):
 
 def test_answerer_finds_facts_about_towns_that_it_has_never_seen(answerer):
     # Always saying "no answer" gives 27.8.
-    assert metrics(answerer)["val_f1"] > 60
+    assert metrics(answerer)["val_f1"] > 65
     for name in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
         assert len(json.loads((answerer / "output" / name).read_text())) == 600
 

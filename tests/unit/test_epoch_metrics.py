@@ -94,14 +94,14 @@ class Validated(Model):
         self.events = []
 
     def on_validation_epoch_start(self):
-        self.count = 0
+        self.values = []
 
     def validation_step(self, batch, index):
-        self.count += 1
-        self.log("val_loss", self.layer(batch).square().mean())
+        self.values.append(self.layer(batch).square().mean())
+        self.log("val_loss", self.values[-1])
 
     def on_validation_epoch_end(self):
-        self.events.append(("validation", self.trainer.global_step, self.count))
+        self.events.append(("validation", self.trainer.global_step, len(self.values), float(sum(self.values))))
 
     def on_train_epoch_end(self):
         super().on_train_epoch_end()
@@ -152,7 +152,17 @@ def test_a_validation_at_the_end_of_an_epoch_is_done_again(tmp_path):
     after, after_rows = train_validated(tmp_path / "parts")
     assert after == whole
     assert after_rows == rows
-    assert whole == [("validation", 8, 8), ("end", 8, 0), ("validation", 16, 8), ("end", 16, 0)]
+    assert [e[:3] for e in whole] == [("validation", 8, 8), ("end", 8, 0), ("validation", 16, 8), ("end", 16, 0)]
+
+
+def test_a_checkpoint_of_a_validation_that_was_done_again_has_the_epochs_means(tmp_path):
+    whole, rows = train_validated(tmp_path / "whole")
+    train_validated(tmp_path / "parts", SignalInValidation(0))
+    saves = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, monitor="val_loss", save_on_train_epoch_end=False)
+    train_validated(tmp_path / "parts", saves)
+    after, after_rows = train_validated(tmp_path / "after", spot=False, checkpoint=tmp_path / "step=8.ckpt")
+    assert after == whole[1:]
+    assert after_rows == rows
 
 
 def test_after_a_validation_that_is_done_again_the_learning_rate_follows_it(tmp_path):
@@ -167,7 +177,7 @@ def test_after_a_validation_that_is_done_again_the_learning_rate_follows_it(tmp_
 @pytest.mark.parametrize("stop", [SignalAt(2), SignalAt(3), SignalAt(4), SignalInValidation(0, 0)])
 def test_a_validation_within_an_epoch_is_done_once(stop, tmp_path):
     whole, rows = train_validated(tmp_path / "whole", val_check_interval=3)
-    assert [step for name, step, _ in whole if name == "validation"] == [3, 6, 11, 14]
+    assert [event[1] for event in whole if event[0] == "validation"] == [3, 6, 11, 14]
     before, before_rows = train_validated(tmp_path / "parts", stop, val_check_interval=3)
     assert len(before) < len(whole)
     after, after_rows = train_validated(tmp_path / "parts", val_check_interval=3)

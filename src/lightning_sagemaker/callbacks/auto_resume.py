@@ -133,6 +133,8 @@ class AutoResume(Callback):
         own: dict[str, Any] = {_STATES: random_state() if self._held is None else self._held}
         if trainer.state.fn == "fit" and not trainer.sanity_checking and not _is_over(trainer):
             own[_METRICS] = metric_states(pl_module, trainer.fit_loop.epoch_loop._results)
+            if self._logged is not None:  # no batch came since these were read
+                own[_METRICS]["logged"] = self._logged["logged"]
         states: list[Any] = [own]
         if trainer.world_size > 1:
             states = [None] * trainer.world_size

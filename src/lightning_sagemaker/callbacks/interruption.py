@@ -114,6 +114,7 @@ class SpotInterruption(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The clock begins."""
         self._step = self._first_step = trainer.global_step
+        self._puts_off = self._stops = False
         self._begin_counting(self._step)
         self._saved_at = time.monotonic()
 
@@ -127,10 +128,11 @@ class SpotInterruption(Callback):
 
     def _end_step(self, trainer: Any, end: Callable[[Any], None], data: Any) -> None:
         """After an optimizer step and all that follows it, see what the others know."""
-        if self._validates_first:  # a restarted Trainer leaves it out, or does the rest of it
-            self._validates_first = False
+        again, self._validates_first = self._validates_first, False
+        loop = trainer.fit_loop.epoch_loop
+        if again and loop._should_check_val_fx(data):  # a restarted Trainer leaves it out, or does the rest of it
             rank_zero_info("The validation that was interrupted is done again.")
-            trainer.fit_loop.epoch_loop._skip_next_val = False
+            loop._skip_next_val = False
             trainer.fit_loop.restarting = False  # of all loops: a scheduler may follow what is measured now
         is_new, self._step = trainer.global_step != self._step, trainer.global_step
         end(data)
@@ -138,7 +140,7 @@ class SpotInterruption(Callback):
         if not is_new:  # gradients are being accumulated
             return
         # From the last batch on a restarted Trainer does not do all that belongs to an epoch's end.
-        self._puts_off = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch and not self._puts_off
+        self._puts_off = loop.batch_progress.is_last_batch and not self._puts_off
         if not self._puts_off:
             self._check(trainer, self._step)
 

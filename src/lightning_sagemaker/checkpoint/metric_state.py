@@ -109,7 +109,10 @@ def _metrics(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _is_summed(metric: Any) -> bool:
-    """Whether it is logged at the end of the epoch, and by now has something in it."""
+    """Whether it is logged at the end of the epoch, and by now has something in it.
+
+    What is reduced over a process group of its own cannot be kept: a group cannot be written down.
+    """
     meta = getattr(metric, "meta", None)
     return meta is not None and meta.on_epoch and meta.sync.group is None and not metric.has_reset
 

@@ -25,6 +25,7 @@ MAX_BYTES = 200 * 2**20
 REQUIREMENTS = "requirements.txt"
 
 _CLONE_SECONDS = 600
+"""For a large repository over a slow line; git itself waits for ever."""
 
 _LEFT_OUT = (
     ".git", ".hg", ".svn", ".venv", "venv", "env", "node_modules", "__pycache__", "*.pyc", "*.egg-info", ".mypy_cache",

@@ -68,13 +68,13 @@ def run_request(
     hosts = [f"algo-{number}" for number in range(1, count + 1)]
     place = checks.make_root(Path(root))
     run = _Run(request, hosts, place)
+    commands = [run.command(host) for host in hosts]
     run.prepare(fetch, {name: Path(path) for name, path in (folders or {}).items()})
     with tempfile.TemporaryDirectory(prefix="lightning-sagemaker-") as scratch:
         job = Job(Path(scratch), sys.stdout if output is None else output)
         try:
             for index, host in enumerate(hosts):
-                command = host_shim(run.command(host), host, None)
-                job.start(host, command, run.variables(index), run.folders(host).base)
+                job.start(host, host_shim(commands[index], host, None), run.variables(index), run.folders(host).base)
         finally:
             failure = job.wait(timeout)
     code = 0 if failure is None else failure.returncode

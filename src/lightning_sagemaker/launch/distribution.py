@@ -92,6 +92,8 @@ def parse_distribution(value: Any) -> DistributionRequest:
 
 
 def _of_dictionary(value: Mapping[str, Any]) -> DistributionRequest:
+    if "instance_groups" in value:
+        raise LaunchError("distribution names instance_groups, but all hosts are of one type here. HINT: leave it out.")
     for key in value:
         if key not in _TOP:
             raise LaunchError(
