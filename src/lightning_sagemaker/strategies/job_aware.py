@@ -16,6 +16,7 @@ from lightning_sagemaker._lightning import (
 )
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
+from lightning_sagemaker.strategies.keywords import check_keywords
 
 _REPLACED = (LightningEnvironment, MPIEnvironment, TorchElasticEnvironment)
 """What Lightning picks by itself where this package runs. SLURM, LSF, Kubeflow and a user's own class are kept."""
@@ -33,10 +34,12 @@ class JobAware:
 
     Raises:
         SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
+        TypeError: If an argument is none of this strategy's.
 
     """
 
     def __init__(self, *args: Any, job: SageMakerJob | None = None, **kwargs: Any) -> None:
+        check_keywords(kwargs, type(self))
         self.job = SageMakerJob.from_environment() if job is None else job
         self._environment: ClusterEnvironment | None = None
         self._requested_num_nodes = 1

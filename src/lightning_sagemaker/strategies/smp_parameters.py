@@ -12,6 +12,7 @@ import torch.distributed as dist
 from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+from lightning_sagemaker.strategies.keywords import check_keywords
 
 
 class FollowsDegrees:
@@ -25,6 +26,7 @@ class FollowsDegrees:
 
     Raises:
         ParallelConfigError: If the parameters contradict each other, or there are none.
+        TypeError: If an argument is none of this strategy's; a misspelt `parameters` is not taken for none.
 
     """
 
@@ -40,6 +42,7 @@ class FollowsDegrees:
         activation_checkpointing: bool = False,
         **kwargs: Any,
     ) -> None:
+        check_keywords(kwargs, type(self))
         job = SageMakerJob.from_environment() if job is None else job
         self.activation_checkpointing = activation_checkpointing
         self.degrees, self._notes = degrees_of(job, parameters, degrees)
@@ -114,6 +117,7 @@ def smp_strategy(
     from lightning_sagemaker.strategies.model_parallel import SMPStrategy
     from lightning_sagemaker.strategies.sharded import SMPShardedStrategy
 
+    check_keywords(kwargs, SMPStrategy, SMPShardedStrategy)
     job = SageMakerJob.from_environment() if job is None else job
     found, _ = degrees_of(job, parameters, degrees)
     kind = SMPStrategy if found.pipeline > 1 else SMPShardedStrategy
