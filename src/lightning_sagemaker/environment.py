@@ -57,6 +57,10 @@ class SageMakerEnvironment(ClusterEnvironment):
             self._main_port = self._choose_port()
         return self._main_port
 
+    def use_port(self, port: int) -> None:
+        """Have the processes meet at ``port``, whatever the launcher says."""
+        self._main_port = port
+
     def _choose_port(self) -> int:
         if self.launched or self.job.num_nodes > 1 or "MASTER_PORT" in os.environ:
             return self.job.main_port

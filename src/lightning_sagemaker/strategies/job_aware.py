@@ -14,6 +14,7 @@ from lightning_sagemaker._lightning import (
     TorchElasticEnvironment,
     rank_zero_info,
 )
+from lightning_sagemaker.collectives import restarts
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
 from lightning_sagemaker.strategies.keywords import check_keywords
@@ -96,6 +97,14 @@ class JobAware:
         """Arguments of the ``DistributedSampler``: the environment's world size, whatever ``num_nodes`` says."""
         assert self._environment is not None
         return {"num_replicas": self._environment.world_size(), "rank": self._environment.global_rank()}
+
+    def setup_environment(self) -> None:
+        """Called in each process before it does anything; makes the process group."""
+        assert self._environment is not None
+        with restarts.own_store(self._environment.global_rank(), self._environment.world_size()) as port:
+            if port is not None and isinstance(self._environment, SageMakerEnvironment):
+                self._environment.use_port(port)
+            super().setup_environment()  # type: ignore[misc]
 
 
 def _is_detected(environment: ClusterEnvironment | None) -> bool:
