@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What interrupted runs differ in, and a set of cases in which each possible pair of levels comes at least once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+from typing import Any
+
+from allpairspy import AllPairs
+
+from tests.chaos.program_data import BATCH_SIZE, samples_of
+
+Case = dict[str, Any]
+
+FACTORS: dict[str, tuple[Any, ...]] = {
+    "phase": (
+        *("setup", "sanity", "train_epoch_start", "train_step", "accumulation", "optimizer_step"),
+        *("validation", "checkpoint", "epoch_end", "test", "predict"),
+    ),
+    "data": (
+        *("shuffled", "epoch_sampler", "random_sampler", "uneven", "iterable"),
+        *("resumable", "combined_max", "combined_min", "augmented", "collate"),
+    ),
+    "val": ("none", "epoch", "half", "batches", "second_epoch"),
+    "schedule": ("none", "step", "epoch", "plateau", "warmup"),
+    "checkpoint": ("none", "every_steps", "top_k", "epoch_last", "time"),
+    "to": ("rank0", "last_rank", "all", "launcher", "group"),
+    "signal": ("SIGTERM", "SIGINT", "SIGUSR1", "SIGKILL"),
+    "end": ("steps", "epochs", "time", "early_stopping"),
+    "extra": ("none", "ema", "swa", "early_stopping"),
+    "strategy": ("auto", "ddp", "smddp", "sagemaker"),
+    "ranks": (1, 2, 3, 4),
+    "launcher": ("direct", "torchrun", "own"),
+    "accumulate": (1, 3, "scheduler"),
+    "optimization": ("automatic", "manual", "manual_two"),
+    "resize": ("same", "ranks", "accumulate"),
+    "workers": (0, 1, 3),
+    "persistent": (False, True),
+    "context": ("fork", "forkserver"),
+    "limit_train": (1.0, 8),
+    "limit_val": (1.0, 2),
+    "sanity": (0, 2),
+    "metrics": ("log", "torchmetrics"),
+    "model": ("dropout", "batchnorm"),
+    "save": ("none", "often"),
+    "again": (False, True),
+    "overhead": (1.0, 0.05),
+}
+
+_MANUAL, _RESIZED, _MANY = ("manual", "manual_two"), ("ranks", "accumulate"), (2, 3, 4)
+FORBIDDEN: tuple[dict[str, tuple[Any, ...]], ...] = (
+    # What needs a validation.
+    {"val": ("none",), "phase": ("validation", "sanity")},
+    {"val": ("none",), "sanity": (2,)},
+    {"val": ("none",), "limit_val": (2,)},
+    {"sanity": (0,), "phase": ("sanity",)},
+    # What Lightning refuses.
+    {"data": ("iterable",), "val": ("half",)},
+    {"optimization": _MANUAL, "accumulate": (3, "scheduler")},
+    {"accumulate": ("scheduler",), "schedule": ("warmup",)},
+    {"end": ("early_stopping",), "extra": ("early_stopping",)},
+    # A warm-up over no known number of steps.
+    {"end": ("time",), "schedule": ("warmup",)},
+    {"data": ("iterable",), "schedule": ("warmup",), "end": ("epochs", "early_stopping")},
+    # Weights are averaged over epochs of a known number, with one optimizer; statistics of batches in a pass with an end.
+    {"extra": ("swa",), "end": ("steps", "time")},
+    {"extra": ("swa",), "optimization": _MANUAL},
+    {"extra": ("swa",), "model": ("batchnorm",), "data": ("iterable",)},
+    # Places that never come.
+    {"accumulate": (1,), "phase": ("accumulation",)},
+    {"checkpoint": ("none",), "save": ("none",), "phase": ("checkpoint",)},
+    # Options of workers that are not there.
+    {"workers": (0,), "persistent": (True,)},
+    {"workers": (0,), "context": ("forkserver",)},
+    {"context": ("forkserver",), "ranks": (3, 4)},  # each rank's server imports torch: too slow
+    # Its place follows from the number of steps, so that must say what was trained on.
+    {"data": ("resumable",), "accumulate": ("scheduler",)},
+    {"data": ("resumable",), "optimization": ("manual_two",)},
+    # Launchers.
+    {"launcher": ("direct",), "ranks": _MANY},
+    {"launcher": ("own",), "ranks": (1,)},
+    {"launcher": ("direct", "own"), "to": ("launcher",)},
+    {"strategy": ("auto",), "ranks": _MANY},
+    {"strategy": ("auto",), "launcher": ("torchrun",)},
+    {"ranks": (1,), "to": ("last_rank",)},
+    # Another size: what counts batches would count others.
+    {"resize": ("ranks",), "ranks": (3,)},
+    {"resize": ("ranks",), "launcher": ("direct",)},
+    {"resize": ("ranks",), "ranks": (2,), "launcher": ("own",)},
+    {"resize": _RESIZED, "limit_train": (8,)},
+    {"resize": _RESIZED, "val": ("batches",)},
+    {"resize": _RESIZED, "end": ("time",)},
+    {"resize": ("accumulate",), "accumulate": ("scheduler",)},
+    {"resize": ("accumulate",), "optimization": _MANUAL},
+    {"resize": ("accumulate",), "data": ("uneven",), "model": ("batchnorm",)},  # a last batch of one sample
+)
+
+_LAST = {"setup": 1, "sanity": 2, "train_epoch_start": 2, "train_step": 18, "accumulation": 8, "optimizer_step": 6}
+_LAST |= {"validation": 4, "checkpoint": 2, "epoch_end": 2, "test": 4, "predict": 4}
+"""How often each phase comes for sure."""
+
+
+def valid(case: Case) -> bool:
+    """Whether a case, or a part of one, can be run."""
+    return not any(all(case.get(name) in levels for name, levels in rule.items()) for rule in FORBIDDEN)
+
+
+def cases(seed: int, least: int = 300) -> list[Case]:
+    """Whole cases; the same for the same seed."""
+    rng = random.Random(seed)
+    found: list[Case] = []
+    while len(found) < least:
+        found += _array(rng)
+    missing = possible_pairs(rng) - _pairs(found)
+    while missing:
+        case = _completed(dict(min(missing, key=str)), rng)
+        assert case is not None
+        found.append(case)
+        missing -= _pairs([case])
+    return [finished(case, rng) for case in found]
+
+
+def _array(rng: random.Random) -> Iterator[Case]:
+    """One covering array, by levels in another order each time; what it leaves out is added by the caller."""
+    levels = [rng.sample(values, len(values)) for values in FACTORS.values()]
+    for row in AllPairs(levels, filter_func=lambda row: valid(dict(zip(FACTORS, row, strict=False)))):
+        yield dict(zip(FACTORS, row, strict=True))
+
+
+def _completed(part: Case, rng: random.Random) -> Case | None:
+    """A valid case with these levels, if there is one."""
+    if not valid(part):
+        return None
+    left = [name for name in FACTORS if name not in part]
+    if not left:
+        return part
+    # The factor with the fewest levels left first, or the search may go on for long in what is impossible.
+    options = {name: [level for level in FACTORS[name] if valid(part | {name: level})] for name in left}
+    name = min(left, key=lambda one: len(options[one]))
+    for level in rng.sample(options[name], len(options[name])):
+        if found := _completed(part | {name: level}, rng):
+            return found
+    return None
+
+
+Pair = tuple[tuple[str, Any], tuple[str, Any]]
+
+
+def _pairs(some: Iterable[Case]) -> set[Pair]:
+    return {pair for case in some for pair in combinations([(name, case[name]) for name in FACTORS], 2)}
+
+
+def possible_pairs(rng: random.Random) -> set[Pair]:
+    """Those for which a valid case is found; each case that is found has many."""
+    levels = [(name, level) for name, values in FACTORS.items() for level in values]
+    found: set[Pair] = set()
+    for pair in combinations(levels, 2):
+        if pair[0][0] != pair[1][0] and pair not in found and (case := _completed(dict(pair), rng)):
+            found |= _pairs([case])
+    return found
+
+
+def pair_coverage(some: Iterable[Case]) -> tuple[int, int]:
+    """Pairs of levels that come in these cases, and those that could."""
+    possible = possible_pairs(random.Random(0))
+    return len(_pairs(some) & possible), len(possible)
+
+
+def finished(case: Case, rng: random.Random) -> Case:
+    """With the numbers that follow from the levels."""
+    from tests.chaos.program_model import steps_of
+
+    case = case | {
+        "ours": True,
+        "at": rng.randint(1, _last(case)),
+        "batch_size": BATCH_SIZE,
+        "samples": samples_of(case),
+    }
+    timed = case["end"] == "time"
+    return case | {"steps": steps_of(case), "seconds": 2.5, "pause": 0.02 if timed else 0.0}
+
+
+def _last(case: Case) -> int:
+    """By when the phase has come."""
+    last = _LAST[case["phase"]]
+    if case["phase"] == "validation":
+        return min(last, 2 if case["limit_val"] == 2 else 4)
+    if case["phase"] == "accumulation" and case["accumulate"] == "scheduler":
+        return min(last, 4)
+    return 1 if case["phase"] == "checkpoint" and case["save"] == "none" else last
+
+
+def promise(case: Case) -> str:
+    """How far the run must be the stock one: ``equal``, ``prefix``, ``samples``, or that it ``ends``."""
+    if case["resize"] == "same":
+        return "prefix" if case["end"] == "time" else "equal"
+    return "ends" if case["data"] in ("iterable", "combined_max", "combined_min", "random_sampler") else "samples"
+
+
+def resized(case: Case) -> Case:
+    """For the starts after the first: another size with as many samples in a step."""
+    if case["resize"] == "ranks":
+        ranks = {1: 2, 2: 1, 4: 2}[case["ranks"]]
+        return case | {"ranks": ranks, "batch_size": case["batch_size"] * case["ranks"] // ranks}
+    if case["resize"] == "accumulate":
+        accumulate, batch_size = {1: (2, BATCH_SIZE // 2), 3: (1, 3 * BATCH_SIZE)}[case["accumulate"]]
+        return case | {"accumulate": accumulate, "batch_size": batch_size}
+    return case
+
+
+_ASIDE = {"again": False, "overhead": 1.0, "persistent": False, "context": "fork", "limit_train": 1.0, "limit_val": 1.0}
+_ASIDE |= {
+    "sanity": 0,
+    "metrics": "log",
+    "model": "dropout",
+    "workers": 0,
+    "resize": "same",
+    "extra": "none",
+    "val": "epoch",
+}
+_ASIDE |= {"schedule": "none", "checkpoint": "none", "accumulate": 1, "optimization": "automatic", "save": "none"}
+
+
+def words(case: Case) -> str:
+    """For a person: the strike, then what is not usual."""
+    strike = f"{case['signal']} to {case['to']} at {case['phase']} {case['at']}"
+    size = f"{case['ranks']} x {case['strategy']} by {case['launcher']}, {case['data']}, end {case['end']}"
+    rest = [f"{name}={case[name]}" for name, level in _ASIDE.items() if case[name] != level]
+    return "; ".join([strike, size, " ".join(rest)])
