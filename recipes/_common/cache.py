@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -14,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker import SageMakerJob
+from lightning_sagemaker.recipes._common.checksums import FAST, file_entry, find_damage
 
 MANIFEST = "manifest.json"
+
+_log = logging.getLogger(__name__)
 
 
 def settings_key(settings: Mapping[str, Any]) -> str:
@@ -23,16 +27,33 @@ def settings_key(settings: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def read_manifest(folder: Path, settings: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """The manifest, if ``folder`` is a whole cache made with ``settings``, if given; otherwise ``None``."""
+def load_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest, whether or not its files are there; ``None`` if there is none, or not a whole one."""
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
-        sizes = {name: (folder / name).stat().st_size for name in manifest["files"]}
-        whole = all(size == manifest["files"][name]["bytes"] for name, size in sizes.items())
-        as_wanted = settings is None or manifest["key"] == settings_key(settings)
-        return manifest if whole and as_wanted else None
+        is_whole = "key" in manifest and all(isinstance(entry, dict) for entry in all_files(manifest).values())
+        return manifest if is_whole else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def read_manifest(folder: Path, settings: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """The manifest, if ``folder`` is a whole cache made with ``settings``, if given; otherwise ``None``."""
+    manifest = load_manifest(folder)
+    if manifest is None or damages(folder, manifest):
+        return None
+    return manifest if settings is None or manifest["key"] == settings_key(settings) else None
+
+
+def all_files(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Name -> entry of each file of the cache: its data, and what else is in it, as a tokenizer."""
+    return {**manifest["files"], **manifest.get("others", {})}
+
+
+def damages(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """A sentence about each file that is missing or has another size; reads none."""
+    found = (find_damage(folder, name, entry) for name, entry in all_files(manifest).items())
+    return [damage for damage in found if damage]
 
 
 def build_once(
@@ -55,12 +76,12 @@ def build_once(
     manifest = read_manifest(folder, settings)
     if manifest is not None:
         return manifest, False
+    _say_damages(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        manifest = {"key": settings_key(settings), "settings": dict(settings), **build(staging)}
-        manifest["digest"] = settings_key(manifest["files"])
-        (staging / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+        manifest = complete_manifest(staging, settings, build(staging))
+        (staging / MANIFEST).write_text(manifest_text(manifest))
         staging.chmod(0o755)
         return _publish(staging, folder, settings, manifest)
     finally:
@@ -89,13 +110,31 @@ def _publish(
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def file_entry(path: Path) -> dict[str, Any]:
-    """What the manifest says of one file: its size and checksum."""
-    digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return {"bytes": path.stat().st_size, "blake2b": digest.hexdigest()}
+def complete_manifest(folder: Path, settings: Mapping[str, Any], built: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest of a cache that was just made.
+
+    Args:
+        folder: With its files; hidden ones are not part of it.
+        settings: That it was made with.
+        built: What is known of it; has ``files``.
+
+    """
+    names = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file())
+    others = {name: file_entry(folder / name) for name in names if name not in built["files"] and name[0] != "."}
+    same = {name: {k: v for k, v in entry.items() if k != FAST} for name, entry in built["files"].items()}
+    mine = {"key": settings_key(settings), "settings": dict(settings), "digest": settings_key(same)}
+    return {**mine, **built, "others": others}
+
+
+def manifest_text(manifest: Mapping[str, Any]) -> str:
+    """What is written."""
+    return json.dumps(manifest, indent=2, sort_keys=True) + "\n"
+
+
+def _say_damages(folder: Path) -> None:
+    manifest = load_manifest(folder)
+    if manifest is not None and (found := damages(folder, manifest)):
+        _log.warning("%s is made again: %s.", folder, "; ".join(found))
 
 
 def default_cache(job: SageMakerJob, recipe: str) -> Path:

@@ -16,7 +16,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lightning_sagemaker import SageMakerJob
 from lightning_sagemaker.data.batches import EvaluationBatches, Integers, TrainingBatches
-from lightning_sagemaker.recipes._common.cache import default_cache, read_manifest
+from lightning_sagemaker.recipes._common.cache import all_files, damages, default_cache, load_manifest, read_manifest
+from lightning_sagemaker.recipes._common.checked import CheckedFiles
+from lightning_sagemaker.recipes._common.checksums import checksum_kind
 from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER, Preparation
 from lightning_sagemaker.recipes._common.pretrained import load_tokenizer
 from lightning_sagemaker.recipes._common.speed import num_workers as choose_num_workers
@@ -121,6 +123,7 @@ class RecipeData(LightningDataModule):
 
     def load_tokenizer(self) -> Any:
         """The tokenizer with which the data was prepared."""
+        CheckedFiles.of(self.folder).check_folder(TOKENIZER_FOLDER)
         return load_tokenizer(str(self.folder / TOKENIZER_FOLDER))
 
     def prepare_data(self) -> None:
@@ -134,6 +137,8 @@ class RecipeData(LightningDataModule):
         manifest = self.read_manifest()
         self.check_equal_everywhere(manifest["digest"])
         self._manifest = manifest
+        if not all(map(checksum_kind, all_files(manifest).values())):
+            self.say("%s was prepared without checksums: damage to its files would not be noticed", self.folder)
         self.open(self.folder, manifest)
 
     def read_manifest(self) -> dict[str, Any]:
@@ -145,7 +150,11 @@ class RecipeData(LightningDataModule):
         """
         manifest = read_manifest(self.folder, self.preparation().settings())
         if manifest is None:
-            raise RuntimeError(f"{self.folder} holds no whole cache, although prepare_data() has run")
+            found = "; ".join(damages(self.folder, load_manifest(self.folder) or {"files": {}})) or "no manifest"
+            raise RuntimeError(
+                f"{self.folder} holds no whole cache, although prepare_data() has run: {found}."
+                " HINT: see whether something deletes files there, and that all hosts have the same data.cache_dir."
+            )
         return manifest
 
     def find_sources(

@@ -10,27 +10,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lightning_sagemaker.recipes._common.checked import CheckedFiles
+
 Integers = npt.NDArray[np.int64]
 
 
 class Ragged:
-    """Integer rows, read through memory maps.
+    """Integer rows, read through memory maps; checked before the first is read.
 
     Args:
-        folder: Where :func:`save_ragged` wrote.
+        files: Where :func:`save_ragged` wrote.
         name: Of the rows.
 
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self._values = np.load(folder / f"{name}-values.npy", mmap_mode="r")
-        ends = np.load(folder / f"{name}-ends.npy")
-        self._starts = np.concatenate([[0], ends])
+    def __init__(self, files: CheckedFiles, name: str) -> None:
+        self._files, self._name = files, f"{name}-values.npy"
+        self._values = files.map(self._name)
+        self._starts = np.concatenate([[0], files.load(f"{name}-ends.npy")])
+        self._is_checked = False
 
     def __len__(self) -> int:
         return len(self._starts) - 1
 
     def __getitem__(self, index: int) -> npt.NDArray[Any]:
+        if not self._is_checked:
+            self._files.check([self._name])
+            self._is_checked = True
         row: npt.NDArray[Any] = self._values[self._starts[index] : self._starts[index + 1]]
         return row
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_sagemaker.data.batches import sample_indices
-from lightning_sagemaker.recipes._common.cache import read_manifest
+from lightning_sagemaker.recipes._common.cache import damages, load_manifest
+from lightning_sagemaker.recipes._common.checked import CheckedFiles, hint
 from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
 from lightning_sagemaker.recipes._common.losses import IGNORED
 from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER
@@ -172,6 +173,7 @@ class MLMDataModule(RecipeData):
 
     def load_tokenizer(self) -> Any:
         """The tokenizer with which the shards were made."""
+        CheckedFiles.of(self.folder).check_folder(TOKENIZER_FOLDER)
         return load_tokenizer(str(self.folder / TOKENIZER_FOLDER))
 
     def facts(self) -> dict[str, Any]:
@@ -195,11 +197,14 @@ class MLMDataModule(RecipeData):
         """The manifest of the shards; those that were prepared before must fit the settings."""
         if self._prepared is None:
             return super().read_manifest()
-        manifest = read_manifest(self._prepared)
+        manifest = load_manifest(self._prepared)
         if manifest is None:
             raise MisconfigurationException(
-                f"data.text={str(self._prepared)!r} was set, but the shards there are not whole."
-                " HINT: run `lightning-sagemaker prepare albert-mlm` with this folder again."
+                f"data.text={str(self._prepared)!r} was set, but the manifest there is damaged. {hint(self._prepared)}"
+            )
+        if damaged := damages(self._prepared, manifest):
+            raise MisconfigurationException(
+                f"data.text={str(self._prepared)!r} was set, but there {'; '.join(damaged)}. {hint(self._prepared)}"
             )
         for name in ("sequence_length", "sentence_order"):
             if manifest[name] != self._settings[name]:

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.recipes._common import preparation as _preparation
-from lightning_sagemaker.recipes._common.cache import MANIFEST, read_manifest, settings_key
+from lightning_sagemaker.recipes._common.cache import (
+    MANIFEST,
+    complete_manifest,
+    damages,
+    load_manifest,
+    manifest_text,
+    read_manifest,
+)
 from lightning_sagemaker.recipes._common.files import write_text
 from lightning_sagemaker.recipes._common.fingerprints import pretrained_fingerprint
 from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER
@@ -105,19 +112,26 @@ class Preparation(_preparation.Preparation):
         manifest = read_manifest(folder, settings)
         if manifest is not None:
             return manifest, False
+        self._check_folder(folder, settings)
         started = folder / _STARTED
-        if (folder / MANIFEST).exists() or (started.exists() and json.loads(started.read_text()) != settings):
-            raise TextSourceError(
-                f"{folder} holds shards of other text or settings, or damaged ones."
-                " HINT: give another folder, or delete that one."
-            )
         write_text(started, json.dumps(settings))
-        manifest = {"key": settings_key(settings), "settings": settings, **self.fill(folder, workers, progress)}
-        manifest["digest"] = settings_key(manifest["files"])
-        write_text(folder / MANIFEST, json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+        manifest = complete_manifest(folder, settings, self.fill(folder, workers, progress))
+        write_text(folder / MANIFEST, manifest_text(manifest))
         for leftover in (*folder.glob(RECORDS), started):
             leftover.unlink()
         return manifest, True
+
+    def _check_folder(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        found = load_manifest(folder)
+        if found is not None and (damaged := damages(folder, found)):
+            raise TextSourceError(
+                f"{folder} holds damaged shards: {'; '.join(damaged)}. HINT: give another folder, or delete that one."
+            )
+        started = folder / _STARTED
+        if (folder / MANIFEST).exists() or (started.exists() and json.loads(started.read_text()) != settings):
+            raise TextSourceError(
+                f"{folder} holds shards of other text or settings. HINT: give another folder, or delete that one."
+            )
 
     def fill(self, folder: Path, workers: int, progress: Progress = lambda _: None) -> dict[str, Any]:
         """Write tokenizer and shards into ``folder``; the manifest's entries."""
@@ -158,17 +172,20 @@ class Preparation(_preparation.Preparation):
         saved = folder / TOKENIZER_FOLDER
         if (saved / "tokenizer_config.json").is_file():  # of an interrupted run; written last
             tokenizer = load_tokenizer(str(saved))
-        elif self.tokenizer == TRAIN:
-            tokenizer = train_tokenizer(self._training_text(), self.vocab_size, self.lowercase)
         else:
-            tokenizer = load_tokenizer(self.tokenizer)
-        tokenizer.save_pretrained(str(saved))
+            tokenizer = self._new_tokenizer()
+            tokenizer.save_pretrained(str(saved))
         return {
             "cls_sep": (tokenizer.cls_token_id, tokenizer.sep_token_id),
             "special_ids": sorted(set(tokenizer.all_special_ids)),
             "mask_id": tokenizer.mask_token_id,
             "vocab_size": len(tokenizer),
         }
+
+    def _new_tokenizer(self) -> Any:
+        if self.tokenizer == TRAIN:
+            return train_tokenizer(self._training_text(), self.vocab_size, self.lowercase)
+        return load_tokenizer(self.tokenizer)
 
     def _documents(self) -> Iterator[str]:
         return itertools.islice(self.source.documents(), self.max_documents)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_sagemaker.recipes._common.cache import file_entry, read_manifest
+from lightning_sagemaker.recipes._common.verify import verify
 from lightning_sagemaker.recipes.albert_mlm.prepare import Preparation
 from lightning_sagemaker.recipes.albert_mlm.text import TextSource, TextSourceError, find_text
 
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(arguments)
     try:
         if args.verify:
-            return _verify(args.output)
+            return verify(args.output)
         source = find_text(
             args.input,
             {},
@@ -87,19 +87,6 @@ def _prepare(preparation: Preparation, output: Path, workers: int) -> int:
     print(
         f"{verb} {manifest['articles']} articles: {rows} sequences of {manifest['sequence_length']} tokens in {output}"
     )
-    return 0
-
-
-def _verify(output: Path) -> int:
-    manifest = read_manifest(output)
-    if manifest is None:
-        raise TextSourceError(f"{output} holds no whole shards. HINT: run `prepare` with this folder again.")
-    wrong = [
-        name for name, entry in manifest["files"].items() if file_entry(output / name)["blake2b"] != entry["blake2b"]
-    ]
-    if wrong:
-        raise TextSourceError(f"{', '.join(wrong)} in {output} changed after being made. HINT: prepare them again.")
-    print(f"{len(manifest['files'])} files of {output} are as they were made")
     return 0
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lightning_sagemaker.recipes._common.cache import file_entry
+from lightning_sagemaker.recipes._common.checked import CheckedFiles
+from lightning_sagemaker.recipes._common.checksums import file_entry
 
 Integers = npt.NDArray[np.int64]
 
@@ -48,19 +49,20 @@ def write_shard(
 
 
 class Shards:
-    """All sequences of one split, read through memory maps.
+    """All sequences of one split, read through memory maps; a shard is checked before it is first read.
 
     Args:
         folder: With the shards.
-        files: Names of the split's files in the manifest.
+        files: Of the split: their names and entries in the manifest.
 
     """
 
     def __init__(self, folder: Path, files: Mapping[str, Any]) -> None:
-        names = sorted(name for name in files if SEGMENTS not in name)
-        self._maps = [np.load(folder / name, mmap_mode="r") for name in names]
+        self._files = CheckedFiles(folder, files)
+        self._names = sorted(name for name in files if SEGMENTS not in name)
+        self._maps = [self._files.map(name) for name in self._names]
         self._ends = np.cumsum([0, *(len(rows) for rows in self._maps)])
-        parts = [np.load(folder / name) for name in sorted(files) if SEGMENTS in name]
+        parts = [self._files.load(name) for name in sorted(files) if SEGMENTS in name]
         self._first = np.concatenate(parts).astype(np.int64) if parts else None
 
     def __len__(self) -> int:
@@ -69,8 +71,10 @@ class Shards:
     def rows(self, indices: Integers) -> Integers:
         """The sequences at ``indices``: ``[len(indices), length]``."""
         shards = np.searchsorted(self._ends, indices, side="right") - 1
+        needed = np.unique(shards)
+        self._files.check(self._names[shard] for shard in needed)
         result = np.empty((len(indices), self._maps[0].shape[1]), dtype=np.int64)
-        for shard in np.unique(shards):
+        for shard in needed:
             chosen = shards == shard
             result[chosen] = self._maps[shard][indices[chosen] - self._ends[shard]]
         return result

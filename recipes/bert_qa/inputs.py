@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_sagemaker.data.batches import Integers, sample_indices
+from lightning_sagemaker.recipes._common.checked import CheckedFiles
 from lightning_sagemaker.recipes._common.padding import Padding
 from lightning_sagemaker.recipes._common.ragged import Ragged
 from lightning_sagemaker.recipes.bert_qa.windows import Template, Windows, answer_labels, cut_windows
@@ -41,11 +42,12 @@ class QuestionWindows(Dataset[Batch]):
         stride: int,
         padding: Padding,
     ) -> None:
-        self._contexts = Ragged(folder, f"{split}-context-tokens")
-        self._offsets = Ragged(folder, f"{split}-context-offsets")
-        self._asked = Ragged(folder, f"{split}-question-tokens")
-        self._context, first, last = np.load(folder / f"{split}-questions.npy").T
-        self._texts = folder / f"{split}-texts.json"
+        self._files = files = CheckedFiles.of(folder)
+        self._contexts = Ragged(files, f"{split}-context-tokens")
+        self._offsets = Ragged(files, f"{split}-context-offsets")
+        self._asked = Ragged(files, f"{split}-question-tokens")
+        self._context, first, last = files.load(f"{split}-questions.npy").T
+        self._texts = f"{split}-texts.json"
         self._template = template
         self._padding = padding
         lengths = self._contexts.lengths[self._context]
@@ -70,7 +72,7 @@ class QuestionWindows(Dataset[Batch]):
     @functools.cached_property
     def texts(self) -> dict[str, Any]:
         """``contexts``, and ``questions`` with ``id`` and right ``answers``."""
-        texts: dict[str, Any] = json.loads(self._texts.read_text(encoding="utf-8"))
+        texts: dict[str, Any] = json.loads(self._files.read_text(self._texts))
         return texts
 
     def shift(self, windows: Integers) -> Integers:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lightning_sagemaker.recipes._common import preparation as _preparation
-from lightning_sagemaker.recipes._common.cache import file_entry
+from lightning_sagemaker.recipes._common.checksums import file_entry
 from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER, table_settings
 from lightning_sagemaker.recipes._common.pretrained import load_tokenizer
 from lightning_sagemaker.recipes._common.ragged import save_ragged

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_sagemaker.data.batches import sample_indices
+from lightning_sagemaker.recipes._common.checked import CheckedFiles
 from lightning_sagemaker.recipes._common.padding import Padding
 from lightning_sagemaker.recipes._common.ragged import Ragged
 
@@ -29,10 +30,11 @@ class Texts(Dataset[Batch]):
     """
 
     def __init__(self, folder: Path, split: str, padding: Padding) -> None:
-        self._ids = Ragged(folder, split)
-        self._firsts = np.load(folder / f"{split}-firsts.npy", mmap_mode="r")
-        labels = folder / f"{split}-labels.npy"
-        self.labels = np.load(labels) if labels.is_file() else None
+        files = CheckedFiles.of(folder)
+        self._ids = Ragged(files, split)
+        self._firsts = files.load(f"{split}-firsts.npy")
+        labels = f"{split}-labels.npy"
+        self.labels = files.load(labels) if labels in files else None
         self._padding = padding
 
     def __len__(self) -> int:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepare the data of a recipe before training: ``lightning-sagemaker prepare RECIPE INPUT OUTPUT [options]``.
 
-Without arguments, the recipes with data to prepare are listed. Others prepare theirs within a run.
+Without arguments, the recipes with data to prepare are listed. Others prepare theirs within a run. What any of them has made
+is compared with its checksums by ``lightning-sagemaker prepare --verify FOLDER``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from importlib import import_module
+from pathlib import Path
 
 HELP = "prepare the data of a recipe"
 
@@ -20,14 +22,24 @@ PREPARERS = {
 }
 """Name -> module with ``main(arguments) -> exit code`` -> description."""
 
+_VERIFIER = "lightning_sagemaker.recipes._common.verify"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Everything after ``prepare`` is the recipe's own."""
+    """Everything after the recipe's name is its own."""
+    parser.add_argument(
+        "--verify",
+        type=Path,
+        metavar="FOLDER",
+        help="say which files of prepared data are as they were made; write none",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="RECIPE ...", help="name and arguments")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Prepare or list; the exit code is 2 for a name that has nothing to prepare."""
+    """Prepare, verify or list; the exit code is 2 for a name that has nothing to prepare."""
+    if args.verify is not None:
+        return int(import_module(_VERIFIER).verify(args.verify))
     if not args.command:
         print("\n".join(f"{name:<16}{description}" for name, (_, description) in PREPARERS.items()))
         return 0

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a cache, each compared with what the manifest says of it before it is first read.
+
+Imports neither torch nor transformers, as the processes that make shards are many.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import random
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lightning_sagemaker.recipes._common.cache import MANIFEST, all_files
+from lightning_sagemaker.recipes._common.checksums import find_change, find_damage
+
+Entries = Mapping[str, Mapping[str, Any]]
+
+
+class DamagedFileError(ValueError):
+    """A file of a cache is not as it was made."""
+
+    def __init__(self, message: str) -> None:
+        # From a loader's worker, torch makes the error anew with the worker's traceback before the message.
+        super().__init__(message.rpartition(f"{type(self).__name__}: ")[2].strip())
+
+
+class CheckedFiles:
+    """Files of one cache.
+
+    A cache may be larger than what a run reads of it in its first hours, so a file is read as a whole when something of it
+    is needed, not when the cache is opened. What one loader worker has checked, the others that were forked from the same
+    training process do not check again.
+
+    Args:
+        folder: Of the cache.
+        entries: Of the manifest. Files without a checksum are taken as they are.
+
+    """
+
+    def __init__(self, folder: Path, entries: Entries) -> None:
+        self._folder, self._entries = folder, entries
+        self._places = {name: place for place, name in enumerate(entries)}
+        # Memory that forked processes have in common; started in another way, each has its own.
+        self._checked = np.frombuffer(mmap.mmap(-1, max(1, len(entries))), dtype=np.uint8)
+
+    @classmethod
+    def of(cls, folder: Path) -> CheckedFiles:
+        """All files of the cache in ``folder``."""
+        return cls(folder, all_files(json.loads((folder / MANIFEST).read_text())))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def check(self, names: Iterable[str]) -> None:
+        """Compare those files that were not compared before.
+
+        Raises:
+            DamagedFileError: If one has changed.
+
+        """
+        left = [name for name in names if not self._checked[self._places[name]]]
+        # All workers begin at the same time and need much of the same: so they do not all begin with the same.
+        random.Random(os.getpid()).shuffle(left)
+        for name in left:
+            if not self._checked[self._places[name]]:  # by another worker, in between
+                self._compare(name)
+                self._checked[self._places[name]] = 1
+
+    def check_folder(self, name: str) -> None:
+        """As :meth:`check`, for all files in a folder of the cache."""
+        self.check(file for file in self._entries if file.startswith(f"{name}/"))
+
+    def load(self, name: str) -> npt.NDArray[Any]:
+        """An array, read as a whole."""
+        self.check([name])
+        array: npt.NDArray[Any] = np.load(self._folder / name)
+        return array
+
+    def map(self, name: str) -> npt.NDArray[Any]:
+        """An array, of which nothing is read yet: :meth:`check` it before anything is."""
+        try:
+            array: npt.NDArray[Any] = np.load(self._folder / name, mmap_mode="r")
+        except Exception:  # of numpy's, in reading the header
+            self.check([name])
+            raise
+        return array
+
+    def read_text(self, name: str) -> str:
+        """A text, read as a whole."""
+        self.check([name])
+        return (self._folder / name).read_text(encoding="utf-8")
+
+    def _compare(self, name: str) -> None:
+        entry = self._entries[name]
+        change = find_damage(self._folder, name, entry) or find_change(self._folder, name, entry)
+        if change:
+            raise DamagedFileError(f"{change}, in {self._folder}. {hint(self._folder)}")
+
+
+def hint(folder: Path) -> str:
+    """What to do about a damaged cache."""
+    return (
+        f"HINT: `lightning-sagemaker prepare --verify {folder}` lists all files that have changed; delete the folder and"
+        " prepare again, or copy it again from where it was made."
+    )

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare all files of prepared data with the checksums of when they were made: ``prepare --verify FOLDER``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from lightning_sagemaker.recipes._common.cache import MANIFEST, all_files, load_manifest
+from lightning_sagemaker.recipes._common.checked import hint
+from lightning_sagemaker.recipes._common.checksums import checksum_kind, find_change, find_damage
+
+
+def verify(folder: Path) -> int:
+    """Say of each file whether it is as it was made; nothing is written.
+
+    Args:
+        folder: Of one cache, or of several, as a recipe's ``data.cache_dir``.
+
+    Returns:
+        The exit code: 1 if a file is not, or there is nothing to compare.
+
+    """
+    caches = [folder] if (folder / MANIFEST).is_file() else sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
+    if not caches:
+        print(
+            f"error: {folder} was given, but holds no {MANIFEST}. HINT: give the folder that `lightning-sagemaker prepare`"
+            " or a recipe (data.cache_dir) has made.",
+            file=sys.stderr,
+        )
+        return 1
+    return max(_verify_one(cache) for cache in caches)
+
+
+def _verify_one(folder: Path) -> int:
+    manifest = load_manifest(folder)
+    if manifest is None:
+        print(f"error: {folder / MANIFEST} is damaged. {hint(folder)}", file=sys.stderr)
+        return 1
+    entries = all_files(manifest)
+    wrong = []
+    for name, problem in _compare(folder, entries):
+        if problem:
+            wrong.append(name)
+            print(f"WRONG   {problem}")
+        elif checksum_kind(entries[name]):
+            print(f"right   {name}")
+        else:
+            print(f"unknown {name} (its size is right; it was made without a checksum)")
+    if wrong:
+        print(f"error: {', '.join(wrong)} in {folder} changed after being made. {hint(folder)}", file=sys.stderr)
+        return 1
+    print(f"{len(entries)} files of {folder} are as they were made")
+    return 0
+
+
+def _compare(folder: Path, entries: dict[str, dict[str, object]]) -> Iterator[tuple[str, str | None]]:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # checksums are computed without Python's lock
+        problems = pool.map(
+            lambda name: find_damage(folder, name, entries[name]) or find_change(folder, name, entries[name]), entries
+        )
+        yield from zip(entries, problems, strict=True)
