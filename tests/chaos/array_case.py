@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import fcntl
 import hashlib
@@ -16,10 +17,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from tests.chaos.array import Case, promise, resized, words
+from tests import forked
 from tests.chaos.compare import compare, compare_samples, lines_of, starts
-from tests.forked import run_forked
+from tests.chaos.covering import Case, promise, resized, words
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("program.py")
@@ -31,6 +33,8 @@ _LEAVE = 8.0
 _HARD = ("SIGKILL", "SIGINT")
 _AS_IF_STOCK = ("signal", "to", "at", "again", "overhead", "save", "resize", "launcher", "ours")
 """Factors of which a run that is left alone knows nothing."""
+_REAL: set[int] = set()
+"""Groups of processes that are not forked."""
 
 
 @dataclasses.dataclass
@@ -63,6 +67,22 @@ class Result:
         state = "FAIL" if self.problems else "ok"
         codes = ",".join("hang" if start.code is None else str(start.code) for start in self.starts)
         return f"{self.number:4} {state:4} {self.seconds:5.1f} s  {words(self.case)}  [{codes}{' real' * self.real}]"
+
+
+def end_with_parent() -> None:
+    """For the processes that run cases: nothing that they have started outlives the one that started them."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end)
+
+
+def _end(*_: Any) -> None:
+    if forked._server.cache_info().currsize:
+        forked._server().terminate()  # it kills the run
+    for group in _REAL:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+    os._exit(143)
 
 
 def run_case(number: int, case: Case, folder: Path, real: bool = False) -> Result:
@@ -147,7 +167,7 @@ def _done_again(place: Path) -> int:
 
 def _last_error(place: Path) -> str:
     log = (place / "log").read_text(errors="replace")
-    errors = re.findall(r"^(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupted)\b.*)", log, re.MULTILINE)
+    errors = re.findall(r"^(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)", log, re.MULTILINE)
     own = [error for error in errors if not error.startswith("torch.distributed.elastic")]
     return own[-1][:300] if own else log[-200:]
 
@@ -193,7 +213,7 @@ def _start(case: Case, place: Path, number: int, real: bool) -> Start:
     if real:
         code = _run_real(script, processes, environment, place / "log")
     else:
-        code = run_forked(script, processes, environment | {"FORK_RANKS": "1"}, place / "log", LIMIT)
+        code = forked.run_forked(script, processes, environment | {"FORK_RANKS": "1"}, place / "log", LIMIT)
     end = time.monotonic()
     start = Start(code, end - begin)
     strikes = [
@@ -220,6 +240,7 @@ def _run_real(script: list[str], processes: int, environment: dict[str, str], lo
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        _REAL.add(process.pid)
         try:
             return process.wait(2 * LIMIT)
         except subprocess.TimeoutExpired:
@@ -228,6 +249,7 @@ def _run_real(script: list[str], processes: int, environment: dict[str, str], lo
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            _REAL.remove(process.pid)
 
 
 def _end_sessions(path: Path, wait: bool) -> int:

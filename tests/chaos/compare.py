@@ -56,11 +56,11 @@ def compare(reference: Path, folder: Path, ranks: int, whole: bool = True) -> li
 def starts(lines: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """The training's lines of each start."""
     found: list[list[dict[str, Any]]] = []
-    number = None
+    number = -1
     for line in lines:
         if line["kind"] == "setup" and line["start"] != number:
-            number = line["start"]
-            found.append([])
+            number = int(line["start"])
+            found += [[] for _ in range(number + 1 - len(found))]
         elif line["kind"] not in _ASIDE:
             found[-1].append(line)
     return found
@@ -127,7 +127,7 @@ def _fields(expected: dict[str, Any], line: dict[str, Any]) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    with contextlib.suppress(ValueError, TypeError):
+    if isinstance(value, str) and value.lstrip("-").startswith("0x"):
         value = float.fromhex(value)
     text = str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -157,7 +157,7 @@ def compare_samples(reference: Path, folder: Path, padding: int = 0, dropped: in
 
     """
     expected, made = _by_epoch(reference), _by_epoch(folder)
-    ends = [[line["step"] for line in lines_of(one, 0) if line["kind"] == "end"] for one in (reference, folder)]
+    ends = [{line["step"] for line in lines_of(one, 0) if line["kind"] == "end"} for one in (reference, folder)]
     found = [] if ends[0] == ends[1] else [f"ended at step {ends[1]} instead of {ends[0]}"]
     everything = set().union(*expected.values())
     for epoch in sorted(expected.keys() | made.keys()):

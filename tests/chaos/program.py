@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run that is interrupted: ``program.py FOLDER CASE.json`` trains as a case of array.py says.
+"""The run that is interrupted: ``program.py FOLDER CASE.json`` trains as a case of covering.py says.
 
 The module, the data and the Trainer are plain Lightning. With ``"ours": true`` there is what this package promises to make
 such a run go on: its strategy and two callbacks. ``START`` in the environment says the how many-th start this is.
@@ -11,7 +11,9 @@ import signal
 import sys
 from pathlib import Path
 
-if __name__ == "__main__":  # the workers of a forkserver import this file: they need no Lightning
+import tests.chaos.program_data  # noqa: F401 - a forkserver imports this file once, and its workers have what they need
+
+if __name__ == "__main__":  # what they do not need
     from tests.chaos import forked_launcher
     from tests.chaos.program_model import run
 

@@ -89,7 +89,17 @@ def samples_of(case: dict[str, Any]) -> int:
     ranks = case["ranks"]
     if case["data"] == "uneven":  # neither by ranks nor by the batch
         return BATCHES * BATCH_SIZE * ranks + 3 * ranks - 1
+    if case["data"] == "iterable":  # so that no worker has a single sample in its last batch, which has no variance
+        return (BATCHES * BATCH_SIZE + 2) * ranks
     return BATCHES * BATCH_SIZE * ranks
+
+
+def batches_of(case: dict[str, Any]) -> int:
+    """Of a rank, in an epoch."""
+    parts = max(1, case["workers"]) if case["data"] == "iterable" else 1
+    in_part = -(-case["samples"] // (case["ranks"] * parts))
+    batches = parts * -(-in_part // case["batch_size"])
+    return min(batches, case["limit_train"]) if isinstance(case["limit_train"], int) else batches
 
 
 def train_loader(case: dict[str, Any], trainer: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
 )
 
-from tests.chaos.program_data import BATCHES, FEATURES, evaluation_loader, train_loader
+from tests.chaos.program_data import FEATURES, batches_of, evaluation_loader, train_loader
 from tests.chaos.recorder import Recorder
 from tests.chaos.strike import Strike
 
@@ -148,9 +149,10 @@ def _watched(case: dict[str, Any]) -> str:
 
 def steps_of(case: dict[str, Any]) -> int:
     """Of a run that ends by their number: in the third epoch."""
-    batches = min(case["limit_train"], BATCHES) if isinstance(case["limit_train"], int) else BATCHES
-    in_step = case["accumulate"] if isinstance(case["accumulate"], int) else 3
-    return int(2.4 * -(-batches // in_step)) * (2 if case["optimization"] == "manual_two" else 1)
+    batches = batches_of(case)
+    first, later = (2, 3) if case["accumulate"] == "scheduler" else (case["accumulate"],) * 2
+    steps = -(-batches // first) + int(1.4 * -(-batches // later))
+    return steps * (2 if case["optimization"] == "manual_two" else 1)
 
 
 def _end(case: dict[str, Any]) -> dict[str, Any]:
@@ -217,7 +219,8 @@ def strike_of(case: dict[str, Any], start: int) -> dict[str, Any] | None:
     return strike | {"has_launcher": case["launcher"] == "torchrun"}
 
 
-def run(folder: Path, case: dict[str, Any], start: int) -> None:
+def run(folder: Path, case: dict[str, Any], start: int, callbacks: Sequence[Any] = ()) -> None:
+    """Train, and what else the case says; ``callbacks`` come before the recorder."""
     torch.set_num_threads(1)
     seed_everything(1, verbose=False)
     recorder = Recorder(folder, start)
@@ -237,7 +240,7 @@ def run(folder: Path, case: dict[str, Any], start: int) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=folder,
-        callbacks=[*_callbacks(case, folder), *ours, strike, recorder],
+        callbacks=[*_callbacks(case, folder), *ours, *callbacks, strike, recorder],
         **_end(case),
         **_validation(case),
     )

@@ -58,13 +58,17 @@ class Recorder(Callback):
         return wrapped
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self.open(trainer)
+        self.write("setup", stage=stage, start=self._start, ranks=trainer.world_size)
+
+    def open(self, trainer: Any) -> None:
+        """For callbacks that write before it is this one's turn."""
         if self._file is None:
             path = self._folder / f"rank-{trainer.global_rank}.jsonl"
             was_cut = path.exists() and not path.read_bytes().endswith(b"\n")
             self._file = path.open("a")
             if was_cut:
                 self._file.write("\n")
-        self.write("setup", stage=stage, start=self._start, ranks=trainer.world_size)
 
     def write(self, kind: str, **values: Any) -> None:
         """One line; only the last can be cut short, as each is flushed."""

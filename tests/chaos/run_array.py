@@ -6,14 +6,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
+import shutil
 import sys
 import tempfile
 from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from tests.chaos.array import cases, pair_coverage
-from tests.chaos.array_case import Result, run_case, run_stock
+from tests.chaos.array_case import Result, end_with_parent, run_case, run_stock
+from tests.chaos.covering import cases, pair_coverage
 
 
 def main() -> int:
@@ -32,26 +34,25 @@ def main() -> int:
     args = parser.parse_args()
     everything = cases(args.seed, args.cases)
     numbers = args.only if args.only is not None else range(len(everything))[args.first : _after(args.last)]
+    chosen = [(number, everything[number], bool(args.real) and number % args.real == 0) for number in numbers]
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         results = []
-        with ProcessPoolExecutor(args.jobs) as pool:
-            waiting = [
-                pool.submit(
-                    run_stock if args.stock else run_case,
-                    number,
-                    everything[number],
-                    folder,
-                    bool(args.real) and number % args.real == 0,
-                )
-                for number in numbers
-            ]
-            for done in as_completed(waiting):
-                results.append(result := done.result())
-                print(result.line(), flush=True)
-                for problem in result.problems[: args.differences]:
-                    print(f"       {problem}", flush=True)
+        try:
+            with ProcessPoolExecutor(args.jobs, initializer=end_with_parent) as pool:
+                waiting = [
+                    pool.submit(run_stock if args.stock else run_case, number, case, folder, real)
+                    for number, case, real in chosen
+                ]
+                for done in as_completed(waiting):
+                    results.append(result := done.result())
+                    print(result.line(), flush=True)
+                    for problem in result.problems[: args.differences]:
+                        print(f"       {problem}", flush=True)
+        except KeyboardInterrupt:
+            shutil.rmtree(temporary)
+            os._exit(130)  # and what it has started ends with it
     print(summary(results))
     if args.json:
         args.json.write_text(json.dumps([dataclasses.asdict(result) for result in results], indent=1))

@@ -40,11 +40,16 @@ class Strike(Callback):
         self._strike, self._recorder = strike, recorder
         self._seen: Counter[str] = Counter()
 
+    def __deepcopy__(self, memo: Any) -> Strike:
+        """A copy of the module, as for averages, strikes with it."""
+        return self
+
     def reach(self, trainer: Any, phase: str) -> None:
         self._seen[phase] += 1
         if self._strike is None or (phase, self._seen[phase]) != (self._strike["phase"], self._strike["at"]):
             return
         if pids := self._pids(trainer.global_rank, trainer.world_size):
+            self._recorder.open(trainer)
             self._recorder.write("strike", **self._strike)
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
