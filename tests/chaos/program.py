@@ -6,17 +6,17 @@ such a run go on: its strategy and two callbacks. ``START`` in the environment s
 """
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
 from pathlib import Path
 
-import tests.chaos.program_data  # noqa: F401 - a forkserver imports this file once, and its workers have what they need
-
-if __name__ == "__main__":  # what they do not need
+if __name__ == "__main__":  # the workers of a forkserver import this file: they need nothing of it
     from tests.chaos import forked_launcher
     from tests.chaos.program_model import run
 
+    multiprocessing.set_forkserver_preload(["tests.chaos.program_data"])  # else each worker imports torch
     # A process that a shell started in the background ignores SIGINT, and so do its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = Path(sys.argv[1])

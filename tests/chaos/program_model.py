@@ -184,7 +184,7 @@ def _callbacks(case: dict[str, Any], folder: Path) -> list[Any]:
         case "ema":
             found.append(EMAWeightAveraging(decay=0.9))
         case "swa":
-            found.append(StochasticWeightAveraging(0.01, swa_epoch_start=1, annealing_epochs=2))
+            found.append(StochasticWeightAveraging(0.01, swa_epoch_start=2, annealing_epochs=2))
     if case["accumulate"] == "scheduler":
         found.append(GradientAccumulationScheduler({0: 2, 1: 3}))
     options: dict[str, dict[str, Any]] = {
