@@ -107,7 +107,8 @@ def mlm(folder: Path, seed: int) -> tuple[float, float]:
     collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
 
     def rows(split: str) -> Any:
-        shards = Shards(data.folder, [name for name in data.manifest["files"] if name.startswith(f"{split}-")])
+        files = data.manifest["files"]
+        shards = Shards(data.folder, {name: files[name] for name in files if name.startswith(f"{split}-")})
         return Dataset.from_dict({"input_ids": shards.rows(np.arange(len(shards))).tolist()})
 
     transformers.set_seed(seed)
