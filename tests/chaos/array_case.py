@@ -94,16 +94,29 @@ def run_case(number: int, case: Case, folder: Path, real: bool = False) -> Resul
         result.problems.append(str(error))
         return result
     place = folder / f"case-{number}"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
-    while len(result.starts) < STARTS and not (place / "done").exists():
-        result.starts.append(_start(case if not result.starts else resized(case), place, len(result.starts), real))
+    _run_until_done(result, place)
+    if case["end"] == "time" and not any(start.phase for start in result.starts):  # a busy machine
+        result.starts, result.case = [], case | {"seconds": 3 * case["seconds"]}
+        _run_until_done(result, place)
     result.problems = [*_of_starts(result, place), *_differences(case, reference, place)]
     result.again = _done_again(place)
     result.seconds = time.monotonic() - begin
     if not result.problems:
         shutil.rmtree(place)
     return result
+
+
+def _run_until_done(result: Result, place: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    while len(result.starts) < STARTS and not _is_done(result.starts, place):
+        (place / "done").unlink(missing_ok=True)
+        case = resized(result.case) if result.starts else result.case
+        result.starts.append(_start(case, place, len(result.starts), result.real))
+
+
+def _is_done(made: list[Start], place: Path) -> bool:
+    return (place / "done").exists() and made[-1].code == 0
 
 
 def run_stock(number: int, case: Case, folder: Path, real: bool = False) -> Result:
@@ -197,7 +210,7 @@ def _reference(case: Case, folder: Path) -> Path:
 def make_reference(stock: Case, place: Path) -> None:
     start = _start(stock, place, 0, real=False)
     if start.code != 0 or not (place / "done").exists():
-        raise RuntimeError(f"stock Lightning fails: {_last_error(place)}")
+        raise RuntimeError(f"stock Lightning fails ({start.code}, {start.seconds:.0f} s): {_last_error(place)}")
 
 
 def _start(case: Case, place: Path, number: int, real: bool) -> Start:

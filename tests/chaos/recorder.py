@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 
+STATES = ("parameters", "buffers", "optimizers", "averages")
+"""Of which a step's line has hashes."""
 _DIGITS = 16
 """Of a hash; enough to tell two states apart."""
 

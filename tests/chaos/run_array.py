@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -96,19 +97,10 @@ def kind(problem: str) -> str:
         return "samples lost or doubled"
     if "missing" in problem or "again" in problem or "not in the reference" in problem:
         return "work left out or done twice"
-    names = (
-        "parameters",
-        "buffers",
-        "optimizers",
-        "averages",
-        "rates",
-        "schedules",
-        "callbacks",
-        "metrics",
-        "loss",
-        "step",
+    named = re.findall(r": (\w+) is .* instead of", problem) or re.findall(
+        r": (metrics|callbacks|schedules): ", problem
     )
-    return f"differs: {next((name for name in names if f': {name}' in problem), 'other')}"
+    return f"differs: {named[0] if named else 'other'}"
 
 
 if __name__ == "__main__":
