@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
 from lightning_sagemaker import SageMakerJob
 from lightning_sagemaker.data.batches import EvaluationBatches, Integers, TrainingBatches
+from lightning_sagemaker.data.loader import BegunLate, batches_done
 from lightning_sagemaker.recipes._common.cache import all_files, damages, default_cache, load_manifest, read_manifest
 from lightning_sagemaker.recipes._common.checked import CheckedFiles
 from lightning_sagemaker.recipes._common.checksums import checksum_kind
@@ -33,19 +34,8 @@ AUTO = "auto"
 _log = logging.getLogger(__name__)
 
 
-class RecipeLoader(DataLoader[Any]):
-    """Loads whole batches: the sampler's items are lists of samples, the dataset's ``dataset[list]`` a batch.
-
-    Where an interrupted epoch goes on follows from the trainer's step, so there is no state to keep; saying so keeps
-    Lightning from warning that the loader could not go on.
-    """
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing."""
+class RecipeLoader(BegunLate):
+    """Loads whole batches: the sampler's items are lists of samples, the dataset's ``dataset[list]`` a batch."""
 
 
 class RecipeData(LightningDataModule):
@@ -221,10 +211,10 @@ class RecipeData(LightningDataModule):
             accumulate=self._accumulate(),
             seed=self.seed,
             lengths=lengths,
-            # Asked when an epoch begins: this loader is made before a checkpoint is read.
-            steps_done=None if self.trainer is None else self._steps_done,
         )
-        return self._loader(dataset, batches)
+        loader = self._loader(dataset, batches)
+        batches.batches_done = batches_done(loader, self.trainer)
+        return loader
 
     def evaluation_loader(self, dataset: Dataset[Any], size: int, lengths: Integers | None = None) -> RecipeLoader:
         """Each sample once over all processes; the arguments are those of :meth:`training_loader`."""
@@ -257,9 +247,6 @@ class RecipeData(LightningDataModule):
                 f"this process found other data than rank 0 (digest {digest} instead of {expected})."
                 " HINT: give all hosts the same files and the same tokenizer, or a common data.cache_dir."
             )
-
-    def _steps_done(self) -> int:
-        return 0 if self.trainer is None else self.trainer.global_step
 
     def _accumulate(self) -> int:
         return 1 if self.trainer is None else self.trainer.accumulate_grad_batches

@@ -76,7 +76,7 @@ class Model(LightningModule):
 
     def _loader(self):
         place = getattr(self.trainer.strategy, "distributed_sampler_kwargs", {"num_replicas": 1, "rank": 0})
-        batches = TrainingBatches(SAMPLES, GLOBAL_BATCH, **place, seed=3, steps_done=lambda: self.trainer.global_step)
+        batches = TrainingBatches(SAMPLES, GLOBAL_BATCH, **place, seed=3)
         return DataLoader(Tokens(), batch_size=None, sampler=batches)
 
     def train_dataloader(self):

@@ -9,14 +9,15 @@ SIZE, GLOBAL_BATCH = 1303, 12
 LENGTHS = np.random.default_rng(0).integers(3, 200, SIZE)
 
 
-def global_batches(num_replicas, accumulate, epoch=0, seed=0, lengths=None, steps_done=None):
+def global_batches(num_replicas, accumulate, epoch=0, seed=0, lengths=None, done=0):
     """The draws of each optimizer step, as the ranks' loaders would make them."""
     ranks = []
     for rank in range(num_replicas):
-        batches = TrainingBatches(SIZE, GLOBAL_BATCH, num_replicas, rank, accumulate, seed, lengths, steps_done)
+        batches = TrainingBatches(SIZE, GLOBAL_BATCH, num_replicas, rank, accumulate, seed, lengths)
         batches.set_epoch(epoch)
+        batches.batches_done = lambda: done * accumulate
         draws = list(batches)
-        assert len(draws) == len(batches)
+        assert len(draws) == len(batches) - done * accumulate
         assert {len(batch) for batch in draws} <= {GLOBAL_BATCH // num_replicas // accumulate}
         ranks.append(np.array(draws).reshape(-1, GLOBAL_BATCH // num_replicas))
     return [set(step.ravel().tolist()) for step in np.stack(ranks, axis=1)]
@@ -39,12 +40,32 @@ def test_epochs_and_seeds_shuffle_anew(lengths):
     assert global_batches(1, 1, seed=1, lengths=lengths) != first
 
 
-def test_a_continued_run_sees_what_the_whole_run_would_have_seen():
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["equal", "grouped"])
+def test_a_resumed_epoch_goes_on_with_the_next_step(lengths):
     steps = SIZE // GLOBAL_BATCH
-    whole = [step for epoch in range(3) for step in global_batches(2, 2, epoch, lengths=LENGTHS)]
-    for done in (0, 1, 17, steps - 1, steps, steps + 3):
-        found = global_batches(2, 2, lengths=LENGTHS, steps_done=lambda done=done: done)
-        assert found == whole[done : done + steps]
+    epoch = global_batches(2, 2, 1, lengths=lengths)
+    for done in (0, 1, 17, steps - 1, steps):
+        assert global_batches(2, 2, 1, lengths=lengths, done=done) == epoch[done:]
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["equal", "grouped"])
+@pytest.mark.parametrize(
+    ("num_replicas", "accumulate", "size"), [(1, 3, 12), (4, 1, 12), (3, 1, 18), (2, 1, 6), (5, 2, 40)]
+)
+def test_what_remains_of_an_epoch_is_the_same_samples_in_any_batches(num_replicas, accumulate, size, lengths):
+    """12 samples a step were trained on, of other processes and accumulation; the rest is cut into steps of ``size``."""
+    done = 17 * GLOBAL_BATCH
+    order = TrainingBatches(SIZE, GLOBAL_BATCH, lengths=lengths)
+    expected = order.global_batches(0).reshape(-1)[done:].tolist()
+    ranks = []
+    for rank in range(num_replicas):
+        batches = TrainingBatches(SIZE, size, num_replicas, rank, accumulate, lengths=lengths)
+        ranks.append(np.array(batches.remaining(done, GLOBAL_BATCH)).reshape(-1, size // num_replicas))
+    steps = np.concatenate(ranks, axis=1)
+    used = len(expected) // size * size
+    assert sorted(steps.ravel().tolist()) == sorted(expected[:used])
+    for number, step in enumerate(steps):
+        assert sorted(step.tolist()) == sorted(expected[number * size : (number + 1) * size])
 
 
 def test_grouping_saves_padding_and_gives_all_processes_equally_long_batches():

@@ -188,20 +188,20 @@ def test_a_validation_within_an_epoch_is_done_once(stop, tmp_path):
 @pytest.mark.parametrize(
     ("when", "places"),
     [
-        ({"every_n_train_steps": 3}, {3: 4, 6: 4, 9: 2, 12: 2, 15: 2}),
-        ({"every_n_train_steps": 8}, {8: 2, 16: 0}),
-        ({"save_on_train_epoch_end": True}, {8: 2, 16: 0}),
-        ({"monitor": "val_loss"}, {8: 2, 16: 0}),
-        ({"monitor": "val_loss", "save_on_train_epoch_end": False}, {8: 3, 16: 1}),
+        ({"every_n_train_steps": 3}, {3: (4, 2), 6: (4, 2), 9: (2, 1), 12: (2, 1), 15: (2, 1)}),
+        ({"every_n_train_steps": 8}, {8: (4, 2), 16: (2, 1)}),
+        ({"save_on_train_epoch_end": True}, {8: (2, 2), 16: (0, 1)}),
+        ({"monitor": "val_loss"}, {8: (2, 2), 16: (0, 1)}),
+        ({"monitor": "val_loss", "save_on_train_epoch_end": False}, {8: (3, 2), 16: (1, 1)}),
     ],
     ids=["in an epoch", "last batch", "epoch end", "monitored", "validation end"],
 )
 def test_epochs_after_a_checkpoint_of_lightnings_are_whole(when, places, tmp_path):
-    """``places`` are the steps saved, and how many events come after each."""
+    """``places`` are the steps saved, and how many events and rows come after each in a run that goes on."""
     saves = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, **when)
     whole, rows = train_validated(tmp_path / "whole", saves, spot=False)
     assert {path.name for path in tmp_path.glob("*.ckpt")} == {f"step={step}.ckpt" for step in places}
-    for step, left in places.items():
+    for step, (events_left, rows_left) in places.items():
         after, after_rows = train_validated(tmp_path / "after", spot=False, checkpoint=tmp_path / f"step={step}.ckpt")
-        assert after == whole[len(whole) - left :], step
-        assert after_rows == rows[len(rows) - (left + 1) // 2 :], step
+        assert after == whole[len(whole) - events_left :], step
+        assert after_rows == rows[len(rows) - rows_left :], step

@@ -6,43 +6,45 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
+from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
+from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.callbacks.places import checkpoint_folder, is_remote, remote_io
-from lightning_sagemaker.checkpoint.metric_state import metric_states, restore_logged, restore_metrics
-from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.resume import find_checkpoint
 from lightning_sagemaker.checkpoint.whole import CheckpointError
 
-_STATES, _METRICS = "random_states", "metric_states"
-
 
 class AutoResume(Callback):
-    """``trainer.fit`` goes on from the newest whole checkpoint, if there is one and no ``ckpt_path`` was given.
+    """``trainer.fit`` resumes from the newest complete checkpoint, if there is one and no ``ckpt_path`` was given.
 
-    Rank zero looks, by the number of steps in the files, and tells the others, so all load the same. The states of the
-    random number generators of all ranks are part of the checkpoints; with as many ranks as before they are restored, so
-    that dropout goes on as it would have. For that, what is drawn between two training steps (in a validation, by a new
-    iterator over a loader) does not change what the next step draws. So is what metrics have summed up in an epoch.
+    Rank zero looks, by the number of steps in the files, and tells the others, so all load the same. Checkpoints, whoever
+    asks for them, hold what Lightning leaves out: where each loader is, random numbers of all ranks and of loader workers, what
+    metrics have summed up, what callbacks have seen, and where in the loop they were made. A run that is resumed on as many
+    ranks trains on the same samples with the same numbers as one that was left alone. What cannot be found again, such as the
+    place in an ``IterableDataset``, is said at the start.
 
     Args:
         dirpath: Where to look. Default: the folder of the Trainer's ``ModelCheckpoint``, in a job the checkpoint folder,
             else ``checkpoints`` in the Trainer's ``default_root_dir``.
         weights_only: Read data only. ``False`` runs code from the files: for checkpoints of your own alone.
-        search: False: only keep and restore the states of the random number generators.
+        search: False: only keep and restore the state.
+
+    Attributes:
+        steps_are_long: Whether gradients are accumulated for so long that a stop does not wait for the step.
 
     """
 
     def __init__(self, dirpath: str | Path | None = None, weights_only: bool = True, search: bool = True) -> None:
         self._dirpath, self._weights_only, self._search = dirpath, weights_only, search
-        self._loaded: Any = None
-        self._held: dict[str, Any] | None = None
-        self._logged: dict[str, Any] | None = None
-        self._made: list[str] = []
+        self._events: LoopEvents | None = None
+        self._state: FitState | None = None
+        self.steps_are_long = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Look for a checkpoint, before the Trainer would load one."""
+        if stage == "fit" and self._state is None:
+            self._events = events_of(trainer)
+            self._state = FitState(trainer, self._events, lambda: self.steps_are_long)
         if stage == "fit" and not trainer.strategy.restore_checkpoint_after_setup:
             self._resume(trainer)
 
@@ -82,7 +84,7 @@ class AutoResume(Callback):
             )
         if found is None:
             return None, None
-        rank_zero_info(f"Going on from step {found[1]}: {found[0]}")
+        rank_zero_info(f"Resuming from step {found[1]}: {found[0]}")
         return found[0], None
 
     def _find(self, trainer: Any, folder: str) -> tuple[str, int] | None:
@@ -92,82 +94,36 @@ class AutoResume(Callback):
         found = find_checkpoint(folder, rank_zero_info, self._weights_only)
         return None if found is None else (str(found.path), found.step)
 
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        """Hold the state over the end of an epoch."""
-        self._restore_logged(trainer)
-        if trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
-            self._hold()
+    @property
+    def holds_step(self) -> bool:
+        """Whether the state after the last optimizer step is at hand, though gradients have been accumulated since."""
+        return self._state is not None and self._state.holds_step
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """The checkpoint may be of a validation at an epoch's end: no batch came after it."""
-        self._restore_logged(trainer)
-
-    def _restore_logged(self, trainer: Any) -> None:
-        if self._logged is not None:
-            self._made = restore_logged(trainer, self._logged)
-            self._logged = None
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """What steps log, they make themselves, with what only they know."""
-        for key in self._made:
-            trainer.fit_loop.epoch_loop._results.pop(key, None)
-        self._made = []
-
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Hold the state over a validation within training."""
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._hold()
-
-    def _hold(self) -> None:
-        if self._held is None:
-            self._held = random_state()
-
-    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-        """Go on with what was held, or loaded."""
-        if self._held is not None:
-            restore_random_state(self._held)
-            self._held = None
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """A validation within training is over but for its last hooks."""
+        if self._events is not None and not trainer.sanity_checking:
+            self._events.validated = True
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Add the states of all ranks. Collective."""
-        own: dict[str, Any] = {_STATES: random_state() if self._held is None else self._held}
-        if trainer.state.fn == "fit" and not trainer.sanity_checking and not _is_over(trainer):
-            own[_METRICS] = metric_states(pl_module, trainer.fit_loop.epoch_loop._results)
-            if self._logged is not None:  # no batch came since these were read
-                own[_METRICS]["logged"] = self._logged["logged"]
-        states: list[Any] = [own]
-        if trainer.world_size > 1:
-            states = [None] * trainer.world_size
-            dist.all_gather_object(states, own)
-        for name in own:
-            checkpoint[name] = [state[name] for state in states]
+        if self._state is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._state.save(checkpoint)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Keep them until training begins: what comes before draws numbers, and resets metrics."""
-        self._loaded = {name: checkpoint[name] for name in (_STATES, _METRICS) if name in checkpoint}
+        """Keep them until training begins."""
+        if self._state is not None:
+            self._state.load(checkpoint)
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The first step goes on with this rank's state."""
-        loaded, self._loaded, self._held = self._loaded or {}, None, None
-        counts = {len(states) for states in loaded.values()}
-        if counts - {trainer.world_size}:
-            rank_zero_info(
-                f"The checkpoint is of {counts.pop()} processes and there are {trainer.world_size}: random numbers (dropout)"
-                " and what metrics have summed up in this epoch begin anew."
-            )
-            return
-        if _STATES in loaded:
-            self._held = loaded[_STATES][trainer.global_rank]
-        if _METRICS in loaded:
-            self._logged = loaded[_METRICS][trainer.global_rank]
-            restore_metrics(pl_module, self._logged)
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Leave the Trainer and its loaders as they were found."""
+        self._release()
 
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """As :meth:`teardown`, which is not called then."""
+        self._release()
 
-def _is_over(trainer: Any) -> bool:
-    """Whether the epoch is, for a Trainer that goes on from here: what was summed up in it has been seen.
-
-    So it is in the hooks of its end, and for Lightning in those of the last batch already.
-    """
-    epoch, batch = trainer.fit_loop.epoch_progress.current, trainer.fit_loop.epoch_loop.batch_progress
-    is_last = batch.is_last_batch and batch.current.completed < batch.current.processed
-    return bool(epoch.processed == epoch.ready or is_last)
+    def _release(self) -> None:
+        if self._state is not None and self._events is not None:
+            self._state.release()
+            self._events.release()
+            self._state = self._events = None

@@ -3,17 +3,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+_AT_ONCE = 1.0
+"""Seconds in which a process that has nothing to lose may end by itself."""
 
 
 class StopSignals:
     """Notes when the first signal arrived. Python runs handlers between two lines of the main thread: they must not wait.
+
+    A thread is told of each signal as well, as the main thread may be waiting for another process, in a call that does not
+    return.
 
     Args:
         numbers: Of the signals.
@@ -28,35 +35,82 @@ class StopSignals:
         self._before: dict[signal.Signals, Any] = {}
         self._alive = 0.0
         self._over = threading.Event()
+        self._pipe: tuple[int, int] | None = None
+        self._noted: dict[int, int] = {}
+        self._leaves: Callable[[], None] | None = None
+        self._has_nothing = False
         self.arrived: float | None = None
         """When, in seconds of ``time.monotonic``."""
 
     def install(self) -> None:
         """Note signals from now on. Only the main thread can."""
         if threading.current_thread() is threading.main_thread() and not self._before:
-            self._over.clear()
+            self._over = threading.Event()
+            self.arrived = None
+            self._noted.clear()
+            self._listen()
             self._before = {number: signal.signal(number, self._note) for number in self._numbers}
 
     def uninstall(self) -> None:
         """Handle signals as before."""
         self._over.set()
+        self.leave_by(None)
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._before.clear()
+        if self._pipe is not None:
+            signal.set_wakeup_fd(-1)
+            os.close(self._pipe[1])  # the thread reads its end, and closes the other
+            self._pipe = None
 
     def is_alive(self) -> None:
         """A sign of life."""
         self._alive = time.monotonic()
 
-    def _note(self, number: int, _: Any) -> None:
+    def _note(self, number: int, frame: Any) -> None:
+        self._noted[number] = self._noted.get(number, 0) + 1
+        if number == signal.SIGINT and self._noted[number] > 1:
+            raise KeyboardInterrupt  # somebody does not want to wait
+        self._arrive()
+        leave, self._leaves = self._leaves, None
+        if leave is not None:
+            leave()
+
+    def leave_by(self, leave: Callable[[], None] | None) -> None:
+        """While there is nothing to save: call ``leave`` in the handler, so that the process ends at once."""
+        self._leaves = leave
+        self._has_nothing = leave is not None
+
+    def _arrive(self) -> None:
         if self.arrived is None:
             self.arrived = self._alive = time.monotonic()
-            threading.Thread(target=self._watch, name="stop-signal", daemon=True).start()
+            threading.Thread(target=self._watch, args=(self._over,), name="stop-signal", daemon=True).start()
 
-    def _watch(self) -> None:
-        while not self._over.wait(0.5):
-            if time.monotonic() - self._alive > self._patience:
-                message = f"no step for {self._patience:g} s after the signal to stop: this process ends\n"
+    def _listen(self) -> None:
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        if before != -1:  # an event loop's, which wants to be told
+            signal.set_wakeup_fd(before)
+            os.close(reading)
+            os.close(writing)
+            return
+        self._pipe = reading, writing
+        threading.Thread(target=self._hear, args=(reading,), name="stop-signal-pipe", daemon=True).start()
+
+    def _hear(self, reading: int) -> None:
+        numbers = bytes(self._numbers)
+        with contextlib.suppress(OSError):
+            while heard := os.read(reading, 64):
+                if any(number in numbers for number in heard):
+                    self._arrive()
+        os.close(reading)
+
+    def _watch(self, over: threading.Event) -> None:
+        while not over.wait(0.2):
+            patience = _AT_ONCE if self._has_nothing else self._patience
+            if time.monotonic() - self._alive > patience:
+                message = f"no step for {patience:g} s after the signal to stop: this process ends\n"
                 sys.stderr.write(f"lightning-sagemaker: {message}")
                 sys.stderr.flush()
                 os._exit(self._exit_code)

@@ -15,7 +15,17 @@ from torch import nn
 _LOGGED = ("value", "cumulated_batch_size")
 """States of the number behind ``self.log(..., on_epoch=True)``; the second is of means."""
 
-_SETTINGS = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "add_dataloader_idx", "metric_attribute")
+_SETTINGS = (
+    "fx",
+    "name",
+    "prog_bar",
+    "logger",
+    "on_step",
+    "on_epoch",
+    "enable_graph",
+    "add_dataloader_idx",
+    "metric_attribute",
+)
 """What ``self.log`` was told, by the names of its arguments."""
 
 
@@ -32,7 +42,7 @@ def metric_states(module: nn.Module, results: Any) -> dict[str, Any]:
         for name, metric in _metrics(module)
         if metric._update_count
     }
-    logged = {key: _logged_state(metric) for key, metric in results.items() if _is_summed(metric)}
+    logged = {key: _logged_state(metric) for key, metric in results.items() if _is_kept(metric)}
     return {"metrics": own, "logged": logged}
 
 
@@ -48,21 +58,11 @@ def restore_metrics(module: nn.Module, states: dict[str, Any]) -> None:
         metric._update_count, metric._computed = entry["count"], None
 
 
-def restore_logged(trainer: Any, states: dict[str, Any]) -> list[str]:
-    """Join earlier values with what is logged, after the first step, which resets what it logs, or without one.
-
-    Returns:
-        The names of values that were not there.
-
-    """
-    results, made = trainer.fit_loop.epoch_loop._results, []
-    for key, entry in states["logged"].items():
-        if key not in results:
-            made.append(key)
-            _log_again(trainer, results, entry)
-        elif _is_summed(results[key]) and results[key].is_tensor:
-            _join(results[key], entry)
-    return made
+def restore_logged(trainer: Any, states: dict[str, Any]) -> None:
+    """Set what is logged over an epoch to what :func:`metric_states` gave, as the steps had that this Trainer has not run."""
+    results = trainer.fit_loop.epoch_loop._results
+    for entry in states["logged"].values():
+        _log_again(trainer, results, entry)
 
 
 def _logged_state(metric: Any) -> dict[str, Any]:
@@ -70,35 +70,33 @@ def _logged_state(metric: Any) -> dict[str, Any]:
     settings = {name: getattr(meta, name) for name in _SETTINGS}
     settings |= {"reduce_fx": meta.reduce_fx.__name__, "sync_dist": meta.sync.should}
     settings |= {"rank_zero_only": meta.sync.rank_zero_only}
+    cache = metric._forward_cache
+    cache = cache.detach().cpu().clone() if isinstance(cache, torch.Tensor) else None
     if not metric.is_tensor:  # a metric of torchmetrics, whose states are kept by its own name
-        return {"settings": settings, "values": None}
+        return {"settings": settings, "values": None, "cache": cache}
     values = [torch.as_tensor(getattr(metric, state, 0)).detach().cpu().clone() for state in _LOGGED]
-    return {"settings": settings, "values": values}
-
-
-def _join(metric: Any, entry: dict[str, Any]) -> None:
-    meta, (value, count) = metric.meta, (state.to(metric.value.device) for state in entry["values"])
-    if meta.is_max_reduction or meta.is_min_reduction:
-        metric.value = (torch.maximum if meta.is_max_reduction else torch.minimum)(metric.value, value)
-    else:
-        metric.value = metric.value + value
-    if meta.is_mean_reduction:
-        metric.cumulated_batch_size = metric.cumulated_batch_size + count
+    return {"settings": settings, "values": values, "cache": cache}
 
 
 def _log_again(trainer: Any, results: Any, entry: dict[str, Any]) -> None:
-    """As the steps did that a Trainer which begins with the epoch's end has not run."""
-    settings, module = entry["settings"], trainer.lightning_module
-    value = dict(module.named_modules()).get(settings["metric_attribute"])
-    if entry["values"] is not None:
-        value = entry["values"][0].to(module.device)
-    elif value is None:
+    settings, module = dict(entry["settings"]), trainer.lightning_module
+    is_own = entry["values"] is None  # a metric of the module
+    value = dict(module.named_modules()).get(settings["metric_attribute"]) if is_own else entry["values"][0]
+    if value is None:
         return
-    reduction = getattr(torch, settings["reduce_fx"])
-    results.log(**{**settings, "reduce_fx": reduction}, value=value, batch_size=0, sync_dist_fn=trainer.strategy.reduce)
-    if entry["values"] is not None:
+    value = value if is_own else value.to(module.device)
+    sync_dist, rank_zero_only = settings.pop("sync_dist"), settings.pop("rank_zero_only")
+    settings["reduce_fx"] = getattr(torch, settings["reduce_fx"])
+    results.log(**settings, value=value, batch_size=0)
+    metric = results[f"{settings['fx']}.{settings['name']}"]
+    # Only now: logging would ask the other ranks.
+    kind = type(metric.meta.sync)
+    metric.meta.sync = kind(_should=sync_dist, fn=trainer.strategy.reduce, _group=None, rank_zero_only=rank_zero_only)
+    if not is_own:
         for name, state in zip(_LOGGED, entry["values"], strict=True):
-            setattr(results[f"{settings['fx']}.{settings['name']}"], name, state.to(module.device))
+            setattr(metric, name, state.to(module.device))
+    cache = entry["cache"]
+    metric._forward_cache = cache.to(module.device) if isinstance(cache, torch.Tensor) else cache
 
 
 def _metrics(module: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -108,13 +106,13 @@ def _metrics(module: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, child
 
 
-def _is_summed(metric: Any) -> bool:
-    """Whether it is logged at the end of the epoch, and by now has something in it.
+def _is_kept(metric: Any) -> bool:
+    """Whether it has something in it by now.
 
     What is reduced over a process group of its own cannot be kept: a group cannot be written down.
     """
     meta = getattr(metric, "meta", None)
-    return meta is not None and meta.on_epoch and meta.sync.group is None and not metric.has_reset
+    return meta is not None and meta.sync.group is None and not metric.has_reset
 
 
 def _copied(states: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class Votes:
 
     def __init__(self, group: Any) -> None:
         self._group = group
-        self._asked: tuple[torch.Tensor, Any] | None = None
+        self._asked: tuple[Any, Any] | None = None
         self._asking = 0.0
         self.seconds = 0.0
         """What the last question cost this process, from asking to having read."""
@@ -35,11 +35,19 @@ class Votes:
         alone = not dist.is_initialized() or dist.get_world_size() == 1
         return cls(None if alone else dist.new_group(backend="gloo"))
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else is asked."""
+        return self._group is None
+
     def ask(self, values: Sequence[float]) -> None:
         """Start finding the largest of each of ``values``."""
+        if self._group is None:
+            self._asked = (values, None)
+            return
         begin = time.perf_counter()
         tensor = torch.tensor(values, dtype=torch.float64)
-        work = None if self._group is None else dist.all_reduce(tensor, dist.ReduceOp.MAX, self._group, async_op=True)
+        work = dist.all_reduce(tensor, dist.ReduceOp.MAX, self._group, async_op=True)
         self._asked = (tensor, work)
         self._asking = time.perf_counter() - begin
 
@@ -48,10 +56,11 @@ class Votes:
         if self._asked is None:
             return None
         begin = time.perf_counter()
-        (tensor, work), self._asked = self._asked, None
-        if work is not None:
-            work.wait()
-        found: list[float] = tensor.tolist()
+        (values, work), self._asked = self._asked, None
+        if work is None:
+            return [float(value) for value in values]
+        work.wait()
+        found: list[float] = values.tolist()
         self.seconds = self._asking + time.perf_counter() - begin
         return found
 

@@ -28,11 +28,11 @@ class _Batches(DistributedSampler[Any]):
 
 
 class TrainingBatches(_Batches):
-    """Shuffled micro-batches of draws; step k trains on the same samples for any number of processes.
+    """Shuffled micro-batches of draws; step k of an epoch trains on the same samples for any number of processes.
 
-    A *draw* is one visit to one sample: ``pass * size + index``. Each pass over the data is a new permutation of all
-    samples, of which the end that does not fill a global batch is left out. What step k of a run trains on is a function of
-    seed and k alone: a run that is continued goes on with the next batch, wherever it stopped.
+    A *draw* is one visit to one sample: ``epoch * size + index``. Each epoch is a new permutation of all samples, of which the
+    end that does not fill a global batch is left out: a function of seed and epoch alone. The place in it is a number of
+    samples, so that a resumed run trains on the rest, whatever its processes, batches and accumulation.
 
     With ``lengths``, samples of similar length share a batch: the permutation is cut into pools of 100 global batches,
     each pool is sorted by length and cut into global batches, and these are shuffled. Of each global batch, sorted,
@@ -47,7 +47,10 @@ class TrainingBatches(_Batches):
         accumulate: Micro-batches per optimizer step.
         seed: Of the order.
         lengths: ``[size]``, of each sample; ``None`` if all are equally long.
-        steps_done: Says how many optimizer steps the run has done when an epoch begins. Default: those of whole epochs.
+
+    Attributes:
+        batches_done: Says how many batches of the epoch are done when an iteration begins, where nothing else passes over
+            them.
 
     """
 
@@ -60,38 +63,58 @@ class TrainingBatches(_Batches):
         accumulate: int = 1,
         seed: int = 0,
         lengths: Integers | None = None,
-        steps_done: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(size, num_replicas, rank, seed)
         self._global = global_batch_size
         self._accumulate = accumulate
         self._lengths = lengths
         self._steps = size // global_batch_size
-        self._steps_done = steps_done
+        self.batches_done: Callable[[], int] = lambda: 0
+
+    @property
+    def samples_per_batch(self) -> int:
+        """Of one process in a micro-batch."""
+        return self._global // self._accumulate // self.num_replicas
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per optimizer step over all processes."""
+        return self._global
 
     def __len__(self) -> int:
         return self._steps * self._accumulate
 
     def __iter__(self) -> Iterator[list[int]]:
-        done = self.epoch * self._steps if self._steps_done is None else self._steps_done()
-        batches = np.zeros((0, self._global), dtype=np.int64)
-        for step in range(done, done + self._steps):
-            number, place = divmod(step, self._steps)
-            if step == done or place == 0:
-                batches = self.global_batches(number)
-            for part in batches[place].reshape(self._accumulate, -1):
-                yield (number * self._size + part[self.rank :: self.num_replicas]).tolist()
+        yield from self._deal(self.global_batches(self.epoch))[self.batches_done() :]
 
-    def global_batches(self, number: int) -> Integers:
-        """The samples of each step of a pass: ``[steps, global_batch_size]``."""
-        random = np.random.Generator(np.random.PCG64([self.seed, number]))
-        order = random.permutation(self._size)[: self._steps * self._global]
+    def remaining(self, done: int, global_batch_size: int) -> list[list[int]]:
+        """This process's batches of the rest of the epoch.
+
+        Args:
+            done: Samples of the epoch, over all processes.
+            global_batch_size: By which they were ordered and cut.
+
+        """
+        rest = self.global_batches(self.epoch, global_batch_size).reshape(-1)[done:]
+        steps = len(rest) // self._global
+        return self._deal(rest[: steps * self._global].reshape(steps, self._global))
+
+    def _deal(self, steps: Integers) -> list[list[int]]:
+        parts = steps.reshape(-1, self._global // self._accumulate)[:, self.rank :: self.num_replicas]
+        return (self.epoch * self._size + parts).tolist()  # type: ignore[no-any-return]
+
+    def global_batches(self, epoch: int, global_batch_size: int | None = None) -> Integers:
+        """The samples of each step of an epoch: ``[steps, global_batch_size]``."""
+        size = self._global if global_batch_size is None else global_batch_size
+        steps = self._size // size
+        random = np.random.Generator(np.random.PCG64([self.seed, epoch]))
+        order = random.permutation(self._size)[: steps * size]
         if self._lengths is None:
-            return order.reshape(self._steps, self._global)
-        pools = np.arange(len(order)) // (_POOL * self._global)
+            return order.reshape(steps, size)
+        pools = np.arange(len(order)) // (_POOL * size)
         # Stable, so equally long samples stay in the permutation's order.
         order = order[np.lexsort((self._lengths[order], pools))]
-        return order.reshape(self._steps, self._global)[random.permutation(self._steps)]
+        return order.reshape(steps, size)[random.permutation(steps)]
 
 
 class EvaluationBatches(_Batches):

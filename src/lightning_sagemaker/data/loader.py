@@ -1,22 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loader for any Lightning project that goes on in the midst of an epoch."""
+"""A loader for any Lightning project whose order does not depend on the number of processes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from lightning_sagemaker.data.batches import Integers, TrainingBatches
+from lightning_sagemaker.data.position import is_watched
 
 
-class ResumableLoader(DataLoader[Any]):
-    """Shuffled batches whose order follows from seed and step alone.
+class BegunLate(DataLoader[Any]):
+    """A loader whose workers begin when the first batch is asked for, not when Lightning counts the batches.
 
-    A run that goes on from a checkpoint trains on the next samples, wherever it stopped, with the same or another number of
-    processes, as long as the global batch is the same. Lightning's own sampler begins the epoch anew, so some samples are
-    seen twice and others never. What does not fill a global batch at the end of a pass is left out.
+    Lightning makes the first iterator before a checkpoint is read if a schedule asks for ``estimated_stepping_batches``.
+    The place follows from the Trainer's progress then, so there is no state to keep; saying so keeps Lightning from warning
+    that the loader could not be resumed.
+    """
+
+    iterates_as_torch = True
+
+    def __iter__(self) -> Any:
+        begin = super().__iter__
+        return begin() if is_watched(self) or not self.num_workers else _begun_late(begin)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing."""
+
+
+class ResumableLoader(BegunLate):
+    """Shuffled batches whose order follows from seed and epoch alone.
+
+    A run that is resumed trains on the rest of the epoch, wherever it stopped. With
+    :class:`~lightning_sagemaker.AutoResume` it may have another number of processes, other batches and another accumulation:
+    each sample is seen once in an epoch; if the global batch is the same, each step trains on the same samples. What does not
+    fill a global batch at the end of an epoch is left out.
 
     Args:
         dataset: With a length.
@@ -48,24 +72,22 @@ class ResumableLoader(DataLoader[Any]):
                 f"there are {size} samples, but a step takes {in_step}: batch_size={batch_size} on"
                 f" {place['num_replicas']} processes, {accumulate} times. HINT: lower batch_size."
             )
-        batches = TrainingBatches(
-            size,
-            in_step,
-            place["num_replicas"],
-            place["rank"],
-            accumulate,
-            seed,
-            lengths,
-            steps_done=lambda: int(trainer.global_step),
-        )
+        batches = TrainingBatches(size, in_step, place["num_replicas"], place["rank"], accumulate, seed, lengths)
+        batches.batches_done = batches_done(self, trainer)
         super().__init__(dataset, batch_size=batch_size, sampler=_Samples(batches, size, batch_size), **kwargs)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: the place follows from the step. Saying so keeps Lightning from warning."""
-        return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing."""
+def batches_done(loader: Any, trainer: Any) -> Callable[[], int]:
+    """Says how many batches of the epoch a Trainer has done, unless AutoResume passes over them."""
+
+    def done() -> int:
+        return (
+            0
+            if trainer is None or is_watched(loader)
+            else int(trainer.fit_loop.epoch_loop.batch_progress.current.ready)
+        )
+
+    return done
 
 
 class _Samples(DistributedSampler[Any]):
@@ -78,6 +100,29 @@ class _Samples(DistributedSampler[Any]):
     def __len__(self) -> int:
         return len(self._batches) * self._batch_size
 
+    def set_epoch(self, epoch: int) -> None:
+        """Called by Lightning."""
+        super().set_epoch(epoch)
+        self._batches.set_epoch(epoch)
+
+    @property
+    def samples_per_batch(self) -> int:
+        """Of one process in a micro-batch."""
+        return self._batch_size
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per optimizer step over all processes."""
+        return self._batches.global_batch_size
+
+    def remaining(self, done: int, global_batch_size: int) -> list[list[int]]:
+        """This process's batches of the rest of the epoch; see :meth:`TrainingBatches.remaining`."""
+        return [[draw % self._size for draw in batch] for batch in self._batches.remaining(done, global_batch_size)]
+
     def __iter__(self) -> Iterator[int]:
         for draws in self._batches:
             yield from (draw % self._size for draw in draws)
+
+
+def _begun_late(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    yield from begin()

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lightning's training loops from within: moments that no callback hears, where a run is between them, and going on there.
+
+Lightning restarts loops by guesses about where a checkpoint was made. Some things are then done twice, others never: the
+scheduler that follows a validation, a validation, the end of an epoch. Here a checkpoint says its :class:`Phase`, and the loops
+go on as they would have, by the same methods that they call themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import torch
+
+from lightning_sagemaker._compat.guard import TakenOver, require
+
+_EVENTS = "_lightning_sagemaker_events"
+_FIT = [
+    "run",
+    "setup_data",
+    "on_run_start",
+    "on_advance_start",
+    "on_advance_end",
+    "on_iteration_done",
+    "on_run_end",
+    "done",
+    "skip",
+    "_load_combined_loader_states",
+]
+_EPOCH = [
+    "run",
+    "advance",
+    "on_advance_end",
+    "on_run_start",
+    "on_iteration_done",
+    "done",
+    "update_lr_schedulers",
+    "_num_ready_batches_reached",
+    "_on_before_fetch",
+    "_on_after_fetch",
+]
+
+
+_MID_EPOCH = "restarted_mid_epoch"
+
+
+class Phase(str, Enum):
+    """Where in a fit a checkpoint was made."""
+
+    STEP = "step"
+    """After a batch and all that follows it."""
+    BATCH_END = "batch_end"
+    """In the hooks of a batch's end: a validation may be due."""
+    VALIDATING = "validating"
+    """In a validation, which is done again."""
+    VALIDATED = "validated"
+    """In the hooks of a validation's end."""
+    EPOCH_END = "epoch_end"
+    """In the hooks of an epoch's end."""
+    BETWEEN = "between"
+    """Before an epoch, or after the last."""
+    AMID = "amid"
+    """Within a batch, as after an exception: the batch is done again, with other random numbers."""
+
+
+class LoopEvents:
+    """Moments of a fit, and lists of what to call then; see :func:`events_of`.
+
+    Attributes:
+        loaders_made: Called with the ``CombinedLoader`` of training before it is iterated.
+        validation_loaders_made: Called with that of validation.
+        epoch_begins: Before the iterator of an epoch is made.
+        validation_begins: Before anything of a validation within a fit.
+        batch_is_over: After a batch and all that follows it.
+        goes_on: If set, runs the fit in the place of ``fit_loop.run``, which it is given.
+        is_ending: Whether what follows a batch is being done.
+        validated: Whether the validation in it is over.
+
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self.loaders_made: list[Callable[[Any], None]] = []
+        self.validation_loaders_made: list[Callable[[Any], None]] = []
+        self.epoch_begins: list[Callable[[], None]] = []
+        self.validation_begins: list[Callable[[], None]] = []
+        self.batch_is_over: list[Callable[[], None]] = []
+        self.goes_on: Callable[[Callable[[], None]], None] | None = None
+        self.is_ending = self.validated = False
+        self._users = 0
+        self._taken = TakenOver()
+
+    def install(self) -> None:
+        """Take the loops' methods over."""
+        fit, epoch = self.trainer.fit_loop, self.trainer.fit_loop.epoch_loop
+        require(type(fit), *_FIT)
+        require(type(epoch), *_EPOCH)
+        take = self._taken.take
+        take(fit, "run", self._run)
+        take(fit, "_load_combined_loader_states", self._loaders_made)
+        take(epoch, "on_run_start", self._epoch_begins)
+        take(epoch, "on_advance_end", self._ends)
+        take(epoch.val_loop, "run", self._validates)
+        take(epoch.val_loop, "setup_data", self._validation_loaders_made)
+
+    def release(self) -> None:
+        """One who listened is done; the last gives the methods back."""
+        self._users -= 1
+        if self._users <= 0:
+            self._taken.give_back()
+            vars(self.trainer).pop(_EVENTS, None)
+
+    def _run(self, run: Callable[[], None]) -> Callable[[], None]:
+        def running() -> None:
+            run() if self.goes_on is None else self.goes_on(run)
+
+        return running
+
+    def _loaders_made(self, load_states: Callable[[], None]) -> Callable[[], None]:
+        def made() -> None:
+            for listener in self.loaders_made:
+                listener(self.trainer.fit_loop._combined_loader)
+            load_states()
+            for begins in self.epoch_begins:  # the first epoch's iterator is made next
+                begins()
+
+        return made
+
+    def _validation_loaders_made(self, setup: Callable[[], None]) -> Callable[[], None]:
+        def made() -> None:
+            loop = self.trainer.fit_loop.epoch_loop.val_loop
+            before = loop._combined_loader
+            setup()
+            if loop._combined_loader is not None and loop._combined_loader is not before:
+                for listener in self.validation_loaders_made:
+                    listener(loop._combined_loader)
+
+        return made
+
+    def _epoch_begins(self, start: Callable[[Any], None]) -> Callable[[Any], None]:
+        def begins(fetcher: Any) -> None:
+            if self.trainer.current_epoch > 0:
+                for listener in self.epoch_begins:
+                    listener()
+            start(fetcher)
+
+        return begins
+
+    def _validates(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        def validates() -> Any:
+            if not self.trainer.sanity_checking:
+                for listener in self.validation_begins:
+                    listener()
+            return run()
+
+        return validates
+
+    def _ends(self, end: Callable[[Any], None]) -> Callable[[Any], None]:
+        def ends(fetcher: Any) -> None:
+            self.is_ending, self.validated = True, False
+            end(fetcher)
+            self.is_ending = False
+            for listener in self.batch_is_over:
+                listener()
+
+        return ends
+
+
+def events_of(trainer: Any) -> LoopEvents:
+    """The events of a Trainer's present fit; each user calls :meth:`LoopEvents.release` in the end."""
+    events = vars(trainer).get(_EVENTS)
+    if events is None:
+        events = vars(trainer)[_EVENTS] = LoopEvents(trainer)
+        events.install()
+    events._users += 1
+    return events  # type: ignore[no-any-return]
+
+
+def phase_of(trainer: Any, events: LoopEvents) -> Phase:
+    """Where a fit is now."""
+    epoch, batch = trainer.fit_loop.epoch_progress.current, trainer.fit_loop.epoch_loop.batch_progress.current
+    if epoch.processed == epoch.ready:
+        return Phase.EPOCH_END if epoch.completed < epoch.processed else Phase.BETWEEN
+    if epoch.started < epoch.ready:
+        return Phase.BETWEEN
+    if events.is_ending:
+        return Phase.VALIDATED if events.validated else Phase.VALIDATING
+    if batch.completed == batch.processed == batch.ready:
+        return Phase.STEP
+    return Phase.BATCH_END if batch.processed == batch.ready else Phase.AMID
+
+
+def go_on(trainer: Any, phase: Phase, prepare: Callable[[Any], None]) -> None:
+    """Run a fit from a checkpoint's phase to its end. The loops' progress has been loaded.
+
+    Args:
+        trainer: In the place of its ``fit_loop.run``.
+        phase: Of the checkpoint.
+        prepare: Called with the data fetcher, None at an epoch's end, when all hooks of the start are over: brings loaders,
+            random numbers and metrics to where they were.
+
+    """
+    fit = trainer.fit_loop
+    completed = fit.epoch_progress.current.completed
+    fit.setup_data()
+    if fit.skip and phase is Phase.BETWEEN:
+        return
+    _forget_restart(fit, within_epoch=phase not in (Phase.BETWEEN, Phase.EPOCH_END))
+    torch.set_grad_enabled(True)
+    fit.on_run_start()
+    try:
+        if phase is Phase.EPOCH_END:
+            fit.epoch_progress.current.completed = completed
+            prepare(None)
+            _end_epoch(fit)
+        elif phase is not Phase.BETWEEN:
+            fit.on_advance_start()
+            _go_on_in_epoch(trainer, phase, prepare)
+            fit.on_advance_end()
+        else:
+            prepare(None)
+    except StopIteration:
+        pass
+    finally:
+        fit.on_iteration_done()
+    while not fit.done:
+        try:
+            fit.on_advance_start()
+            fit.advance()
+            fit.on_advance_end()
+        except StopIteration:
+            break
+        finally:
+            fit.on_iteration_done()
+    fit._restarting = False
+    fit.on_run_end()
+
+
+def _forget_restart(fit: Any, within_epoch: bool) -> None:
+    """Nothing is restarted: the loops are where they were. Only an epoch's first hooks are not called a second time."""
+    for loop in (fit, fit.epoch_loop, fit.epoch_loop.val_loop):
+        loop._restarting = loop._loaded_from_state_dict = loop._resuming_from_checkpoint = False
+        loop.reset_restart_stage()
+    if within_epoch:
+        fit._restart_stage = _MID_EPOCH
+        assert fit.restarted_mid_epoch, "Lightning has other names for where it restarts"
+    else:
+        for progress in (fit.epoch_progress.current, fit.epoch_progress.total):
+            if progress.processed == progress.completed:  # in the first hooks of an epoch, which are called again
+                progress.ready = progress.started = progress.completed
+
+
+def _end_epoch(fit: Any) -> None:
+    """What Lightning does after the hooks of an epoch's end, in the last of which the checkpoint was made."""
+    loop, connector = fit.epoch_loop, fit.trainer._logger_connector
+    connector.epoch_end_reached()
+    connector.on_epoch_end()
+    if loop._num_ready_batches_reached():
+        loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+    loop._batches_that_stepped -= 1  # its loggers' row has the number of the epoch's last step
+    connector.update_train_epoch_metrics()
+    loop._batches_that_stepped += 1
+    fit.epoch_progress.increment_completed()
+
+
+def _go_on_in_epoch(trainer: Any, phase: Phase, prepare: Callable[[Any], None]) -> None:
+    fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    fetcher = fit._data_fetcher
+    prepare(fetcher)
+    fetcher.fetched += loop.batch_progress.current.ready
+    if fetcher.length is not None:
+        fetcher.done = fetcher.fetched >= fetcher.length
+    fetcher._start_profiler, fetcher._stop_profiler = loop._on_before_fetch, loop._on_after_fetch
+    if phase is not Phase.STEP:
+        _end_batch(loop, fetcher, phase)
+    while not loop.done:
+        try:
+            loop.advance(fetcher)
+            loop.on_advance_end(fetcher)
+        except StopIteration:
+            break
+        finally:
+            loop.on_iteration_done()
+
+
+def _end_batch(loop: Any, fetcher: Any, phase: Phase) -> None:
+    """What followed the batch in which the checkpoint was made."""
+    batch = loop.batch_progress
+    if phase is Phase.AMID:
+        for progress in (batch.current, batch.total):
+            progress.ready = progress.started = progress.processed = progress.completed
+        return
+    if phase is Phase.BATCH_END:
+        batch.increment_completed()
+    loop._skip_next_val = phase is Phase.VALIDATED
+    loop.on_advance_end(fetcher)

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loaders of a fit: watched from their first iteration on, and brought to where a checkpoint says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from lightning_sagemaker.data.dealing import is_counted, remaining, united
+from lightning_sagemaker.data.position import Position, Watch, has_state
+from lightning_sagemaker.data.tracked import release, watch
+
+
+class FitLoaders:
+    """Of training and validation.
+
+    Args:
+        trainer: Whose loaders they are.
+        say: Called with a sentence for what cannot be found again.
+
+    """
+
+    def __init__(self, trainer: Any, say: Callable[[str], None]) -> None:
+        self._trainer, self._say = trainer, say
+        self._training: list[Watch] = []
+        self._validation: list[Watch] = []
+        self._wanted_validation: list[Position | None] = []
+        self._deferred = False
+        self._dealt: dict[int, tuple[int, int]] = {}
+        self._orders: list[int] = []
+
+    def watch_training(self, combined: Any) -> None:
+        """Called with training's ``CombinedLoader`` before it is iterated."""
+        self._training = self._watch(combined)
+        for watched in self._training:
+            watched.deferred = self._deferred
+            self._name_limits(watched)
+
+    def watch_validation(self, combined: Any) -> None:
+        """Called with validation's."""
+        self._validation = self._watch(combined)
+        self._seek_validation()
+
+    def _watch(self, combined: Any) -> list[Watch]:
+        pairs = [watch(loader, self._say) for loader in combined.flattened]
+        combined.flattened = [loader for loader, _ in pairs]
+        return [watched for _, watched in pairs]
+
+    def release(self) -> None:
+        """Leave the loaders as they were found."""
+        for watched in (*self._training, *self._validation):
+            release(watched.loader)
+
+    def begin_epoch(self) -> None:
+        """An epoch's iterators are about to be made."""
+        self._dealt, self._orders = {}, []
+        for watched in self._training:
+            watched.begin_epoch()
+
+    def defer(self, deferred: bool) -> None:
+        """Do not begin iterations, which start workers, before it is known where."""
+        self._deferred = deferred
+        for watched in self._training:
+            watched.deferred = deferred
+
+    def positions(self, taken: int) -> dict[str, list[Position | None]]:
+        """Of this rank."""
+        training = [watched.position(taken) for watched in self._training]
+        validation = [watched.position(0) if watched.is_persistent else None for watched in self._validation]
+        return {"training": training, "validation": validation}
+
+    def facts(self, batches: int) -> dict[str, Any]:
+        """What says what a position means: sizes, and how many samples the batches were."""
+        sizes = [_batch_size(watched.loader) for watched in self._training]
+        samples = [self._samples(watched, size, batches) for watched, size in zip(self._training, sizes, strict=True)]
+        return {
+            "world_size": self._trainer.world_size,
+            "batch_sizes": sizes,
+            "samples": samples,
+            "ordered_by": self._ordered_by,
+        }
+
+    def _samples(self, watched: Watch, size: int | None, batches: int) -> int | None:
+        """Of the epoch, over all ranks."""
+        if size is None:
+            return None
+        done, after = self._dealt.get(id(watched), (0, 0))
+        return done + (batches - after) * size * self._replicas["num_replicas"]
+
+    @property
+    def _replicas(self) -> dict[str, int]:
+        alone = {"num_replicas": 1, "rank": 0}
+        found: dict[str, int] = getattr(self._trainer.strategy, "distributed_sampler_kwargs", alone)
+        return found
+
+    @property
+    def _ordered_by(self) -> list[int]:
+        own = [getattr(getattr(watched.loader, "sampler", None), "global_batch_size", 0) for watched in self._training]
+        return self._orders or own
+
+    def fits(self, loaded: dict[str, Any]) -> bool:
+        """Whether positions of a checkpoint mean here what they meant there."""
+        own = self.facts(0)
+        return all(loaded[name] == own[name] for name in ("world_size", "batch_sizes")) and (
+            loaded["ordered_by"] == own["ordered_by"] or any(_was_dealt(rank) for rank in loaded["ranks"])
+        )
+
+    def keep_deal(self, loaded: dict[str, Any], positions: dict[str, list[Position | None]]) -> None:
+        """Count on from an epoch that was dealt out anew before."""
+        for watched, position, samples, size in zip(
+            self._training, positions["training"], loaded["samples"], loaded["batch_sizes"], strict=True
+        ):
+            if position is not None and position["dealt"] is not None:
+                after = position["dealt"]["after"]
+                done = samples - (position["yielded"] - after) * size * self._replicas["num_replicas"]
+                self._dealt[id(watched)] = done, after
+                self._orders = loaded["ordered_by"]
+
+    def seek(self, positions: dict[str, list[Position | None]], anew: bool) -> None:
+        """Begin the next iterations where these positions say; at an epoch's beginning if ``anew``."""
+        self._deferred = False
+        for watched, position in zip(self._training, positions["training"], strict=True):
+            needed = not anew or watched.is_persistent
+            watched.seek(position if needed else None, anew)
+        self._wanted_validation = positions["validation"]
+        self._seek_validation()
+
+    def _seek_validation(self) -> None:
+        for watched, position in zip(self._validation, self._wanted_validation, strict=False):
+            if position is not None and watched.is_persistent and watched.loader._iterator is None:
+                watched.seek(position, anew=True)
+        if self._validation:
+            self._wanted_validation = []
+
+    def count_cycles(self, batches: int, positions: dict[str, list[Position | None]]) -> None:
+        """Tell the ``CombinedLoader`` which of its loaders have been through."""
+        iterator = self._trainer.fit_loop._combined_loader._iterator
+        iterator._idx = batches
+        if hasattr(iterator, "_consumed"):
+            iterator._consumed = [
+                position is not None and position["iteration"] > 1 for position in positions["training"]
+            ]
+
+    def deal(self, loaded: dict[str, Any], fetcher: Any) -> str:
+        """Deal what is left of an epoch out to another number of ranks, or in other batches.
+
+        Returns:
+            A sentence that says what equals a run that was left alone.
+
+        """
+        self._deferred = False
+        if fetcher is None:
+            for watched in self._training:
+                watched.seek(None)
+            return "Epochs have all samples once, in other batches."
+        self._orders = loaded["ordered_by"]
+        progress = self._trainer.fit_loop.epoch_loop.batch_progress
+        rests = [self._rest(loaded, number) for number in range(len(self._training))]
+        unknown = [
+            type(watched.loader).__name__ for watched, rest in zip(self._training, rests, strict=True) if rest is None
+        ]
+        done = 0
+        if not unknown:
+            done = max(
+                0, *(len(watched.loader) - len(rest or ()) for watched, rest in zip(self._training, rests, strict=True))
+            )
+        for number, (watched, rest) in enumerate(zip(self._training, rests, strict=True)):
+            if unknown or rest is None:
+                watched.seek(None)
+            else:
+                watched.seek_rest(rest, done, self._bits(loaded, number))
+                self._dealt[id(watched)] = loaded["samples"][number], done
+        for counted in (progress.current,):
+            counted.ready = counted.started = counted.processed = counted.completed = done
+        progress.is_last_batch = not unknown and not any(rests)
+        iter(fetcher)
+        if unknown:
+            return (
+                f"The samples of {', '.join(unknown)} have no numbers, so its epoch begins anew: some are seen twice."
+                " HINT: resume on as many ranks and with the same batches."
+            )
+        same = loaded["samples"][0] is not None and self._is_same_global_batch(loaded)
+        return (
+            "Each step trains on the same samples, summed in another order."
+            if same
+            else ("Each sample of the epoch is seen once, in other batches.")
+        )
+
+    def _is_same_global_batch(self, loaded: dict[str, Any]) -> bool:
+        then = [size * loaded["world_size"] for size in loaded["batch_sizes"] if size]
+        now = [(_batch_size(watched.loader) or 0) * self._trainer.world_size for watched in self._training]
+        accumulated = loaded["accumulate"], self._trainer.accumulate_grad_batches
+        counted = all(is_counted(watched.loader) for watched in self._training)
+        return counted and [size * accumulated[0] for size in then] == [size * accumulated[1] for size in now]
+
+    def _rest(self, loaded: dict[str, Any], number: int) -> list[Any] | None:
+        loader, samples = self._training[number].loader, loaded["samples"][number]
+        if samples is None or not hasattr(loader, "sampler"):
+            return None
+        if any((rank["loaders"]["training"][number] or {"iteration": 1})["iteration"] > 1 for rank in loaded["ranks"]):
+            return None
+        epoch = self._trainer.fit_loop.epoch_progress.current.processed
+        bits, ordered_by = self._bits(loaded, number), loaded["ordered_by"][number]
+        return remaining(loader, self._replicas, epoch, samples, ordered_by, bits)
+
+    def _bits(self, loaded: dict[str, Any], number: int) -> Any:
+        return united([(rank["loaders"]["training"][number] or {}).get("bits") for rank in loaded["ranks"]])
+
+    def _name_limits(self, watched: Watch) -> None:
+        """Say at the start what cannot be found again, or only by reading all of it."""
+        loader = watched.loader
+        if has_state(loader):
+            return
+        dataset = getattr(loader, "dataset", None)
+        if isinstance(dataset, IterableDataset):
+            self._say(
+                f"{type(dataset).__name__} cannot be asked for its place: a run that is resumed within an epoch reads it again"
+                " from the beginning, and is exact if that gives the same samples. HINT: give the loader state_dict and"
+                " load_state_dict, as torchdata's StatefulDataLoader, or use a dataset with a length."
+            )
+        elif hasattr(loader, "__next__"):
+            self._say(
+                f"{type(loader).__name__} can be read only once: a run that is resumed within an epoch begins anew there."
+                " HINT: give a DataLoader."
+            )
+
+
+def _was_dealt(rank: dict[str, Any]) -> bool:
+    return any(position is not None and position["dealt"] is not None for position in rank["loaders"]["training"])
+
+
+def _batch_size(loader: Any) -> int | None:
+    """Samples of one process in a batch."""
+    sampler = getattr(loader, "sampler", None)
+    size = getattr(sampler, "samples_per_batch", None) or getattr(
+        getattr(loader, "batch_sampler", None), "batch_size", None
+    )
+    return int(size) if size else getattr(loader, "batch_size", None)

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkpoint must hold, beside what Lightning writes, for a run to go on as if it had not ended; and going on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from lightning_sagemaker._compat.connectors import restore_trainer_memory, trainer_memory
+from lightning_sagemaker._compat.loops import LoopEvents, Phase, go_on, phase_of
+from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
+from lightning_sagemaker.callbacks.fit_loaders import FitLoaders
+from lightning_sagemaker.checkpoint.metric_state import metric_states, restore_logged, restore_metrics
+from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
+
+KEY = "lightning_sagemaker"
+"""Of a checkpoint's entry."""
+
+
+class FitState:
+    """Of one fit.
+
+    Args:
+        trainer: Whose fit it is.
+        events: Of the fit.
+        steps_are_long: Says whether a stop does not wait until accumulated gradients are used.
+
+    """
+
+    def __init__(self, trainer: Any, events: LoopEvents, steps_are_long: Callable[[], bool]) -> None:
+        self._trainer, self._events, self._steps_are_long = trainer, events, steps_are_long
+        self.loaders = FitLoaders(trainer, rank_zero_warn)
+        self._before_validation: dict[str, Any] | None = None
+        self._held: dict[str, Any] | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._logged: dict[str, Any] | None = None
+        events.loaders_made.append(self.loaders.watch_training)
+        events.validation_loaders_made.append(self.loaders.watch_validation)
+        events.epoch_begins.append(self.loaders.begin_epoch)
+        events.validation_begins.append(self._note_validation)
+        events.batch_is_over.insert(0, self._end_batch)
+        events.goes_on = self._run
+
+    # What is written
+
+    def save(self, checkpoint: dict[str, Any]) -> None:
+        """Add the states of all ranks to a checkpoint that is being made. Collective."""
+        phase = phase_of(self._trainer, self._events)
+        snapshot = self._now()
+        if self._held is not None and self.holds_step:
+            phase, snapshot = Phase.STEP, self._held
+        elif phase is Phase.VALIDATING and self._before_validation is not None:
+            snapshot = self._before_validation
+        if snapshot["fit_loop"] is not None:
+            checkpoint["loops"]["fit_loop"] = snapshot["fit_loop"]
+            checkpoint["state_dict"].update(_renamed(self._trainer, snapshot["buffers"], checkpoint["state_dict"]))
+        if phase is Phase.VALIDATED and self._before_validation is not None:
+            for name in ("first_loop_iter", "current_fx"):
+                snapshot["memory"][name] = self._before_validation["memory"][name]
+        own = {name: snapshot[name] for name in ("random", "metrics", "memory", "loaders")}
+        checkpoint[KEY] = {
+            "phase": phase.value,
+            "batches": snapshot["batches"],
+            "ranks": _of_all(own, self._trainer.world_size),
+            "accumulate": self._trainer.accumulate_grad_batches,
+            **self.loaders.facts(snapshot["batches"]),
+        }
+
+    @property
+    def holds_step(self) -> bool:
+        """Whether gradients have been accumulated since an optimizer step whose state is at hand."""
+        held = self._held
+        return held is not None and self._accumulates and bool(held["step"] == self._trainer.global_step)
+
+    @property
+    def _accumulates(self) -> bool:
+        return bool(self._trainer.fit_loop.epoch_loop._should_accumulate())
+
+    def _end_batch(self) -> None:
+        """After an optimizer step, note the state if a checkpoint may be made before the next: gradients are not in it."""
+        if not self._accumulates:
+            self._held = self._now(whole=True) if self._is_cut() else None
+
+    def _is_cut(self) -> bool:
+        """Whether checkpoints are made while gradients are being accumulated."""
+        trainer = self._trainer
+        accumulated = trainer.accumulate_grad_batches
+        if accumulated == 1 or not trainer.lightning_module.automatic_optimization:
+            return False
+        every = trainer.val_check_batch
+        validates = trainer.enable_validation and isinstance(every, int) and every % accumulated != 0
+        by_clock = any(getattr(callback, "_train_time_interval", None) for callback in trainer.checkpoint_callbacks)
+        return bool(validates or by_clock or self._steps_are_long())
+
+    def _note_validation(self) -> None:
+        self._before_validation = self._now(whole=True)
+
+    def _now(self, whole: bool = False) -> dict[str, Any]:
+        """This rank's; ``whole`` with what a checkpoint that is made later would have otherwise."""
+        trainer = self._trainer
+        loop = trainer.fit_loop.epoch_loop
+        batch = loop.batch_progress.current
+        taken = batch.ready if phase_of(trainer, self._events) is not Phase.AMID else batch.completed
+        return {
+            "random": random_state(),
+            "metrics": metric_states(trainer.lightning_module, loop._results),
+            "memory": trainer_memory(trainer),
+            "loaders": self.loaders.positions(taken),
+            "batches": taken,
+            "step": trainer.global_step,
+            "fit_loop": copy.deepcopy(trainer.fit_loop.state_dict()) if whole else None,
+            "buffers": _buffers(trainer.lightning_module) if whole else {},
+        }
+
+    # Going on
+
+    def load(self, checkpoint: dict[str, Any]) -> None:
+        """Keep what a checkpoint says until the loops run."""
+        self._loaded = checkpoint.get(KEY)
+        if self._loaded is None:
+            rank_zero_warn(
+                "The checkpoint was written without AutoResume: Lightning begins the loaders anew, so if it was made within an"
+                " epoch some samples are seen twice and others never. HINT: keep AutoResume among the callbacks."
+            )
+        self.loaders.defer(self._loaded is not None)
+
+    def _run(self, run: Callable[[], None]) -> None:
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            run()
+        else:
+            go_on(self._trainer, Phase(loaded["phase"]), lambda fetcher: self._prepare(loaded, fetcher))
+
+    def _prepare(self, loaded: dict[str, Any], fetcher: Any) -> None:
+        """Called by the loops, when all has been loaded and the hooks of the start have been called."""
+        trainer, phase = self._trainer, Phase(loaded["phase"])
+        ranks, rank = loaded["ranks"], trainer.global_rank
+        within = fetcher is not None
+        if len(ranks) == trainer.world_size and self.loaders.fits(loaded):
+            own = ranks[rank]
+            self.loaders.seek(own["loaders"], anew=not within)
+            if within:
+                self.loaders.keep_deal(loaded, own["loaders"])
+                iter(fetcher)
+                self.loaders.count_cycles(loaded["batches"], own["loaders"])
+            self._restore(own, phase)
+        else:
+            rank_zero_info(
+                f"The checkpoint was made on {len(ranks)} ranks with batches of {loaded['batch_sizes']}, accumulated"
+                f" {loaded['accumulate']} times; here it is {trainer.world_size}, {self.loaders.facts(0)['batch_sizes']} and"
+                f" {trainer.accumulate_grad_batches}. {self.loaders.deal(loaded, fetcher)} Random numbers (dropout) and what"
+                " metrics have summed up in this epoch begin anew."
+            )
+            restore_trainer_memory(trainer, ranks[0]["memory"])
+        if phase is Phase.AMID:
+            rank_zero_info("The checkpoint was made within a batch: it is trained on again, with other random numbers.")
+
+    def _restore(self, own: dict[str, Any], phase: Phase) -> None:
+        trainer = self._trainer
+        restore_metrics(trainer.lightning_module, own["metrics"])
+        restore_trainer_memory(trainer, own["memory"])
+        if phase is not Phase.BETWEEN:
+            restore_logged(trainer, own["metrics"])
+        restore_random_state(own["random"])
+
+    def release(self) -> None:
+        """The fit is over."""
+        self.loaders.release()
+
+
+def _of_all(own: dict[str, Any], world_size: int) -> list[Any]:
+    states: list[Any] = [own]
+    if world_size > 1:
+        states = [None] * world_size
+        dist.all_gather_object(states, own)
+    return states
+
+
+def _buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+
+
+def _renamed(trainer: Any, buffers: dict[str, torch.Tensor], state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Of the buffers those that a checkpoint holds under their own names."""
+    return {name: buffer for name, buffer in buffers.items() if name in state and type(state[name]) is torch.Tensor}

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a loader's worker sends along with a batch: the states of its random number generators, where they have changed.
+
+Masking, cropping and augmentation draw in the workers. A worker of a run that goes on must draw what would have come next.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from lightning_sagemaker.checkpoint.random_state import equal_states
+from lightning_sagemaker.data import workers
+from lightning_sagemaker.data.captured import Capture, Captured
+
+
+@dataclass
+class Carried:
+    """A batch, the worker that made it, and that worker's state after it as bytes (a tensor would cost a file descriptor)."""
+
+    batch: Any
+    worker: int
+    state: bytes | None
+
+    def pin_memory(self) -> Carried:
+        """Called by the loader's thread that pins memory."""
+        return Carried(pin_memory(self.batch), self.worker, self.state)  # type: ignore[no-untyped-call]
+
+
+class _Collate:
+    """Stands in for ``collate_fn``, the last thing that a worker does for a batch."""
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self.collate = collate
+        self._capture: Capture | None = None
+        self._before: Captured | None = None
+
+    def __call__(self, samples: Any) -> Any:
+        batch = self.collate(samples)
+        info = get_worker_info()
+        return batch if info is None else Carried(batch, info.id, self._changed())
+
+    def begin(self, state: Captured | None) -> None:
+        """Called in the worker before its first batch."""
+        info = get_worker_info()
+        assert info is not None
+        self._capture = Capture(SimpleNamespace(dataset=info.dataset, collate_fn=self.collate))
+        if state is not None:
+            self._capture.put(state)
+        self._before = self._capture.take()
+
+    def _changed(self) -> bytes | None:
+        assert self._capture is not None
+        now = self._capture.take()
+        if self._before is not None and equal_states(now, self._before):
+            return None
+        self._before = now
+        return pickle.dumps(now)
+
+
+class _Begin:
+    """Stands in for ``worker_init_fn``."""
+
+    def __init__(self, begin: Callable[[int], None] | None, collate: _Collate, states: dict[int, Captured]) -> None:
+        self._begin, self._collate, self._states = begin, collate, states
+
+    def __call__(self, worker: int) -> None:
+        workers.ignore_stop_signals()
+        if self._begin is not None:
+            self._begin(worker)
+        self._collate.begin(self._states.get(worker))
+
+
+@contextmanager
+def carrying(loader: Any, states: dict[int, Captured]) -> Iterator[None]:
+    """Around the making of an iterator with workers: they send their states along, and begin with ``states``."""
+    collate, begin = loader.collate_fn, loader.worker_init_fn
+    loader.collate_fn = _Collate(collate)
+    loader.worker_init_fn = _Begin(begin, loader.collate_fn, states)
+    try:
+        yield
+    finally:
+        loader.collate_fn, loader.worker_init_fn = collate, begin

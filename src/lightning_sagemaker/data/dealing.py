@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is left of an epoch, dealt out to another number of processes or in other batches: each sample once.
+
+What counts is how many samples, or which, have been trained on. Orders of this package and torch's ``DistributedSampler`` do not
+depend on the number of processes, so a number of samples says where they are. Of other orders the samples are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
+
+Integers = npt.NDArray[np.int64]
+
+
+def is_counted(loader: Any) -> bool:
+    """Whether a number of samples says where the loader is."""
+    return hasattr(loader.sampler, "remaining") or type(loader.sampler) is DistributedSampler
+
+
+def as_bits(taken: Integers, size: int) -> torch.Tensor:
+    """Which of ``size`` samples were taken, a bit each."""
+    marks = np.zeros(size, dtype=bool)
+    marks[taken[(taken >= 0) & (taken < size)]] = True
+    return torch.from_numpy(np.packbits(marks))
+
+
+def united(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    """What all processes have taken; None if one does not know."""
+    known = [part.numpy() for part in parts if part is not None]
+    if len(known) < len(parts) or not known:
+        return None
+    return torch.from_numpy(np.bitwise_or.reduce(known))
+
+
+def remaining(
+    loader: Any, place: dict[str, int], epoch: int, done: int, ordered_by: int, taken: Any
+) -> list[Any] | None:
+    """This process's batches of the rest of an epoch, as many on each process.
+
+    Args:
+        loader: Whose batches they are.
+        place: ``num_replicas`` and ``rank``.
+        epoch: Its number.
+        done: Samples that have been trained on, over all processes.
+        ordered_by: Global batch size by which they were ordered.
+        taken: Which samples have been, as of :func:`as_bits`.
+
+    Returns:
+        None if that cannot be known.
+
+    """
+    sampler = loader.sampler
+    if hasattr(sampler, "remaining"):
+        found: list[Any] = sampler.remaining(done, ordered_by)
+        return found
+    if type(loader.batch_sampler) is not BatchSampler:
+        return None
+    if type(sampler) is DistributedSampler:
+        rest = _order_of(sampler)[done:]
+    elif taken is not None:
+        rest = np.flatnonzero(np.unpackbits(taken.numpy(), count=len(loader.dataset)) == 0)
+        if isinstance(sampler, RandomSampler):
+            rest = np.random.Generator(np.random.PCG64([epoch, done])).permutation(rest)
+    else:
+        return None
+    return _batches(rest, place, loader.batch_sampler.batch_size, loader.drop_last)
+
+
+def _order_of(sampler: DistributedSampler[Any]) -> Integers:
+    """All processes' samples in turn."""
+    size = len(sampler.dataset)  # type: ignore[arg-type]
+    whole: DistributedSampler[Any] = DistributedSampler(cast(Any, range(size)), 1, 0, sampler.shuffle, sampler.seed)
+    whole.set_epoch(sampler.epoch)
+    return np.fromiter(whole, dtype=np.int64, count=size)
+
+
+def _batches(rest: Integers, place: dict[str, int], batch_size: int, drop_last: bool) -> list[list[int]]:
+    """As ``DistributedSampler`` does: in turn, and filled up from the beginning so that all have as many."""
+    if not len(rest):
+        return []
+    ranks = place["num_replicas"]
+    share = np.resize(rest, -(-len(rest) // ranks) * ranks)[place["rank"] :: ranks].tolist()
+    batches = [share[begin : begin + batch_size] for begin in range(0, len(share), batch_size)]
+    return batches[:-1] if drop_last and len(batches[-1]) < batch_size else batches

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a loader is in its data, and how it is brought there again.
+
+A loader is watched while it is iterated: what its order was drawn from, how many batches were taken, and the states of the
+random number generators in its workers, which come with the batches. From these :mod:`.tracked` begins an iteration anew.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import IterableDataset
+
+from lightning_sagemaker.checkpoint.random_state import equal_states, random_state, restore_random_state
+from lightning_sagemaker.data.captured import Capture, Captured
+from lightning_sagemaker.data.carried import Carried
+from lightning_sagemaker.data.dealing import as_bits, is_counted
+
+Position = dict[str, Any]
+"""Plain containers and tensors:
+
+``dealt``: what was left of the epoch when a run with other sizes began, in place of the order; ``bits``: samples that were
+given. ``taken`` batches of the epoch, of which ``yielded`` are of the present iteration, which is the ``iteration``-th (a shorter
+loader is begun again within an epoch); ``birth`` and ``order``: what was captured when the iterator was made and when its
+order began; ``now``: at this position; ``states`` of the workers; ``ahead``: random numbers before a batch that was fetched in
+advance; ``own``: what the loader says itself.
+"""
+
+WATCH = "_lightning_sagemaker_watch"
+"""Attribute of a watched loader."""
+_KEPT = 4
+"""Positions that are remembered: Lightning fetches one batch ahead where it does not know the length."""
+_LOOKED_AT = 3
+"""Batches after which an order is believed to draw nothing more from the global generators."""
+_END = object()
+
+
+class Watch:
+    """The position of one loader.
+
+    Args:
+        loader: To be iterated once an epoch.
+        say: Called with a sentence if the order is one that cannot be found again.
+
+    Attributes:
+        deferred: An iteration that is begun now is of no use: a checkpoint will say where to begin.
+
+    """
+
+    def __init__(self, loader: Any, say: Callable[[str], None] = print) -> None:
+        self.loader, self._say = loader, say
+        self.capture = Capture(loader)
+        self.deferred = False
+        self._recent: deque[Position] = deque(maxlen=_KEPT)
+        self._wanted: Position | None = None
+        self._outer: Any = None
+        self._birth: Captured | None = None
+        self._order: Captured | None = None
+        self._states: dict[int, bytes] = {}
+        self._issued: list[npt.NDArray[np.int64]] = []
+        self._taken = self._iterations = self._yielded = 0
+        self._dealt: list[Any] | None = None
+        self._dealt_after = 0
+        self._bits_before: torch.Tensor | None = None
+
+    @property
+    def is_iterable(self) -> bool:
+        """Whether the samples have no numbers: there is nothing that could be passed over."""
+        return isinstance(getattr(self.loader, "dataset", None), IterableDataset)
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether workers outlive an epoch."""
+        return bool(getattr(self.loader, "persistent_workers", False))
+
+    def begin_epoch(self) -> None:
+        """Batches are counted from here."""
+        self._taken = self._iterations = 0
+        self._recent.clear()
+
+    # What is remembered
+
+    def position(self, taken: int) -> Position | None:
+        """Where the loader was when ``taken`` batches of the epoch had been trained on; None before an iteration."""
+        if self._birth is None:
+            return None
+        found = next((one for one in reversed(self._recent) if one["taken"] == taken), None) or self._now()
+        ahead = next((one["before"] for one in self._recent if one["taken"] == taken + 1), None)
+        states = {str(worker): pickle.loads(state) for worker, state in found["states"].items()}
+        found = {key: value for key, value in found.items() if key != "before"}
+        dealt = None if self._dealt is None else {"batches": self._dealt, "after": self._dealt_after}
+        found |= {
+            "now": self.capture.take(),
+            "ahead": ahead,
+            "states": states,
+            "own": self._own_state(),
+            "dealt": dealt,
+        }
+        return found | {"bits": self._bits(found["yielded"])}
+
+    def _bits(self, yielded: int) -> torch.Tensor | None:
+        """Which samples this iteration has given; None if a number says that, or nobody knows."""
+        issued = self._issued[: max(0, yielded - self._dealt_after)]
+        dataset: Any = getattr(self.loader, "dataset", None)
+        if self.is_iterable or not hasattr(dataset, "__len__") or is_counted(self.loader):
+            return None
+        bits = as_bits(np.concatenate([np.zeros(0, np.int64), *issued]), len(dataset))
+        return bits if self._bits_before is None else bits | self._bits_before
+
+    def give(self, batch: Any, before: Any = None) -> Any:
+        """A batch is handed out: unpack what came with it."""
+        if isinstance(batch, Carried):
+            if batch.state is not None:
+                self._states = {**self._states, batch.worker: batch.state}
+            batch = batch.batch
+        self._yielded += 1
+        self._taken += 1
+        self._recent.append({**self._now(), "before": before})
+        return batch
+
+    def _now(self) -> Position:
+        facts = {"taken": self._taken, "iteration": self._iterations, "yielded": self._yielded}
+        return {**facts, "birth": self._birth, "order": self._order, "states": self._states}
+
+    def _own_state(self) -> Any:
+        return self.loader.state_dict() if has_state(self.loader) else None
+
+    # Going to a position
+
+    def seek(self, position: Position | None, anew: bool = False) -> None:
+        """Begin the next iteration at a position, or at the beginning of an epoch but with the same workers."""
+        self.deferred = False
+        self.begin_epoch()
+        self._wanted = position
+        if position is not None and anew:
+            self._wanted = {
+                **position,
+                "taken": 0,
+                "yielded": 0,
+                "iteration": 1,
+                "order": None,
+                "own": None,
+                "dealt": None,
+            }
+        if self._wanted is not None:
+            self._taken = self._wanted["taken"] - self._wanted["yielded"]
+            self._iterations = self._wanted["iteration"] - 1
+
+    def seek_rest(self, batches: list[Any], done: int, bits: torch.Tensor | None) -> None:
+        """Begin the next iteration after ``done`` batches of an epoch, with these.
+
+        Args:
+            batches: Samples of each.
+            done: Batches of this size that count as trained on.
+            bits: Which samples are not among them, if known.
+
+        """
+        now = self.capture.take()
+        facts = {"taken": done, "yielded": done, "iteration": 1, "birth": now, "order": now, "now": now, "ahead": None}
+        dealt = {"batches": batches, "after": done, "bits": bits}
+        self.seek({**facts, "states": {}, "own": None, "dealt": dealt})
+
+    def begin_birth(self) -> Position | None:
+        """An iterator is being made: workers are seeded, and the order may begin, by what was drawn then."""
+        wanted, self._wanted = self._wanted, None
+        self._begin_iteration()
+        if wanted is None:
+            self._birth, self._states = self.capture.take(), {}
+            return None
+        self._birth = wanted["birth"]
+        self._states = {int(worker): pickle.dumps(state) for worker, state in wanted["states"].items()}
+        self._outer = random_state()
+        self.capture.put(wanted["birth"])
+        if wanted["own"] is not None:
+            self.loader.load_state_dict(wanted["own"])
+        return wanted
+
+    def end_birth(self) -> None:
+        """What is drawn from here on is the run's again."""
+        if self._outer is not None:
+            restore_random_state(self._outer)
+            self._outer = None
+
+    def _begin_iteration(self) -> None:
+        self._iterations += 1
+        self._yielded, self._issued, self._order = 0, [], None
+        self._dealt, self._dealt_after, self._bits_before = None, 0, None
+
+    def begin_again(self) -> None:
+        """Workers that outlive an epoch begin another."""
+        self._begin_iteration()
+
+    def indices(self, sampler: Any, wanted: Position | None) -> Iterator[Any]:
+        """The order of a sampler, from the wanted place on. A generator: it begins when the first batch is asked for."""
+        self.end_birth()
+        if wanted is None or wanted["order"] is None:
+            self._order = self.capture.take()
+            yield from self._watched(iter(sampler))
+            return
+        outer = random_state()
+        self._order = wanted["order"]
+        self.capture.put(wanted["order"])
+        order, before = iter(sampler), 0
+        if wanted["dealt"] is not None:
+            self._dealt, before = wanted["dealt"]["batches"], wanted["dealt"]["after"]
+            self._dealt_after, self._bits_before = before, wanted["dealt"].get("bits")
+            order = iter(self._dealt)
+        if not self.is_iterable:
+            for _ in range(wanted["yielded"] - before):
+                self._issue(next(order))
+            self._yielded, self._taken = wanted["yielded"], self._taken + wanted["yielded"]
+            self.capture.put_objects(wanted["now"])
+        restore_random_state(outer)
+        yield from self._watched(order)
+
+    def _watched(self, order: Iterator[Any]) -> Iterator[Any]:
+        """Keep what an order gives, and notice one that goes on drawing from the global generators."""
+        count = 0
+        while True:
+            before = random_state(devices=False) if 0 < count < _LOOKED_AT and not self.is_iterable else None
+            index = next(order, _END)
+            if before is not None and not equal_states(before, random_state(devices=False)):
+                self._say(
+                    f"{type(self.loader.sampler).__name__} draws from the global random number generators while it is read, so"
+                    " a run that is resumed within an epoch trains on other samples. HINT: draw the order at the beginning of"
+                    " __iter__, or from a generator of its own."
+                )
+            if index is _END:
+                return
+            self._issue(index)
+            count += 1
+            yield index
+
+    def _issue(self, index: Any) -> None:
+        if not self.is_iterable:
+            self._issued.append(_numbers(index))
+
+
+def is_watched(loader: Any) -> bool:
+    """Whether batches that were taken are passed over by whoever watches a loader."""
+    return hasattr(loader, WATCH)
+
+
+def has_state(loader: Any) -> bool:
+    """Whether a loader says itself where it is."""
+    if getattr(loader, "iterates_as_torch", False):
+        return False
+    return all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def _numbers(index: Any) -> npt.NDArray[np.int64]:
+    try:
+        return np.atleast_1d(np.asarray(index, dtype=np.int64))
+    except (TypeError, ValueError):  # samples may have names
+        return np.full(len(index) if isinstance(index, list) else 1, -1, np.int64)

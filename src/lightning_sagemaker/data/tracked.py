@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loaders of any kind that can be brought to a position, without the script knowing.
+
+A ``DataLoader`` draws the same order again, passes over the batches that were taken without reading their samples, gives the
+next one to the worker whose turn it is, and each worker goes on with its own random numbers. What has no order, an
+``IterableDataset``, is read again from the beginning. A loader with ``state_dict`` and ``load_state_dict`` of its own, as
+``torchdata``'s, is asked, on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
+
+from lightning_sagemaker._compat.guard import require
+from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
+from lightning_sagemaker.data import workers
+from lightning_sagemaker.data.carried import carrying
+from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
+
+require(DataLoader, "_get_iterator", "_index_sampler")
+
+require(_MultiProcessingDataLoaderIter, "_try_put_index", "_reset")
+
+
+def watch(loader: Any, say: Callable[[str], None]) -> tuple[Any, Watch]:
+    """Watch a loader from its next iteration on.
+
+    Args:
+        loader: An iterable that is iterated once an epoch. The class of a ``DataLoader`` is replaced by a subclass.
+        say: Called with a sentence if the order is one that cannot be found again.
+
+    Returns:
+        The loader, or what is to be iterated in its place, and its watch.
+
+    """
+    found = getattr(loader, WATCH, None)
+    if isinstance(found, Watch):
+        return loader, found
+    watched = Watch(loader, say)
+    if not isinstance(loader, DataLoader):
+        return Foreign(loader, watched), watched
+    kind = type(loader)
+    mixin = _Seeking if iterates_as_torch(kind) else _Replaying
+    setattr(loader, WATCH, watched)
+    loader.__class__ = type(kind.__name__, (mixin, kind), {"__module__": kind.__module__, "_kind": kind})
+    return loader, watched
+
+
+def release(loader: Any) -> None:
+    """Make a watched loader what it was."""
+    if isinstance(loader, (_Seeking, _Replaying)):
+        loader.__class__ = loader._kind
+        delattr(loader, WATCH)
+
+
+def iterates_as_torch(kind: type) -> bool:
+    """Whether a class of loaders iterates as torch's does, or says that it does."""
+    names = ("__iter__", "_get_iterator", "_index_sampler")
+    own = all(getattr(kind, name) is getattr(DataLoader, name) for name in names)
+    return own or bool(getattr(kind, "iterates_as_torch", False))
+
+
+class _Order:
+    """Stands in for a loader's sampler."""
+
+    def __init__(self, loader: _Seeking, sampler: Any) -> None:
+        self._loader, self._sampler = loader, sampler
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        wanted, self._loader._wanted = self._loader._wanted, None
+        yield from getattr(self._loader, WATCH).indices(self._sampler, wanted)
+
+
+class _Seeking(DataLoader[Any]):
+    """Mixed into the class of a loader that iterates as torch's does."""
+
+    _kind: Any
+    _wanted: Position | None = None
+
+    @property
+    def _index_sampler(self) -> Any:
+        return _Order(self, super()._index_sampler)
+
+    def __iter__(self) -> Any:
+        watched: Watch = getattr(self, WATCH)
+        if watched.deferred:
+            return iter(())
+        if self.persistent_workers and self._iterator is not None:
+            watched.begin_again()
+        return DataLoader.__iter__(self)
+
+    def _get_iterator(self) -> Any:
+        watched: Watch = getattr(self, WATCH)
+        self._wanted = wanted = watched.begin_birth()
+        try:
+            if not self.num_workers:
+                return _InProcess(self, wanted)
+            goes_on = wanted is not None and not watched.is_iterable
+            states = {int(worker): state for worker, state in wanted["states"].items()} if wanted and goes_on else {}
+            with carrying(self, states), workers.signals_held():
+                return _InWorkers(self, wanted if goes_on else None, None if goes_on else wanted)
+        finally:
+            watched.end_birth()
+
+
+class _Counting:
+    """Mixed into an iterator: counts batches, and reads those again that were taken of what cannot be passed over."""
+
+    def begin_counting(self, loader: Any, again: Position | None) -> None:
+        """Called before the iterator is made."""
+        self._watch: Watch = getattr(loader, WATCH)
+        self._again = again if again is not None and again["yielded"] else None
+        self._notes = self._watch.is_iterable and not loader.num_workers
+
+    def __next__(self) -> Any:
+        if self._again is not None:
+            wanted, self._again = self._again, None
+            self._read_again(wanted)
+        before = random_state() if self._notes else None
+        return self._watch.give(super().__next__(), before)  # type: ignore[misc]
+
+    def _read_again(self, wanted: Position) -> None:
+        if wanted["order"] is not None:
+            self._watch.capture.put(wanted["order"])
+        for _ in range(wanted["yielded"]):
+            self._watch.give(super().__next__())  # type: ignore[misc]
+        # A batch that was fetched ahead of training was made with these; what follows is set by who resumes the run.
+        restore_random_state(wanted["ahead"] or wanted["now"]["random"])
+
+
+class _InProcess(_Counting, _SingleProcessDataLoaderIter):
+    """Batches made in the training process."""
+
+    def __init__(self, loader: Any, wanted: Position | None) -> None:
+        is_iterable = getattr(loader, WATCH).is_iterable
+        self.begin_counting(loader, wanted if is_iterable else None)
+        super().__init__(loader)
+
+
+class _InWorkers(_Counting, _MultiProcessingDataLoaderIter):
+    """Batches made by workers; the first goes to the one whose turn it is."""
+
+    def __init__(self, loader: Any, wanted: Position | None, again: Position | None) -> None:
+        self.begin_counting(loader, again)
+        self._turns = wanted["yielded"] % loader.num_workers if wanted is not None else 0
+        super().__init__(loader)
+        workers.end_quickly(self)
+
+    def _try_put_index(self) -> None:
+        for _ in range(self._turns):
+            next(self._worker_queue_idx_cycle)
+        self._turns = 0
+        super()._try_put_index()
+
+
+class _Replaying(DataLoader[Any]):
+    """Mixed into the class of a loader that iterates in its own way."""
+
+    _kind: Any
+
+    def __iter__(self) -> Any:
+        return _begin(getattr(self, WATCH), super().__iter__)
+
+
+class Foreign:
+    """In the place of an iterable that is no ``DataLoader``: as it, but watched."""
+
+    def __init__(self, inner: Iterable[Any], watched: Watch) -> None:
+        self._inner = inner
+        setattr(self, WATCH, watched)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __len__(self) -> int:
+        return len(self._inner)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        return _begin(getattr(self, WATCH), lambda: iter(self._inner))
+
+
+def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """Begin a loader that is asked where it is, or read again."""
+    if watched.deferred:
+        return iter(())
+    wanted = watched.begin_birth()
+    try:
+        batches = begin()
+    finally:
+        watched.end_birth()
+    return _counted(watched, batches, wanted)
+
+
+def _counted(watched: Watch, batches: Iterator[Any], wanted: Position | None) -> Iterator[Any]:
+    if wanted is not None and has_state(watched.loader):
+        watched._yielded, watched._taken = wanted["yielded"], watched._taken + wanted["yielded"]
+    elif wanted is not None:
+        outer = random_state()
+        watched.capture.put(wanted["birth"])
+        for _ in range(wanted["yielded"]):
+            watched.give(next(batches))
+        restore_random_state(outer)
+    for batch in batches:
+        yield watched.give(batch)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A loader's worker processes end when the training process says so: not by a signal to stop, and then at once.
+
+torchrun, a scheduler and Ctrl-C send their signal to all processes of a group, the workers included. Without its workers the
+training process cannot make the step after which it would have written its checkpoint. So workers ignore such signals. When
+the training process ends, it kills them; when it is killed, they end by themselves. torch's workers look for that when they
+have read a sample, but those of a fork server look at the server, which is there as long as they are.
+
+At its end torch waits five seconds for each worker, one after the other, and a worker that reads a sample or waits for the
+network does not see that it should end. Nobody needs what it is reading, so it is killed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
+from typing import Any
+
+from torch.utils.data import _utils, dataloader
+
+from lightning_sagemaker._compat.guard import require
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+"""What asks a training process to stop."""
+
+_GRACE = 0.3
+"""Seconds in which all workers together may end by themselves: those that have nothing to do need a tenth of it."""
+
+
+def ignore_stop_signals(signals: Sequence[signal.Signals] = STOP_SIGNALS) -> None:
+    """Called in a worker: no such signal ends it, but the end of the training process does. What it starts ignores them too.
+
+    One that arrived while they were held is forgotten. torch has set its own handler for SIGTERM just before.
+
+    Args:
+        signals: As :func:`signals_held`.
+
+    """
+    for number in signals:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+@contextmanager
+def signals_held(context: Any = None, signals: Sequence[signal.Signals] = STOP_SIGNALS) -> Iterator[None]:
+    """Processes that are started within it are born with ``signals`` blocked; the thread that starts them has them later.
+
+    So from the first moment of a worker until its :func:`ignore_stop_signals` no signal can end it, whether it is forked or
+    spawned. A fork server that is started here has them blocked for good, and so have the workers that it forks; one that
+    somebody started before can be ended by a signal to the group, and its workers with it. In the training process a signal
+    that is sent meanwhile may be taken by another thread: it is noted either way.
+
+    Args:
+        context: A loader's ``multiprocessing_context``; None for the default one.
+        signals: To hold.
+
+    """
+    if (context or multiprocessing).get_start_method() != "fork":
+        resource_tracker.ensure_running()  # it would unblock the signals when it is started (Python 3.11)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_quickly(iterator: Any) -> None:
+    """Whenever ``iterator`` ends, its workers are gone in less than a second. Called once, when it was made.
+
+    Workers have a moment to end by themselves, and are killed then: by torch's ``_shutdown_workers``, or by
+    ``multiprocessing`` if Python ends first. Both would send SIGTERM, which workers ignore.
+
+    Args:
+        iterator: Over a ``DataLoader``; nothing is done to one without worker processes.
+
+    Raises:
+        NameGone: If this version of torch or Python does not end workers in the known way.
+
+    """
+    require(dataloader, "_MultiProcessingDataLoaderIter")
+    if not isinstance(iterator, dataloader._MultiProcessingDataLoaderIter):
+        return
+    require(iterator, "_workers", "_worker_pids_set", "_shutdown_workers")
+    require(_utils.signal_handling, "_remove_worker_pids")
+    ending = _Ending(iterator)
+    for worker in iterator._workers:
+        require(worker, "_popen")
+        process = vars(worker)["_popen"]
+        require(process, "terminate", "kill", "wait")
+        vars(worker)["join"] = partial(_join, ending, worker)
+        vars(worker)["terminate"] = vars(process)["terminate"] = partial(_kill, ending, process)
+
+
+class _Ending:
+    """The end of one iterator's workers; it does not keep the iterator alive, whose deletion ends them.
+
+    Args:
+        iterator: Theirs.
+
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = weakref.ref(iterator)
+        self._deadline: float | None = None
+
+    def patience(self) -> float:
+        """Seconds to wait for a worker; the clock runs from the first time on."""
+        if self._deadline is None:
+            self._deadline = time.monotonic() + _GRACE
+        return max(0.0, self._deadline - time.monotonic())
+
+    def expect_deaths(self) -> None:
+        """Torch takes a worker that is killed for a failure, unless it has forgotten it."""
+        iterator = self._iterator()
+        if iterator is not None and iterator._worker_pids_set:
+            _utils.signal_handling._remove_worker_pids(id(iterator))
+            iterator._worker_pids_set = False
+
+
+def _join(ending: _Ending, worker: Any, timeout: float | None = None) -> None:
+    if timeout is not None:
+        timeout = min(timeout, ending.patience())
+    type(worker).join(worker, timeout)
+
+
+def _kill(ending: _Ending, process: Any) -> None:
+    ending.expect_deaths()
+    process.kill()
+    process.wait(1.0)  # a moment: only the kernel can delay this
