@@ -30,7 +30,6 @@ LIMIT = 60.0
 STARTS = 4
 _LEAVE = 8.0
 """Seconds in which the workers of a loader see that their process has gone."""
-_HARD = ("SIGKILL", "SIGINT")
 _AS_IF_STOCK = ("signal", "to", "at", "again", "overhead", "save", "resize", "launcher", "ours")
 """Factors of which a run that is left alone knows nothing."""
 _REAL: set[int] = set()
@@ -115,6 +114,14 @@ def _run_until_done(result: Result, place: Path) -> None:
         result.starts.append(_start(case, place, len(result.starts), result.real))
 
 
+def is_hard(case: Case) -> bool:
+    """Whether nobody is left to end the others: a container's processes are killed with its first."""
+    ends_launcher = (
+        case["signal"] == "SIGUSR1" and case["to"] in ("launcher", "group") and case["launcher"] == "torchrun"
+    )
+    return case["signal"] == "SIGKILL" or ends_launcher
+
+
 def _is_done(made: list[Start], place: Path) -> bool:
     return (place / "done").exists() and made[-1].code == 0
 
@@ -147,7 +154,7 @@ def _of_starts(result: Result, place: Path) -> list[str]:
     elif result.starts[-1].code != 0:
         found.append(f"the last start ended with {result.starts[-1].code}: {_last_error(place)}")
     for number, start in enumerate(result.starts):
-        if start.left and not (start.phase and result.case["signal"] in _HARD):
+        if start.left and not (start.phase and is_hard(result.case)):
             found.append(f"start {number} left {start.left} processes behind")
     return found
 
@@ -238,7 +245,7 @@ def _start(case: Case, place: Path, number: int, real: bool) -> Start:
     if strikes:
         first = min(strikes, key=lambda line: line["time"])
         start.to_exit, start.phase = end - first["time"], first["phase"]
-    start.left = _end_sessions(place / "sessions", wait=code is not None)
+    start.left = _end_sessions(place / "sessions", wait=code is not None and not (strikes and is_hard(case)))
     return start
 
 
