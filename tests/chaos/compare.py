@@ -86,6 +86,8 @@ def words(line: dict[str, Any]) -> str:
 
 def _compare_rank(expected: list[dict[str, Any]], made: list[list[dict[str, Any]]], whole: bool) -> list[str]:
     where = {place(line): number for number, line in enumerate(expected)}
+    if not expected:
+        return ["the reference has no lines"]
     if len(where) != len(expected):
         return ["the reference has two lines of one place"]
     found, furthest = [], -1

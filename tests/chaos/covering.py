@@ -87,6 +87,7 @@ FORBIDDEN: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"strategy": ("auto",), "ranks": _MANY},
     {"strategy": ("auto",), "launcher": ("torchrun",)},
     {"ranks": (1,), "to": ("last_rank",)},
+    {"end": ("time",), "phase": ("test", "predict")},  # the start before them has come to its end, by the clock
     # Another size: what counts batches would count others.
     {"resize": ("ranks",), "ranks": (3,)},
     {"resize": ("ranks",), "launcher": ("direct",)},
