@@ -13,6 +13,7 @@ from allpairspy import AllPairs
 from tests.chaos.program_data import BATCH_SIZE, samples_of
 
 Case = dict[str, Any]
+Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
 FACTORS: dict[str, tuple[Any, ...]] = {
     "phase": (
@@ -125,11 +126,24 @@ def cases(seed: int, least: int = 300) -> list[Case]:
     return [finished(case, rng) for case in found]
 
 
+_WORTH = 15
+"""New pairs of a row, at least."""
+
+
 def _array(rng: random.Random) -> Iterator[Case]:
-    """One covering array, by levels in another order each time; what it leaves out is added by the caller."""
+    """The part of a covering array that is worth most, by levels in another order each time.
+
+    Its last rows have a pair or two that are new, and the first level of all else. The caller adds cases for those.
+    """
+    seen: set[Pair] = set()
     levels = [rng.sample(values, len(values)) for values in FACTORS.values()]
     for row in AllPairs(levels, filter_func=lambda row: valid(dict(zip(FACTORS, row, strict=False)))):
-        yield dict(zip(FACTORS, row, strict=True))
+        case = dict(zip(FACTORS, row, strict=True))
+        new = _pairs([case]) - seen
+        if len(new) < _WORTH:
+            return
+        seen |= new
+        yield case
 
 
 def _completed(part: Case, rng: random.Random) -> Case | None:
@@ -146,9 +160,6 @@ def _completed(part: Case, rng: random.Random) -> Case | None:
         if found := _completed(part | {name: level}, rng):
             return found
     return None
-
-
-Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
 
 def _pairs(some: Iterable[Case]) -> set[Pair]:
