@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The buckets in which DDP reduces gradients, in a resumed run as in the one that was interrupted.
+
+DDP's first step reduces in buckets that follow from the order of registration, all others in buckets that follow from the
+order in which gradients were ready in the first. A sum over three processes or more depends, by a rounding, on where a
+number is in its bucket. So the first step of a resumed run differs from that of a run that goes on, unless its buckets are
+made anew before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from lightning_sagemaker._compat.guard import require
+from lightning_sagemaker._lightning import rank_zero_info
+
+Layout = list[list[int]]
+"""Numbers of the parameters in each bucket, in the order in which gradients become ready."""
+
+_REBUILT, _HOOK = "rebuilt_per_bucket_param_indices", "comm_hook"
+
+
+def bucket_layout(ddp_module: Any) -> Layout | None:
+    """The buckets of the next step; None if they are those of a fresh run. Collective over all ranks, between two steps.
+
+    After the first step DDP would make its buckets anew in the next forward pass. Here that is done at once, with the same
+    result, so that a checkpoint after one step is as good as any.
+
+    Args:
+        ddp_module: The wrapper, or a module without one.
+
+    Raises:
+        NameGone: If this version of torch does not say.
+
+    """
+    if not isinstance(ddp_module, DistributedDataParallel) or _obstacle(ddp_module) is not None:
+        return None
+    _rebuild(ddp_module)
+    return _read(ddp_module)
+
+
+def rebuild_as(ddp_module: Any, layout: Sequence[Sequence[int]] | None) -> bool:
+    """Give DDP the buckets that it had in another run, before its first step. Collective over all ranks.
+
+    The gradients of all parameters are said to be ready, in the order of ``layout``; they are zeros, and are reduced.
+    Nothing of the user's is run: no forward pass, no hook of a parameter. Parameters, buffers and random numbers are left as
+    they were, and so are gradients in the end.
+
+    Args:
+        ddp_module: The wrapper, or a module without one.
+        layout: From :func:`bucket_layout`; with None nothing is done.
+
+    Returns:
+        Whether the buckets are those of ``layout`` now. Where not, rank zero has said why.
+
+    Raises:
+        NameGone: If this version of torch makes its buckets in another way.
+
+    """
+    if not layout or not isinstance(ddp_module, DistributedDataParallel):
+        return False
+    why = _obstacle(ddp_module) or _mismatch(ddp_module, layout)
+    if why is None:
+        _make_ready(ddp_module, [index for bucket in layout for index in bucket])
+        _rebuild(ddp_module)
+        if _read(ddp_module) != [list(bucket) for bucket in layout]:
+            why = "buckets have another size than in the checkpoint"
+    if why is not None:
+        rank_zero_info(f"The first step may differ by a rounding from that of a run without an interruption: {why}.")
+    return why is None
+
+
+def _obstacle(ddp: Any) -> str | None:
+    """Why the buckets of this wrapper are left alone; the same on all ranks."""
+    require(ddp, "reducer", "logger", "static_graph", "find_unused_parameters", "process_group", "_comm_hooks")
+    require(ddp, "_has_rebuilt_buckets", "_build_params_for_reducer", "_get_ddp_logging_data")
+    if ddp.find_unused_parameters:
+        return "DDP makes no buckets anew with find_unused_parameters"
+    if ddp.static_graph:
+        return "with static_graph DDP learns from its first step"
+    if ddp._comm_hooks or ddp._get_ddp_logging_data().get(_HOOK):
+        return "a communication hook would be run"
+    if getattr(ddp, "_use_python_reducer", False) or getattr(ddp, "_delay_all_reduce_all_params", False):
+        return "DDP was asked to reduce in another way than by buckets"
+    if any(hasattr(parameter, "_in_backward_optimizers") for parameter in ddp.parameters()):
+        return "the optimizer steps within the backward pass"
+    if ddp.process_group.size() == 1:
+        return "there is one process"
+    return None
+
+
+def _mismatch(ddp: Any, layout: Sequence[Sequence[int]]) -> str | None:
+    """Why ``layout`` cannot be that of this wrapper."""
+    parameters, sparse = ddp._build_params_for_reducer()
+    if sorted(index for bucket in layout for index in bucket) != list(range(len(parameters))):
+        return f"the checkpoint is of a model with other parameters than these {len(parameters)}"
+    if any(sparse):
+        return "gradients are sparse"
+    if _read(ddp) is not None:
+        return "a step has been made already"
+    return None
+
+
+def _read(ddp: Any) -> Layout | None:
+    require(ddp.logger, "set_runtime_stats_and_log")
+    ddp.logger.set_runtime_stats_and_log()  # what DDP tells is of its last forward pass
+    told = ddp._get_ddp_logging_data().get(_REBUILT)
+    return None if not told else [[int(index) for index in bucket.split()] for bucket in told.split(",")]
+
+
+def _rebuild(ddp: Any) -> None:
+    """What DDP does at the beginning of a forward pass; nothing if no gradients were ready yet, or if it has been done."""
+    require(ddp.reducer, "_rebuild_buckets")
+    if ddp.reducer._rebuild_buckets():
+        ddp._has_rebuilt_buckets = True
+
+
+def _make_ready(ddp: Any, order: Sequence[int]) -> None:
+    """One backward pass in which the gradients become ready in this order."""
+    require(ddp.reducer, "prepare_for_forward", "prepare_for_backward", "_autograd_hook")
+    parameters, _ = ddp._build_params_for_reducer()
+    before = [parameter.grad for parameter in parameters]
+    ready = [parameters[index] for index in order]
+    try:
+        with torch.enable_grad():
+            ddp.reducer.prepare_for_forward()  # DDP tells about its buckets from the first pass on
+            ddp.reducer.prepare_for_backward([])
+            begin = torch.zeros((), requires_grad=True)
+            _Ready.apply(begin, ddp.reducer, order, ready).backward()  # type: ignore[no-untyped-call]
+    finally:
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
+
+
+class _Ready(torch.autograd.Function):
+    """DDP's hooks may be called within a backward pass only: this is one that consists of them."""
+
+    @staticmethod
+    def forward(ctx: Any, begin: Any, reducer: Any, order: Sequence[int], parameters: Sequence[Any]) -> Any:
+        ctx.reducer, ctx.order, ctx.parameters = reducer, order, parameters
+        return begin.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        for index, parameter in zip(ctx.order, ctx.parameters, strict=True):
+            parameter.grad = torch.zeros_like(parameter)
+            ctx.reducer._autograd_hook(index)
+        return torch.zeros_like(gradient), None, None, None
