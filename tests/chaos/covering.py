@@ -72,6 +72,11 @@ FORBIDDEN: tuple[dict[str, tuple[Any, ...]], ...] = (
     # Places that never come.
     {"accumulate": (1,), "phase": ("accumulation",)},
     {"checkpoint": ("none",), "save": ("none",), "phase": ("checkpoint",)},
+    {
+        "checkpoint": ("none",),
+        "overhead": (0.05,),
+        "phase": ("checkpoint",),
+    },  # a run is too short to be asked so seldom
     # Options of workers that are not there.
     {"workers": (0,), "persistent": (True,)},
     {"workers": (0,), "context": ("forkserver",)},
@@ -203,7 +208,7 @@ def _last(case: Case) -> int:
         return min(last, 2 if case["limit_val"] == 2 else 4)
     if case["phase"] == "accumulation" and case["accumulate"] == "scheduler":
         return min(last, 4)
-    return 1 if case["phase"] == "checkpoint" and case["save"] == "none" else last
+    return 1 if case["phase"] == "checkpoint" and case["checkpoint"] != "every_steps" else last
 
 
 def promise(case: Case) -> str:
