@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 _METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
-_UNSAVED = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation")
-"""Of ``ModelCheckpoint``: what keeps it from saving the same step twice."""
+_UNSAVED = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation", "current_score")
+"""Of ``ModelCheckpoint``: what keeps it from saving the same step twice, and what it does not read of what it writes."""
 
 
 def trainer_memory(trainer: Any) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def trainer_memory(trainer: Any) -> dict[str, Any]:
         "current_fx": connector._current_fx,
         "should_stop": bool(trainer.should_stop),
         "callbacks": {
-            callback.state_key: {name: getattr(callback, name) for name in _UNSAVED if hasattr(callback, name)}
+            callback.state_key: {name: _kept(getattr(callback, name)) for name in _UNSAVED if hasattr(callback, name)}
             for callback in trainer.checkpoint_callbacks
         },
     }
@@ -39,6 +39,24 @@ def restore_trainer_memory(trainer: Any, memory: dict[str, Any]) -> None:
     for callback in trainer.checkpoint_callbacks:
         for name, value in memory["callbacks"].get(callback.state_key, {}).items():
             setattr(callback, name, value)
+
+
+def swap_averages(trainer: Any) -> None:
+    """Give the module its own weights back within a validation, in which callbacks let it have averages; or the other way."""
+    for callback in trainer.callbacks:
+        if getattr(callback, "_average_model", None) is not None and hasattr(callback, "_swap_models"):
+            callback._swap_models(trainer.lightning_module)
+
+
+def _kept(value: Any) -> Any:
+    return _plain(value) if isinstance(value, torch.Tensor) else value
+
+
+def schedule_accumulation(trainer: Any) -> None:
+    """Accumulate as the epoch wants it: its first hooks, in which Lightning's callback says so, are not called again."""
+    for callback in trainer.callbacks:
+        if hasattr(callback, "get_accumulate_grad_batches"):
+            trainer.accumulate_grad_batches = callback.get_accumulate_grad_batches(trainer.current_epoch)
 
 
 def _plain(value: Any) -> Any:

@@ -7,15 +7,15 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
-from lightning_sagemaker._compat.connectors import restore_trainer_memory, trainer_memory
+from lightning_sagemaker._compat.connectors import restore_trainer_memory, schedule_accumulation, trainer_memory
 from lightning_sagemaker._compat.loops import LoopEvents, Phase, go_on, phase_of
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.fit_loaders import FitLoaders
 from lightning_sagemaker.checkpoint.metric_state import metric_states, restore_logged, restore_metrics
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
+from lightning_sagemaker.checkpoint.rank_buffers import buffers_of, copied, differing, restore_buffers
 
 KEY = "lightning_sagemaker"
 """Of a checkpoint's entry."""
@@ -57,11 +57,11 @@ class FitState:
             snapshot = self._before_validation
         if snapshot["fit_loop"] is not None:
             checkpoint["loops"]["fit_loop"] = snapshot["fit_loop"]
-            checkpoint["state_dict"].update(_renamed(self._trainer, snapshot["buffers"], checkpoint["state_dict"]))
         if phase is Phase.VALIDATED and self._before_validation is not None:
             for name in ("first_loop_iter", "current_fx"):
                 snapshot["memory"][name] = self._before_validation["memory"][name]
         own = {name: snapshot[name] for name in ("random", "metrics", "memory", "loaders")}
+        own["buffers"] = differing(self._trainer, snapshot["buffers"])
         checkpoint[KEY] = {
             "phase": phase.value,
             "batches": snapshot["batches"],
@@ -113,7 +113,7 @@ class FitState:
             "batches": taken,
             "step": trainer.global_step,
             "fit_loop": copy.deepcopy(trainer.fit_loop.state_dict()) if whole else None,
-            "buffers": _buffers(trainer.lightning_module) if whole else {},
+            "buffers": copied(buffers_of(trainer)),
         }
 
     # Going on
@@ -140,6 +140,8 @@ class FitState:
         trainer, phase = self._trainer, Phase(loaded["phase"])
         ranks, rank = loaded["ranks"], trainer.global_rank
         within = fetcher is not None
+        if within:
+            schedule_accumulation(trainer)
         if len(ranks) == trainer.world_size and self.loaders.fits(loaded):
             own = ranks[rank]
             self.loaders.seek(own["loaders"], anew=not within)
@@ -161,6 +163,7 @@ class FitState:
 
     def _restore(self, own: dict[str, Any], phase: Phase) -> None:
         trainer = self._trainer
+        restore_buffers(trainer, own["buffers"])
         restore_metrics(trainer.lightning_module, own["metrics"])
         restore_trainer_memory(trainer, own["memory"])
         if phase is not Phase.BETWEEN:
@@ -178,12 +181,3 @@ def _of_all(own: dict[str, Any], world_size: int) -> list[Any]:
         states = [None] * world_size
         dist.all_gather_object(states, own)
     return states
-
-
-def _buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
-
-
-def _renamed(trainer: Any, buffers: dict[str, torch.Tensor], state: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Of the buffers those that a checkpoint holds under their own names."""
-    return {name: buffer for name, buffer in buffers.items() if name in state and type(state[name]) is torch.Tensor}

@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker._compat.connectors import swap_averages
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
@@ -191,7 +192,7 @@ class SpotInterruption(Callback):
         if self._evaluated <= self._most_evaluated:
             self._check(trainer, self._evaluation, self._evaluated)
         if self._stops:
-            self._stop(trainer)
+            self._stop(trainer, within_validation=bool(trainer.validating))
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Ranks count their batches."""
@@ -233,7 +234,7 @@ class SpotInterruption(Callback):
     def _save(self, trainer: Any) -> str:
         """Write a checkpoint and remove older ones. Collective."""
         folder = checkpoint_folder(trainer, self._dirpath)
-        path = f"{folder}/auto-step={self._step}.ckpt"
+        path = f"{folder}/auto-step={trainer.global_step}.ckpt"
         begin = time.monotonic()
         self._saves = False
         trainer.save_checkpoint(path, weights_only=False)
@@ -253,21 +254,23 @@ class SpotInterruption(Callback):
     def _remove_old(self, trainer: Any, folder: str) -> None:
         names = names_in(trainer, folder)
         found = {int(match[1]): f"{folder}/{name}" for name in names if (match := _NAME.fullmatch(name))}
-        past = sorted(step for step in found if step <= self._step)
+        past = sorted(step for step in found if step <= trainer.global_step)
         future = found.keys() - set(past)  # damaged: this run did not go on from them
         for step in (*past[: -self._keep], *future):
             remove(trainer, found[step])
 
-    def _stop(self, trainer: Any) -> None:
+    def _stop(self, trainer: Any, within_validation: bool = False) -> None:
         """End this process, with a checkpoint of what was trained; all ranks come here together."""
         if trainer.state.fn == "fit":
             left, needed = trainer.strategy.broadcast((self._seconds_left(), self._save_seconds or 0.0))
             if needed < left:
+                if within_validation:
+                    swap_averages(trainer)
                 path = self._save(trainer)
-                rank_zero_info(f"Interrupted at step {self._step}: {path} is written, exit code {self._exit_code}.")
+                rank_zero_info(f"Interrupted at step {trainer.global_step}: {path} is written, exit code {self._exit_code}.")
             else:
                 rank_zero_warn(
-                    f"Interrupted at step {self._step}: no checkpoint is begun, as {left:.0f} s are left and the last one"
+                    f"Interrupted at step {trainer.global_step}: no checkpoint is begun, as {left:.0f} s are left and the last one"
                     f" took {needed:.0f} s."
                 )
         else:
