@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_sagemaker.strategies.buckets import bucket_layout, rebuild_as
+from lightning_sagemaker.collectives.buckets import bucket_layout, rebuild_as
 from tests.conftest import Runs, fork_ranks, read_ranks
 
 WORKER = Path(__file__).with_name("buckets_worker.py")

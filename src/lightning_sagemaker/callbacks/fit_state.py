@@ -16,6 +16,7 @@ from lightning_sagemaker.callbacks.fit_loaders import FitLoaders
 from lightning_sagemaker.checkpoint.metric_state import metric_states, restore_logged, restore_metrics
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_of, copied, differing, restore_buffers
+from lightning_sagemaker.collectives.buckets import bucket_layout, rebuild_as
 
 KEY = "lightning_sagemaker"
 """Of a checkpoint's entry."""
@@ -67,6 +68,7 @@ class FitState:
             "batches": snapshot["batches"],
             "ranks": _of_all(own, self._trainer.world_size),
             "accumulate": self._trainer.accumulate_grad_batches,
+            "buckets": None if phase is Phase.AMID else bucket_layout(self._trainer.strategy.model),
             **self.loaders.facts(snapshot["batches"]),
         }
 
@@ -149,6 +151,7 @@ class FitState:
                 self.loaders.keep_deal(loaded, own["loaders"])
                 iter(fetcher)
                 self.loaders.count_cycles(loaded["batches"], own["loaders"])
+            rebuild_as(trainer.strategy.model, loaded["buckets"])
             self._restore(own, phase)
         else:
             rank_zero_info(

@@ -104,7 +104,7 @@ class _Seeking(DataLoader[Any]):
                 return _InProcess(self, wanted)
             goes_on = wanted is not None and not watched.is_iterable
             states = {int(worker): state for worker, state in wanted["states"].items()} if wanted and goes_on else {}
-            with carrying(self, states), workers.signals_held():
+            with carrying(self, states), workers.signals_held(self.multiprocessing_context):
                 return _InWorkers(self, wanted if goes_on else None, None if goes_on else wanted)
         finally:
             watched.end_birth()
