@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from lightning.fabric.strategies import DDPStrategy as FabricDDPStrategy
     from lightning.fabric.strategies import ModelParallelStrategy as FabricModelParallelStrategy
     from lightning.fabric.utilities.exceptions import MisconfigurationException
+    from lightning.fabric.utilities.seed import reset_seed
     from lightning.pytorch.callbacks import Callback, ModelCheckpoint
     from lightning.pytorch.plugins.precision import Precision
     from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, StrategyRegistry
@@ -82,6 +83,7 @@ else:
     )
     (rank_zero_only,) = _get(f"{_fabric}.utilities.rank_zero", "rank_zero_only")
     (MisconfigurationException,) = _get(f"{_fabric}.utilities.exceptions", "MisconfigurationException")
+    (reset_seed,) = _get(f"{_fabric}.utilities.seed", "reset_seed")
     (CheckpointIO,) = _get(f"{_fabric}.plugins.io.checkpoint_io", "CheckpointIO")
     (TorchCheckpointIO,) = _get(f"{_fabric}.plugins.io.torch_io", "TorchCheckpointIO")
     Callback, ModelCheckpoint = _get(f"{_pytorch}.callbacks", "Callback", "ModelCheckpoint")
@@ -115,4 +117,5 @@ __all__ = [
     "rank_zero_info",
     "rank_zero_only",
     "rank_zero_warn",
+    "reset_seed",
 ]

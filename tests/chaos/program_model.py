@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +40,6 @@ class Net(LightningModule):
         self.automatic_optimization = case["optimization"] == "automatic"
         if case["metrics"] == "torchmetrics":
             self.train_error, self.val_error = torchmetrics.MeanSquaredError(), torchmetrics.MeanSquaredError()
-        for parameter in self.parameters():
-            parameter.register_hook(partial(_rounded, case["ranks"] * 2.0**-14))
 
     def forward(self, x):
         return self.head(self.body(x))
@@ -146,15 +143,6 @@ class Net(LightningModule):
     predict_dataloader = test_dataloader
 
 
-def _rounded(unit: float, gradient: torch.Tensor) -> torch.Tensor:
-    """So that the mean over ranks is exact, in whichever order it is summed up.
-
-    DDP lays out its buckets anew after its first step, also that of a later start, so three ranks and more sum up in another
-    order then: the last bit of a gradient may differ. That is no matter of interruptions.
-    """
-    return (gradient / unit).round() * unit
-
-
 def _watched(case: dict[str, Any]) -> str:
     return "train_loss_epoch" if case["val"] == "none" else "val_loss"
 
@@ -196,7 +184,7 @@ def _callbacks(case: dict[str, Any], folder: Path) -> list[Any]:
         case "ema":
             found.append(EMAWeightAveraging(decay=0.9))
         case "swa":
-            found.append(StochasticWeightAveraging(0.01, swa_epoch_start=2, annealing_epochs=2))
+            found.append(StochasticWeightAveraging(0.01, swa_epoch_start=1, annealing_epochs=2))
     if case["accumulate"] == "scheduler":
         found.append(GradientAccumulationScheduler({0: 2, 1: 3}))
     options: dict[str, dict[str, Any]] = {

@@ -17,8 +17,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from lightning_sagemaker._lightning import rank_zero_only
-from lightning_sagemaker.strategies.backend import load_backend
 from lightning_sagemaker.collectives.buckets import bucket_layout, rebuild_as
+from lightning_sagemaker.strategies.backend import load_backend
 
 OUT, RANK, STEPS = Path(sys.argv[1]), int(os.environ["RANK"]), 6
 

@@ -11,6 +11,11 @@ _METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 _UNSAVED = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation", "current_score")
 """Of ``ModelCheckpoint``: what keeps it from saving the same step twice, and what it does not read of what it writes."""
 
+_SMALL = 1024
+"""Elements of a tensor that is copied."""
+_SYNCS = "require_forward_param_sync"
+"""Of DDP: whether its next forward pass, be it of a validation, gives all ranks the buffers of rank zero."""
+
 
 def trainer_memory(trainer: Any) -> dict[str, Any]:
     """Logged values that callbacks and schedulers look at, whether to stop, and what checkpoint callbacks remember."""
@@ -20,6 +25,7 @@ def trainer_memory(trainer: Any) -> dict[str, Any]:
         "first_loop_iter": connector._first_loop_iter,
         "current_fx": connector._current_fx,
         "should_stop": bool(trainer.should_stop),
+        "syncs_buffers": getattr(trainer.strategy.model, _SYNCS, None),
         "callbacks": {
             callback.state_key: {name: _kept(getattr(callback, name)) for name in _UNSAVED if hasattr(callback, name)}
             for callback in trainer.checkpoint_callbacks
@@ -36,9 +42,25 @@ def restore_trainer_memory(trainer: Any, memory: dict[str, Any]) -> None:
     connector._first_loop_iter = memory["first_loop_iter"]
     connector._current_fx = memory["current_fx"]
     trainer.should_stop = memory["should_stop"]
+    if memory["syncs_buffers"] is not None and hasattr(trainer.strategy.model, _SYNCS):
+        setattr(trainer.strategy.model, _SYNCS, memory["syncs_buffers"])
     for callback in trainer.checkpoint_callbacks:
         for name, value in memory["callbacks"].get(callback.state_key, {}).items():
             setattr(callback, name, value)
+
+
+def callback_states(trainer: Any) -> dict[str, Any]:
+    """As Lightning writes them, of now; large tensors (averages, which change with a step only) are not copied."""
+    states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
+    return {key: _copied(state) for key, state in states.items() if state}
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone() if value.numel() <= _SMALL else value
+    if isinstance(value, dict):
+        return {key: _copied(entry) for key, entry in value.items()}
+    return [_copied(entry) for entry in value] if type(value) is list else value
 
 
 def swap_averages(trainer: Any) -> None:
@@ -52,11 +74,28 @@ def _kept(value: Any) -> Any:
     return _plain(value) if isinstance(value, torch.Tensor) else value
 
 
-def schedule_accumulation(trainer: Any) -> None:
-    """Accumulate as the epoch wants it: its first hooks, in which Lightning's callback says so, are not called again."""
+_AGAIN = ("GradientAccumulationScheduler", "StochasticWeightAveraging")
+"""Callbacks of Lightning whose hook of an epoch's beginning sets what no checkpoint holds."""
+
+
+def begin_epoch_again(trainer: Any) -> None:
+    """Let callbacks prepare an epoch that is resumed: its first hooks are not called again. Weights and rates stay as loaded."""
+    module = trainer.lightning_module
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    groups = [[_settings(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers]
     for callback in trainer.callbacks:
-        if hasattr(callback, "get_accumulate_grad_batches"):
-            trainer.accumulate_grad_batches = callback.get_accumulate_grad_batches(trainer.current_epoch)
+        if any(kind.__name__ in _AGAIN for kind in type(callback).__mro__):
+            callback.on_train_epoch_start(trainer, module)
+    for optimizer, before in zip(trainer.optimizers, groups, strict=True):
+        for group, settings in zip(optimizer.param_groups, before, strict=True):
+            group.update(settings)
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            buffer.copy_(buffers[name])
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
 
 
 def _plain(value: Any) -> Any:

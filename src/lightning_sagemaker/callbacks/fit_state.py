@@ -9,7 +9,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from lightning_sagemaker._compat.connectors import restore_trainer_memory, schedule_accumulation, trainer_memory
+from lightning_sagemaker._compat.connectors import (
+    begin_epoch_again,
+    callback_states,
+    restore_trainer_memory,
+    trainer_memory,
+)
 from lightning_sagemaker._compat.loops import LoopEvents, Phase, go_on, phase_of
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.fit_loaders import FitLoaders
@@ -57,7 +62,7 @@ class FitState:
         elif phase is Phase.VALIDATING and self._before_validation is not None:
             snapshot = self._before_validation
         if snapshot["fit_loop"] is not None:
-            checkpoint["loops"]["fit_loop"] = snapshot["fit_loop"]
+            checkpoint["loops"]["fit_loop"], checkpoint["callbacks"] = snapshot["fit_loop"], snapshot["callbacks"]
         if phase is Phase.VALIDATED and self._before_validation is not None:
             for name in ("first_loop_iter", "current_fx"):
                 snapshot["memory"][name] = self._before_validation["memory"][name]
@@ -115,6 +120,7 @@ class FitState:
             "batches": taken,
             "step": trainer.global_step,
             "fit_loop": copy.deepcopy(trainer.fit_loop.state_dict()) if whole else None,
+            "callbacks": callback_states(trainer) if whole else None,
             "buffers": copied(buffers_of(trainer)),
         }
 
@@ -143,7 +149,7 @@ class FitState:
         ranks, rank = loaded["ranks"], trainer.global_rank
         within = fetcher is not None
         if within:
-            schedule_accumulation(trainer)
+            begin_epoch_again(trainer)
         if len(ranks) == trainer.world_size and self.loaders.fits(loaded):
             own = ranks[rank]
             self.loaders.seek(own["loaders"], anew=not within)

@@ -267,7 +267,9 @@ class SpotInterruption(Callback):
                 if within_validation:
                     swap_averages(trainer)
                 path = self._save(trainer)
-                rank_zero_info(f"Interrupted at step {trainer.global_step}: {path} is written, exit code {self._exit_code}.")
+                rank_zero_info(
+                    f"Interrupted at step {trainer.global_step}: {path} is written, exit code {self._exit_code}."
+                )
             else:
                 rank_zero_warn(
                     f"Interrupted at step {trainer.global_step}: no checkpoint is begun, as {left:.0f} s are left and the last one"
