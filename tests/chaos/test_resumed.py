@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts as people write them, stopped and resumed: compared with the same script under stock Lightning, left alone."""
+
+import os
+import signal
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from lightning_sagemaker import AutoResume, ResumableLoader, SpotInterruption
+from lightning_sagemaker.callbacks.interruption import Interrupted
+
+SAMPLES, BATCH = 40, 4
+
+
+class Numbers(Dataset):
+    """Each sample is its number, and a random number that is drawn for it."""
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        return torch.tensor([float(index), float(torch.rand(()))])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(Numbers()[index] for index in range(SAMPLES))
+
+
+class Module(LightningModule):
+    """Notes its samples and what they did to the weights, which dropout depends on."""
+
+    def __init__(self, warmup=False, plateau=False):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+        self.warmup, self.plateau, self.steps = warmup, plateau, []
+
+    def training_step(self, batch, index):
+        loss = self.net(batch / SAMPLES).square().mean()
+        self.log("loss", loss, on_epoch=True)
+        self.steps.append((self.global_step, batch.tolist(), float(loss), self.optimizers().param_groups[0]["lr"]))
+        return loss
+
+    def validation_step(self, batch, index):
+        self.log("val_loss", 1.0)  # it does not get better
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), 0.01)
+        if self.plateau:
+            schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": self.plateau}}
+        if self.warmup:
+            total = self.trainer.estimated_stepping_batches  # makes the loaders before a checkpoint is read
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / (2 * total))
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return optimizer
+
+
+class StopAfter(Callback):
+    def __init__(self, batches):
+        self.batches = batches
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, index):
+        if trainer.fit_loop.total_batch_idx + 1 == self.batches:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def train(make_loader, folder=None, stop=None, ours=True, evaluate=False, **options):
+    """The steps of one start."""
+    seed_everything(3, verbose=False)
+    module = Module(options.pop("warmup", False), options.pop("plateau", False))
+    callbacks = [AutoResume(folder), SpotInterruption(folder), StopAfter(stop)] if ours else []
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = Trainer(accelerator="cpu", callbacks=callbacks, **quiet, **{"max_epochs": 3, **options})
+    validation = DataLoader(Numbers(), BATCH) if evaluate else None
+    try:
+        trainer.fit(module, make_loader(trainer), validation)
+    except Interrupted:
+        assert stop is not None
+    return module.steps
+
+
+def alone_and_resumed(make_loader, tmp_path, stops, **options):
+    """Steps of stock Lightning, and of starts that were stopped after so many batches."""
+    alone = train(make_loader, ours=False, **options)
+    found = []
+    for stop in (*stops, None):
+        found += train(make_loader, tmp_path, stop, **options)
+    return alone, found
+
+
+def shuffled(workers=0, **options):
+    return lambda trainer: DataLoader(Numbers(), BATCH, shuffle=True, num_workers=workers, **options)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("stop", [1, 13, 20])
+def test_a_shuffled_loader_goes_on_with_the_next_sample(tmp_path, workers, stop):
+    """In the midst of an epoch and at its end, with what workers draw, and a schedule that reads the number of steps."""
+    alone, resumed = alone_and_resumed(shuffled(workers), tmp_path, [stop], warmup=True)
+    assert resumed == alone
+    assert {int(sample[0]) for _, batch, *_ in resumed[10:20] for sample in batch} == set(range(SAMPLES))
+
+
+def test_workers_that_outlive_epochs_go_on_drawing(tmp_path):
+    loader = shuffled(2, persistent_workers=True)
+    alone, resumed = alone_and_resumed(loader, tmp_path, [4, 17, 25], evaluate=True)
+    assert resumed == alone
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_is_read_again_up_to_where_it_was(tmp_path, workers):
+    alone, resumed = alone_and_resumed(
+        lambda _: DataLoader(Stream(), BATCH, num_workers=workers), tmp_path, [14], max_steps=35, max_epochs=-1
+    )
+    if workers:
+        assert resumed == alone
+    else:  # its random numbers are drawn among those of dropout
+        assert [[sample[0] for sample in batch] for _, batch, *_ in resumed] == [
+            [sample[0] for sample in batch] for _, batch, *_ in alone
+        ]
+
+
+def test_what_cannot_be_found_again_is_said_at_the_start(tmp_path, recwarn):
+    train(lambda _: DataLoader(Stream(), BATCH), tmp_path, max_epochs=1)
+    assert any("Stream cannot be asked for its place" in str(warning.message) for warning in recwarn)
+
+
+@pytest.mark.parametrize("monitor", ["val_loss", "loss_epoch"])
+def test_a_schedule_that_waits_for_a_metric_follows_the_epoch_that_was_resumed(tmp_path, monitor):
+    alone, resumed = alone_and_resumed(shuffled(), tmp_path, [13, 20], plateau=monitor, evaluate=True, max_epochs=4)
+    assert resumed == alone
+    if monitor == "val_loss":
+        assert [rate for *_, rate in resumed[::10]] == [0.01, 0.01, 0.005, 0.0025]
+
+
+def resumable(batch_size, workers=0):
+    return lambda trainer: ResumableLoader(Numbers(), trainer, batch_size, seed=1, num_workers=workers)
+
+
+def as_torch(batch_size):
+    """As Lightning's own under DDP, of one process."""
+    sampler = DistributedSampler(range(SAMPLES), 1, 0, seed=1)
+    return lambda trainer: DataLoader(Numbers(), batch_size, sampler=sampler)
+
+
+@pytest.mark.parametrize("first", [(2, 4), (8, 1), (4, 2), (1, 8)], ids=str)
+@pytest.mark.parametrize("then", [(1, 8), (4, 1), (2, 2), (3, 2)], ids=str)
+@pytest.mark.parametrize("kind", [resumable, as_torch, "shuffled"])
+def test_every_sample_once_with_another_batch_and_accumulation(tmp_path, kind, first, then):
+    """(batch, accumulated): the second epoch is stopped after 24 samples and resumed in other batches."""
+
+    def steps(sizes, stop=None):
+        batch, accumulated = sizes
+        loader = kind(batch) if callable(kind) else lambda _: DataLoader(Numbers(), batch, shuffle=True)
+        return train(loader, tmp_path, stop, accumulate_grad_batches=accumulated, max_epochs=2)
+
+    before = steps(first, stop=(SAMPLES + 24) // first[0])
+    after = steps(then)
+    seen = [int(sample[0]) for _, batch, *_ in [*before, *after] for sample in batch]
+    assert sorted(seen[:SAMPLES]) == list(range(SAMPLES))
+    second = seen[SAMPLES:]
+    assert len(set(second)) == len(second)
+    in_step = then[0] * then[1]
+    dropped = (SAMPLES - 24) % in_step if kind is resumable else 0
+    assert len(second) == SAMPLES - dropped
+    if kind is resumable and first[0] * first[1] == in_step:
+        calm = train(kind(8), tmp_path / "calm", max_epochs=2)
+        assert sorted(second[24:32]) == sorted(int(sample[0]) for sample in calm[8][1])
