@@ -171,3 +171,17 @@ def test_every_sample_once_with_another_batch_and_accumulation(tmp_path, kind, f
     if kind is resumable and first[0] * first[1] == in_step:
         calm = train(kind(8), tmp_path / "calm", max_epochs=2)
         assert sorted(second[24:32]) == sorted(int(sample[0]) for sample in calm[8][1])
+
+
+@pytest.mark.parametrize("kind", [resumable, as_torch])
+@pytest.mark.parametrize(("first", "then"), [((4, 1), (4, 2)), ((4, 2), (2, 1)), ((2, 2), (8, 1))], ids=str)
+def test_a_schedule_goes_on_at_the_same_share_of_the_samples(tmp_path, kind, first, then):
+    """Of two epochs, of which it falls to a half; stopped after 24 samples of the second."""
+
+    def steps(sizes, stop=None):
+        return train(kind(sizes[0]), tmp_path, stop, accumulate_grad_batches=sizes[1], max_epochs=2, warmup=True)
+
+    steps(first, stop=(SAMPLES + 24) // first[0])
+    after = steps(then)
+    assert after[0][3] == pytest.approx(0.01 * (1 - (SAMPLES + 24) / (2 * 2 * SAMPLES)))
+    assert after[-1][3] == pytest.approx(0.01 * (0.5 + then[0] * then[1] / (2 * 2 * SAMPLES)))

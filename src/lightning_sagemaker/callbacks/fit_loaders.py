@@ -77,6 +77,7 @@ class FitLoaders:
         samples = [self._samples(watched, size, batches) for watched, size in zip(self._training, sizes, strict=True)]
         return {
             "world_size": self._trainer.world_size,
+            "replicas": self._replicas["num_replicas"],
             "batch_sizes": sizes,
             "samples": samples,
             "ordered_by": self._ordered_by,
@@ -181,19 +182,26 @@ class FitLoaders:
                 f"The samples of {', '.join(unknown)} have no numbers, so its epoch begins anew: some are seen twice."
                 " HINT: resume on as many ranks and with the same batches."
             )
-        same = loaded["samples"][0] is not None and self._is_same_global_batch(loaded)
+        same = loaded["samples"][0] is not None and self._is_same_step(loaded)
         return (
             "Each step trains on the same samples, summed in another order."
             if same
             else ("Each sample of the epoch is seen once, in other batches.")
         )
 
-    def _is_same_global_batch(self, loaded: dict[str, Any]) -> bool:
-        then = [size * loaded["world_size"] for size in loaded["batch_sizes"] if size]
-        now = [(_batch_size(watched.loader) or 0) * self._trainer.world_size for watched in self._training]
-        accumulated = loaded["accumulate"], self._trainer.accumulate_grad_batches
-        counted = all(is_counted(watched.loader) for watched in self._training)
-        return counted and [size * accumulated[0] for size in then] == [size * accumulated[1] for size in now]
+    def step_ratio(self, loaded: dict[str, Any]) -> float:
+        """Samples of an optimizer step of the run that wrote a checkpoint, by those of one of this run."""
+        then, now = loaded["batch_sizes"][:1], self.facts(0)["batch_sizes"][:1]
+        if not then or not then[0] or not now[0]:
+            return 1.0
+        replicas = loaded["replicas"] * loaded["accumulate"]
+        return float(
+            then[0] * replicas / (now[0] * self._replicas["num_replicas"] * self._trainer.accumulate_grad_batches)
+        )
+
+    def _is_same_step(self, loaded: dict[str, Any]) -> bool:
+        """Whether each step has the samples that it would have had."""
+        return self.step_ratio(loaded) == 1 and all(is_counted(watched.loader) for watched in self._training)
 
     def _rest(self, loaded: dict[str, Any], number: int) -> list[Any] | None:
         loader, samples = self._training[number].loader, loaded["samples"][number]

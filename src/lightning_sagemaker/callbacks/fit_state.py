@@ -18,6 +18,7 @@ from lightning_sagemaker._compat.connectors import (
 from lightning_sagemaker._compat.loops import LoopEvents, Phase, go_on, phase_of
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.fit_loaders import FitLoaders
+from lightning_sagemaker.callbacks.schedules import stretch_schedules
 from lightning_sagemaker.checkpoint.metric_state import metric_states, restore_logged, restore_metrics
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_of, copied, differing, restore_buffers
@@ -159,12 +160,19 @@ class FitState:
                 self.loaders.count_cycles(loaded["batches"], own["loaders"])
             rebuild_as(trainer.strategy.model, loaded["buckets"])
             self._restore(own, phase)
+            if said := stretch_schedules(trainer, self.loaders.step_ratio(loaded)):
+                rank_zero_info(
+                    f"Gradients were accumulated {loaded['accumulate']} times, and are {trainer.accumulate_grad_batches} times"
+                    f" now. Each sample of the epoch is seen once, in other steps. {said}"
+                )
         else:
+            here = self.loaders.facts(0)["batch_sizes"]
+            said = self.loaders.deal(loaded, fetcher), stretch_schedules(trainer, self.loaders.step_ratio(loaded))
             rank_zero_info(
                 f"The checkpoint was made on {len(ranks)} ranks with batches of {loaded['batch_sizes']}, accumulated"
-                f" {loaded['accumulate']} times; here it is {trainer.world_size}, {self.loaders.facts(0)['batch_sizes']} and"
-                f" {trainer.accumulate_grad_batches}. {self.loaders.deal(loaded, fetcher)} Random numbers (dropout) and what"
-                " metrics have summed up in this epoch begin anew."
+                f" {loaded['accumulate']} times; here it is {trainer.world_size}, {here} and"
+                f" {trainer.accumulate_grad_batches}. {' '.join(filter(None, said))} Random numbers (dropout) and what metrics"
+                " have summed up in this epoch begin anew."
             )
             restore_trainer_memory(trainer, ranks[0]["memory"])
         if phase is Phase.AMID:
