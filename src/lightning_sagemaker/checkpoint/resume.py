@@ -91,6 +91,8 @@ def _read_step(path: Path, weights_only: bool) -> int:
             f" ({_first_line(error)}). HINT: keep objects out of hyperparameters and callback states; if the file is your"
             " own, say AutoResume(weights_only=False)."
         ) from error
+    if "callbacks" not in content:
+        raise ValueError("it holds weights only")
     return int(content["global_step"])
 
 

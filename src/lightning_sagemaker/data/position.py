@@ -7,6 +7,7 @@ random number generators in its workers, which come with the batches. From these
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -56,7 +57,7 @@ class Watch:
     def __init__(self, loader: Any, say: Callable[[str], None] = print) -> None:
         self.loader, self._say = loader, say
         self.capture = Capture(loader)
-        self.deferred = False
+        self.deferred = self._said = False
         self._recent: deque[Position] = deque(maxlen=_KEPT)
         self._wanted: Position | None = None
         self._outer: Any = None
@@ -221,20 +222,20 @@ class Watch:
 
     def _watched(self, order: Iterator[Any]) -> Iterator[Any]:
         """Keep what an order gives, and notice one that goes on drawing from the global generators."""
-        count = 0
-        while True:
-            before = random_state(devices=False) if 0 < count < _LOOKED_AT and not self.is_iterable else None
+        for number in itertools.count():
+            looks = 0 < number < _LOOKED_AT and not self.is_iterable and not self._said
+            before = random_state(devices=False) if looks else None
             index = next(order, _END)
             if before is not None and not equal_states(before, random_state(devices=False)):
+                self._said = True
                 self._say(
                     f"{type(self.loader.sampler).__name__} draws from the global random number generators while it is read, so"
-                    " a run that is resumed within an epoch trains on other samples. HINT: draw the order at the beginning of"
-                    " __iter__, or from a generator of its own."
+                    " a run that is resumed within an epoch trains on other samples. HINT: draw the order at the beginning"
+                    " of __iter__, or from a generator of its own."
                 )
             if index is _END:
                 return
             self._issue(index)
-            count += 1
             yield index
 
     def _issue(self, index: Any) -> None:

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loaders of many kinds, brought to any place: they give what they would have given."""
+
+import functools
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, WeightedRandomSampler
+
+from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
+from lightning_sagemaker.data.tracked import release, watch
+
+SIZE, BATCH = 23, 4
+
+
+class Numbers(Dataset):
+    """With a random number for each sample, of the global generators or of its own."""
+
+    def __init__(self, own=False):
+        self.random = np.random.default_rng(5) if own else None
+
+    def __len__(self):
+        return SIZE
+
+    def __getitem__(self, index):
+        drawn = self.random.random() if self.random is not None else torch.rand(()) + np.random.random() + random.random()
+        return torch.tensor([float(index), float(drawn)])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        return iter(range(0 if info is None else info.id, SIZE, 1 if info is None else info.num_workers))
+
+
+class InPlace(Sampler):
+    """Shuffles a list of its own again in each epoch, by its own generator."""
+
+    def __init__(self, size=SIZE):
+        self.order, self.random, self.epochs = list(range(size)), random.Random(1), 0
+
+    def __len__(self):
+        return len(self.order)
+
+    def __iter__(self):
+        self.epochs += 1
+        self.random.shuffle(self.order)
+        yield from self.order
+
+
+class AsItGoes(Sampler):
+    def __len__(self):
+        return SIZE
+
+    def __iter__(self):
+        for _ in range(SIZE):
+            yield int(torch.randint(SIZE, ()))
+
+
+def noisy(scale, samples):
+    return torch.stack([torch.as_tensor(sample) * 1.0 for sample in samples]) + scale * torch.rand(())
+
+
+KINDS = {
+    "in order": lambda: DataLoader(Numbers(), BATCH),
+    "shuffled": lambda: DataLoader(Numbers(), BATCH, shuffle=True),
+    "drop last": lambda: DataLoader(Numbers(), BATCH, shuffle=True, drop_last=True),
+    "a generator": lambda: DataLoader(Numbers(), BATCH, shuffle=True, generator=torch.Generator().manual_seed(2)),
+    "a dataset's generator": lambda: DataLoader(Numbers(own=True), BATCH, shuffle=True),
+    "weighted": lambda: DataLoader(Numbers(), BATCH, sampler=WeightedRandomSampler([1.0] * SIZE, SIZE)),
+    "in place": lambda: DataLoader(Numbers(), BATCH, sampler=InPlace()),
+    "batches": lambda: DataLoader(Numbers(), batch_sampler=BatchSampler(RandomSampler(range(SIZE)), 3, False)),
+    "no batches": lambda: DataLoader(Numbers(), batch_size=None, shuffle=True),
+    "collate": lambda: DataLoader(Numbers(), BATCH, shuffle=True, collate_fn=functools.partial(noisy, 0.1)),
+    "1 worker": lambda: DataLoader(Numbers(), BATCH, shuffle=True, num_workers=1),
+    "3 workers": lambda: DataLoader(Numbers(), BATCH, shuffle=True, num_workers=3),
+    "workers' own": lambda: DataLoader(Numbers(own=True), BATCH, shuffle=True, num_workers=2),
+    "persistent": lambda: DataLoader(Numbers(), BATCH, shuffle=True, num_workers=3, persistent_workers=True),
+    "stream": lambda: DataLoader(Stream(), BATCH),
+    "stream of workers": lambda: DataLoader(Stream(), BATCH, num_workers=2),
+    "a list": lambda: [torch.tensor([float(index)]) for index in range(6)],
+}
+
+
+def epochs(loader, watched, count):
+    """Batches of some epochs, with a draw of training after each; positions and random numbers before each batch."""
+    batches, places = [], []
+    for epoch in range(count):
+        watched.begin_epoch()
+        for taken, batch in enumerate(loader, 1):
+            drawn = float(torch.rand(()))
+            batches.append((epoch, torch.as_tensor(batch).tolist(), drawn))
+            places.append((epoch, taken, watched.position(taken), random_state()))
+    return batches, places
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loader_goes_on_from_any_place(kind):
+    torch.manual_seed(1)
+    np.random.seed(1)
+    random.seed(1)
+    loader, watched = watch(KINDS[kind](), print)
+    batches, places = epochs(loader, watched, 3)
+    plain = KINDS[kind]()
+    for number in range(0, len(places), 3):
+        epoch, _, position, state = places[number]
+        torch.manual_seed(99)
+        loader, watched = watch(KINDS[kind](), print)
+        watched.seek(position)
+        iterator = iter(loader)
+        if position["yielded"] and kind == "stream":
+            first = next(iterator, None)  # it is read again now, and random numbers are the run's after it
+            restore_random_state(state)
+        else:
+            restore_random_state(state)
+            first = next(iterator, None)
+        rest = []
+        while first is not None:
+            rest.append((epoch, torch.as_tensor(first).tolist(), float(torch.rand(()))))
+            first = next(iterator, None)
+        rest += [(epoch + 1 + later, *found) for later, *found in epochs(loader, watched, 2 - epoch)[0]]
+        assert rest == batches[number + 1 :], number
+    assert type(plain) is type(KINDS[kind]())
+
+
+def test_a_watched_loader_gives_what_it_would_have_given():
+    for kind, make in KINDS.items():
+        found = []
+        for watches in (False, True):
+            torch.manual_seed(1)
+            np.random.seed(1)
+            random.seed(1)
+            loader = watch(make(), print)[0] if watches else make()
+            found.append([(torch.as_tensor(batch).tolist(), float(torch.rand(()))) for _ in range(2) for batch in loader])
+        assert found[0] == found[1], kind
+
+
+def test_a_loader_is_what_it_was_after_its_release():
+    loader = DataLoader(Numbers(), BATCH)
+    watch(loader, print)
+    assert isinstance(loader, DataLoader)
+    assert type(loader) is not DataLoader
+    release(loader)
+    assert type(loader) is DataLoader
+    assert len(list(loader)) == len(loader) == 6
+
+
+def test_an_order_that_is_drawn_while_it_is_read_is_named():
+    said = []
+    loader, _ = watch(DataLoader(Numbers(), BATCH, sampler=AsItGoes()), said.append)
+    list(loader)
+    assert len(said) == 1
+    assert "AsItGoes draws from the global random number generators while it is read" in said[0]
+    assert "HINT" in said[0]
+    said.clear()
+    for kind, make in KINDS.items():
+        list(watch(make(), said.append)[0])
+        assert not said, kind
