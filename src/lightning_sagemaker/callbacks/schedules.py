@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules of a run that is resumed with another global batch: at the same share of the samples, not of the steps."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
+
+_ABSOLUTE = (LambdaLR, OneCycleLR)
+"""Their rates follow from the number of the step alone."""
+
+
+def stretch_schedules(trainer: Any, factor: float) -> str:
+    """Move schedules that count steps to where as many samples would have brought them.
+
+    A run that ends by epochs makes ``factor`` times as many steps with the new global batch, and a schedule that asked for
+    ``estimated_stepping_batches`` has as many. One that ends by ``max_steps`` is left alone.
+
+    Args:
+        trainer: Whose optimizers and schedules have been loaded.
+        factor: Samples of a step then by those of a step now.
+
+    Returns:
+        What was done, in a sentence; empty if there was nothing to do.
+
+    """
+    counting = [config.scheduler for config in trainer.lr_scheduler_configs if config.interval == "step"]
+    counting = [
+        scheduler for scheduler in counting if hasattr(scheduler, "last_epoch") and hasattr(scheduler, "base_lrs")
+    ]
+    if factor == 1 or trainer.max_steps != -1 or not counting or not trainer.lightning_module.automatic_optimization:
+        return ""
+    fixed = [type(scheduler).__name__ for scheduler in counting if not _move(scheduler, factor)]
+    if fixed:
+        return f"{', '.join(fixed)} goes on counting steps, of which there are {factor:g} times as many now."
+    return f"Schedules go on at the same share of the samples: {counting[0].last_epoch} steps of this size."
+
+
+def _move(scheduler: Any, factor: float) -> bool:
+    before = scheduler.last_epoch
+    scheduler.last_epoch = round(before * factor)
+    if hasattr(scheduler, "_get_closed_form_lr"):
+        rates = scheduler._get_closed_form_lr()
+    elif isinstance(scheduler, _ABSOLUTE):
+        with warnings.catch_warnings():  # that it should not be called by others
+            warnings.simplefilter("ignore")
+            rates = scheduler.get_lr()
+    else:
+        scheduler.last_epoch = before
+        return False
+    scheduler._step_count = scheduler.last_epoch + 1
+    scheduler._last_lr = [float(rate) for rate in rates]
+    for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    return True
