@@ -7,7 +7,15 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    WeightedRandomSampler,
+)
 
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.data.tracked import release, watch
@@ -25,7 +33,9 @@ class Numbers(Dataset):
         return SIZE
 
     def __getitem__(self, index):
-        drawn = self.random.random() if self.random is not None else torch.rand(()) + np.random.random() + random.random()
+        drawn = (
+            self.random.random() if self.random is not None else torch.rand(()) + np.random.random() + random.random()
+        )
         return torch.tensor([float(index), float(drawn)])
 
 
@@ -133,7 +143,9 @@ def test_a_watched_loader_gives_what_it_would_have_given():
             np.random.seed(1)
             random.seed(1)
             loader = watch(make(), print)[0] if watches else make()
-            found.append([(torch.as_tensor(batch).tolist(), float(torch.rand(()))) for _ in range(2) for batch in loader])
+            found.append(
+                [(torch.as_tensor(batch).tolist(), float(torch.rand(()))) for _ in range(2) for batch in loader]
+            )
         assert found[0] == found[1], kind
 
 

@@ -64,7 +64,7 @@ def _copied(value: Any) -> Any:
 
 
 def swap_averages(trainer: Any) -> None:
-    """Give the module its own weights back within a validation, in which callbacks let it have averages; or the other way."""
+    """Within a validation callbacks let the module have averages: give it its own weights back, or the other way."""
     for callback in trainer.callbacks:
         if getattr(callback, "_average_model", None) is not None and hasattr(callback, "_swap_models"):
             callback._swap_models(trainer.lightning_module)
@@ -79,7 +79,7 @@ _AGAIN = ("GradientAccumulationScheduler", "StochasticWeightAveraging")
 
 
 def begin_epoch_again(trainer: Any) -> None:
-    """Let callbacks prepare an epoch that is resumed: its first hooks are not called again. Weights and rates stay as loaded."""
+    """Let callbacks prepare an epoch that is resumed, whose first hooks are not called again; rates stay as loaded."""
     module = trainer.lightning_module
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     groups = [[_settings(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers]

@@ -2,8 +2,8 @@
 """Lightning's training loops from within: moments that no callback hears, where a run is between them, and going on there.
 
 Lightning restarts loops by guesses about where a checkpoint was made. Some things are then done twice, others never: the
-scheduler that follows a validation, a validation, the end of an epoch. Here a checkpoint says its :class:`Phase`, and the loops
-go on as they would have, by the same methods that they call themselves.
+scheduler that follows a validation, a validation, the end of an epoch. Here a checkpoint says its :class:`Phase`, and the
+loops go on as they would have, by the same methods that they call themselves.
 """
 
 from __future__ import annotations

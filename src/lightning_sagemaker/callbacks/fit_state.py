@@ -132,8 +132,8 @@ class FitState:
         self._loaded = checkpoint.get(KEY)
         if self._loaded is None:
             rank_zero_warn(
-                "The checkpoint was written without AutoResume: Lightning begins the loaders anew, so if it was made within an"
-                " epoch some samples are seen twice and others never. HINT: keep AutoResume among the callbacks."
+                "The checkpoint was written without AutoResume: Lightning begins the loaders anew, so if it was made within"
+                " an epoch some samples are seen twice and others never. HINT: keep AutoResume among the callbacks."
             )
         self.loaders.defer(self._loaded is not None)
 
@@ -162,8 +162,8 @@ class FitState:
             self._restore(own, phase)
             if said := stretch_schedules(trainer, self.loaders.step_ratio(loaded)):
                 rank_zero_info(
-                    f"Gradients were accumulated {loaded['accumulate']} times, and are {trainer.accumulate_grad_batches} times"
-                    f" now. Each sample of the epoch is seen once, in other steps. {said}"
+                    f"Gradients were accumulated {loaded['accumulate']} times, and are"
+                    f" {trainer.accumulate_grad_batches} times now. Each sample of the epoch is seen once, in other steps. {said}"
                 )
         else:
             here = self.loaders.facts(0)["batch_sizes"]
@@ -171,8 +171,8 @@ class FitState:
             rank_zero_info(
                 f"The checkpoint was made on {len(ranks)} ranks with batches of {loaded['batch_sizes']}, accumulated"
                 f" {loaded['accumulate']} times; here it is {trainer.world_size}, {here} and"
-                f" {trainer.accumulate_grad_batches}. {' '.join(filter(None, said))} Random numbers (dropout) and what metrics"
-                " have summed up in this epoch begin anew."
+                f" {trainer.accumulate_grad_batches}. {' '.join(filter(None, said))} Random numbers (dropout) and what"
+                " metrics have summed up in this epoch begin anew."
             )
             restore_trainer_memory(trainer, ranks[0]["memory"])
         if phase is Phase.AMID:

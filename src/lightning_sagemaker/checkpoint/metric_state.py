@@ -59,7 +59,7 @@ def restore_metrics(module: nn.Module, states: dict[str, Any]) -> None:
 
 
 def restore_logged(trainer: Any, states: dict[str, Any]) -> None:
-    """Set what is logged over an epoch to what :func:`metric_states` gave, as the steps had that this Trainer has not run."""
+    """Set what is logged over an epoch to what :func:`metric_states` gave, as steps had that this Trainer has not run."""
     results = trainer.fit_loop.epoch_loop._results
     for entry in states["logged"].values():
         _log_again(trainer, results, entry)

@@ -30,8 +30,8 @@ class _Batches(DistributedSampler[Any]):
 class TrainingBatches(_Batches):
     """Shuffled micro-batches of draws; step k of an epoch trains on the same samples for any number of processes.
 
-    A *draw* is one visit to one sample: ``epoch * size + index``. Each epoch is a new permutation of all samples, of which the
-    end that does not fill a global batch is left out: a function of seed and epoch alone. The place in it is a number of
+    A *draw* is one visit to one sample: ``epoch * size + index``. Each epoch is a new permutation of all samples, of which
+    the end that does not fill a global batch is left out: a function of seed and epoch alone. The place in it is a number of
     samples, so that a resumed run trains on the rest, whatever its processes, batches and accumulation.
 
     With ``lengths``, samples of similar length share a batch: the permutation is cut into pools of 100 global batches,

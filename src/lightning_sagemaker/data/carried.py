@@ -23,7 +23,7 @@ from lightning_sagemaker.data.captured import Capture, Captured
 
 @dataclass
 class Carried:
-    """A batch, the worker that made it, and that worker's state after it as bytes (a tensor would cost a file descriptor)."""
+    """A batch, the worker that made it, and its state after it as bytes (a tensor would cost a file descriptor)."""
 
     batch: Any
     worker: int

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is left of an epoch, dealt out to another number of processes or in other batches: each sample once.
 
-What counts is how many samples, or which, have been trained on. Orders of this package and torch's ``DistributedSampler`` do not
-depend on the number of processes, so a number of samples says where they are. Of other orders the samples are known.
+What counts is how many samples, or which, have been trained on. Orders of this package and of torch's ``DistributedSampler``
+do not depend on the number of processes, so a number of samples says where they are. Of other orders the samples are known.
 """
 
 from __future__ import annotations

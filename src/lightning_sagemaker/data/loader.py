@@ -39,8 +39,8 @@ class ResumableLoader(BegunLate):
 
     A run that is resumed trains on the rest of the epoch, wherever it stopped. With
     :class:`~lightning_sagemaker.AutoResume` it may have another number of processes, other batches and another accumulation:
-    each sample is seen once in an epoch; if the global batch is the same, each step trains on the same samples. What does not
-    fill a global batch at the end of an epoch is left out.
+    each sample is seen once in an epoch; if the global batch is the same, each step trains on the same samples. What does
+    not fill a global batch at the end of an epoch is left out.
 
     Args:
         dataset: With a length.

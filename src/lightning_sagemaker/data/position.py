@@ -26,11 +26,12 @@ from lightning_sagemaker.data.dealing import as_bits, is_counted
 Position = dict[str, Any]
 """Plain containers and tensors:
 
-``dealt``: what was left of the epoch when a run with other sizes began, in place of the order; ``bits``: samples that were
-given. ``taken`` batches of the epoch, of which ``yielded`` are of the present iteration, which is the ``iteration``-th (a shorter
-loader is begun again within an epoch); ``birth`` and ``order``: what was captured when the iterator was made and when its
-order began; ``now``: at this position; ``states`` of the workers; ``ahead``: random numbers before a batch that was fetched in
-advance; ``own``: what the loader says itself.
+- ``taken``: batches of the epoch, of which ``yielded`` are of the present iteration, the ``iteration``-th of the epoch (a
+  shorter loader is begun again within it)
+- ``birth``, ``order``, ``now``: captured when the iterator was made, when its order began, and at this position
+- ``states``: of the workers; ``ahead``: of random numbers before a batch that was fetched in advance
+- ``dealt``: what was left of the epoch when a run with other sizes began, in place of an order; ``bits``: samples given
+- ``own``: what the loader says itself
 """
 
 WATCH = "_lightning_sagemaker_watch"
@@ -229,8 +230,8 @@ class Watch:
             if before is not None and not equal_states(before, random_state(devices=False)):
                 self._said = True
                 self._say(
-                    f"{type(self.loader.sampler).__name__} draws from the global random number generators while it is read, so"
-                    " a run that is resumed within an epoch trains on other samples. HINT: draw the order at the beginning"
+                    f"{type(self.loader.sampler).__name__} draws from the global random number generators while it is read,"
+                    " so a run that is resumed within an epoch trains on other samples. HINT: draw the order at the beginning"
                     " of __iter__, or from a generator of its own."
                 )
             if index is _END:
