@@ -225,8 +225,8 @@ class FitLoaders:
         if isinstance(dataset, IterableDataset):
             self._say(
                 f"{type(dataset).__name__} cannot be asked for its place: a run that is resumed within an epoch reads it"
-                " again from the beginning, and is exact if that gives the same samples. HINT: give the loader state_dict and"
-                " load_state_dict, as torchdata's StatefulDataLoader, or use a dataset with a length."
+                " again from the beginning, and is exact if that gives the same samples. HINT: give the loader state_dict"
+                " and load_state_dict, as torchdata's StatefulDataLoader, or use a dataset with a length."
             )
         elif hasattr(loader, "__next__"):
             self._say(

@@ -163,7 +163,8 @@ class FitState:
             if said := stretch_schedules(trainer, self.loaders.step_ratio(loaded)):
                 rank_zero_info(
                     f"Gradients were accumulated {loaded['accumulate']} times, and are"
-                    f" {trainer.accumulate_grad_batches} times now. Each sample of the epoch is seen once, in other steps. {said}"
+                    f" {trainer.accumulate_grad_batches} times now. Each sample of the epoch is seen once, in other steps."
+                    f" {said}"
                 )
         else:
             here = self.loaders.facts(0)["batch_sizes"]

@@ -44,8 +44,8 @@ class SpotInterruption(Callback):
     SageMaker sends SIGTERM two minutes before it takes a spot instance away, and not to every process at the same time.
     Lightning's own handler waits for the other ranks within the handler, and hangs. Here a signal is only noted; the ranks
     agree beside the training, every few batches, and all stop after the same one: with a checkpoint if they were training,
-    and with exit code 143. Before the first batch there is nothing to agree on, and each ends at once. Ctrl-C stops in the same
-    way; pressed again, it does not wait.
+    and with exit code 143. Before the first batch there is nothing to agree on, and each ends at once. Ctrl-C stops in the
+    same way; pressed again, it does not wait.
 
     As a signal need not arrive at all, the time of the last checkpoint is what is lost at most.
 
@@ -272,8 +272,8 @@ class SpotInterruption(Callback):
                 )
             else:
                 rank_zero_warn(
-                    f"Interrupted at step {trainer.global_step}: no checkpoint is begun, as {left:.0f} s are left and the last"
-                    f" one took {needed:.0f} s."
+                    f"Interrupted at step {trainer.global_step}: no checkpoint is begun, as {left:.0f} s are left and the"
+                    f" last one took {needed:.0f} s."
                 )
         else:
             rank_zero_info(f"Interrupted: exit code {self._exit_code}.")

@@ -231,8 +231,8 @@ class Watch:
                 self._said = True
                 self._say(
                     f"{type(self.loader.sampler).__name__} draws from the global random number generators while it is read,"
-                    " so a run that is resumed within an epoch trains on other samples. HINT: draw the order at the beginning"
-                    " of __iter__, or from a generator of its own."
+                    " so a run that is resumed within an epoch trains on other samples. HINT: draw the order at the"
+                    " beginning of __iter__, or from a generator of its own."
                 )
             if index is _END:
                 return
