@@ -168,11 +168,11 @@ class FitState:
                 )
         else:
             here = self.loaders.facts(0)["batch_sizes"]
-            said = self.loaders.deal(loaded, fetcher), stretch_schedules(trainer, self.loaders.step_ratio(loaded))
+            rest = self.loaders.deal(loaded, fetcher), stretch_schedules(trainer, self.loaders.step_ratio(loaded))
             rank_zero_info(
                 f"The checkpoint was made on {len(ranks)} ranks with batches of {loaded['batch_sizes']}, accumulated"
                 f" {loaded['accumulate']} times; here it is {trainer.world_size}, {here} and"
-                f" {trainer.accumulate_grad_batches}. {' '.join(filter(None, said))} Random numbers (dropout) and what"
+                f" {trainer.accumulate_grad_batches}. {' '.join(filter(None, rest))} Random numbers (dropout) and what"
                 " metrics have summed up in this epoch begin anew."
             )
             restore_trainer_memory(trainer, ranks[0]["memory"])
