@@ -168,9 +168,8 @@ def _differences(case: Case, reference: Path, place: Path) -> list[str]:
         case "samples":
             ranks, in_step = case["ranks"], case["accumulate"] if isinstance(case["accumulate"], int) else 3
             dropped = case["batch_size"] * ranks * in_step if case["data"] == "resumable" else 0
-            return compare_samples(
-                reference, place, padding=4 * ranks if case["data"] == "uneven" else 0, dropped=dropped
-            )
+            padding = 4 * ranks if case["data"] == "uneven" else 0
+            return compare_samples(reference, place, padding, dropped, same_end=case["end"] != "early_stopping")
         case kind:
             return compare(reference, place, case["ranks"], whole=kind == "equal")
 
