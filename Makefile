@@ -7,7 +7,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow containers lint type bench bench-recipes bench-pipeline bench-memory bench-safe chaos compat clean
+.PHONY: help demo test test-slow containers lint type bench bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,8 +52,12 @@ bench: $(VENV)/dev ## step time of "smddp" against "ddp", side by side
 bench-safe: $(VENV)/dev ## step time with checkpoints and signals looked after, against without
 	$(BIN)/python benchmarks/step_overhead.py --safe
 
-chaos: $(VENV)/dev ## 200 interruptions of real jobs; takes 25 minutes
+chaos: $(VENV)/dev ## 300 kinds of runs, interrupted and compared with stock Lightning, and 200 interruptions of one job; an hour
+	$(BIN)/python -m tests.chaos.run_array --cases 300
 	$(BIN)/python -m tests.chaos.run --cases 200
+
+stopping-times: $(VENV)/dev ## seconds from a signal to the end, by phase and length of a batch; five minutes
+	$(BIN)/python -m tests.chaos.stopping_times --at-once 5
 
 bench-recipes: $(VENV)/dev ## the recipes against transformers.Trainer; takes half an hour
 	$(PIP_INSTALL) accelerate
