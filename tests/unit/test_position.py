@@ -120,12 +120,8 @@ def test_a_loader_goes_on_from_any_place(kind):
         loader, watched = watch(KINDS[kind](), print)
         watched.seek(position)
         iterator = iter(loader)
-        if position["yielded"] and kind == "stream":
-            first = next(iterator, None)  # it is read again now, and random numbers are the run's after it
-            restore_random_state(state)
-        else:
-            restore_random_state(state)
-            first = next(iterator, None)
+        restore_random_state(state)
+        first = next(iterator, None)
         rest = []
         while first is not None:
             rest.append((epoch, torch.as_tensor(first).tolist(), float(torch.rand(()))))

@@ -127,12 +127,13 @@ class _Counting:
         return self._watch.give(super().__next__(), before)  # type: ignore[misc]
 
     def _read_again(self, wanted: Position) -> None:
+        outer = random_state()
         if wanted["order"] is not None:
             self._watch.capture.put(wanted["order"])
         for _ in range(wanted["yielded"]):
             self._watch.give(super().__next__())  # type: ignore[misc]
-        # A batch that was fetched ahead of training was made with these; what follows is set by who resumes the run.
-        restore_random_state(wanted["ahead"] or wanted["now"]["random"])
+        # A batch that was fetched ahead of training was made with other numbers than training's next.
+        restore_random_state(wanted["ahead"] or outer)
 
 
 class _InProcess(_Counting, _SingleProcessDataLoaderIter):
