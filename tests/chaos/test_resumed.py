@@ -6,7 +6,9 @@ import signal
 
 import pytest
 import torch
+import torchmetrics
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import EarlyStopping
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -185,3 +187,46 @@ def test_a_schedule_goes_on_at_the_same_share_of_the_samples(tmp_path, kind, fir
     after = steps(then)
     assert after[0][3] == pytest.approx(0.01 * (1 - (SAMPLES + 24) / (2 * 2 * SAMPLES)))
     assert after[-1][3] == pytest.approx(0.01 * (0.5 + then[0] * then[1] / (2 * 2 * SAMPLES)))
+
+
+class Summed(Module):
+    """What is logged over an epoch, by Lightning and by torchmetrics."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean, self.most, self.found = torchmetrics.MeanMetric(), torchmetrics.MaxMetric(), []
+
+    def training_step(self, batch, index):
+        sample = batch[:, 0]
+        self.mean.update(sample)
+        self.most.update(sample)
+        self.log("all", self.mean, on_epoch=True)
+        self.log("most", sample.max(), on_epoch=True, reduce_fx="max")
+        self.log("sum", sample.sum(), on_epoch=True, reduce_fx="sum")
+        return super().training_step(batch, index)
+
+    def on_train_epoch_end(self):
+        metrics = self.trainer.callback_metrics
+        self.found.append([float(metrics[name]) for name in ("all", "most", "sum")] + [float(self.most.compute())])
+
+
+@pytest.mark.parametrize("stop", [4, 9, 10])
+def test_metrics_of_an_epoch_go_on_in_other_batches(tmp_path, stop):
+    """Also if all of the epoch's samples had been trained on."""
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+
+    def run(batch, stop, found):
+        module = Summed()
+        callbacks = [AutoResume(tmp_path), SpotInterruption(tmp_path), StopAfter(stop)]
+        callbacks += [EarlyStopping("loss_epoch", patience=99, check_on_train_epoch_end=True)]
+        trainer = Trainer(accelerator="cpu", max_epochs=1, callbacks=callbacks, **quiet)
+        try:
+            trainer.fit(module, as_torch(batch)(trainer))
+        except Interrupted:
+            assert stop
+        found += module.found
+
+    found = []
+    run(4, stop, found)
+    run(2, None, found)
+    assert found == [[sum(range(SAMPLES)) / SAMPLES, SAMPLES - 1.0, float(sum(range(SAMPLES))), SAMPLES - 1.0]]

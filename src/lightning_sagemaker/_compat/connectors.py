@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 _METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 _UNSAVED = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation", "current_score")
@@ -53,6 +56,34 @@ def callback_states(trainer: Any) -> dict[str, Any]:
     """As Lightning writes them, of now; large tensors (averages, which change with a step only) are not copied."""
     states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
     return {key: _copied(state) for key, state in states.items() if state}
+
+
+def own_callback_states(trainer: Any, states: dict[str, Any]) -> dict[str, Any]:
+    """Of :func:`callback_states` those that are not rank zero's, which a checkpoint holds. Collective.
+
+    Callbacks that follow a metric which is not reduced over ranks have seen other values on each. States with large tensors
+    are the same on all.
+    """
+    sums: list[Any] = [{key: zlib.crc32(pickle.dumps(state)) for key, state in states.items() if _is_small(state)}]
+    own = dict(sums[0])
+    if trainer.world_size > 1:
+        dist.broadcast_object_list(sums, src=0)
+    return {key: states[key] for key, value in own.items() if sums[0].get(key) != value}
+
+
+def restore_callback_states(trainer: Any, states: dict[str, Any]) -> None:
+    """Set what :func:`own_callback_states` gave."""
+    for callback in trainer.callbacks:
+        if callback.state_key in states:
+            callback.load_state_dict(states[callback.state_key])
+
+
+def _is_small(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_small(entry) for entry in value.values())
+    if isinstance(value, list):
+        return all(_is_small(entry) for entry in value)
+    return not isinstance(value, torch.Tensor) or value.numel() <= _SMALL
 
 
 def _copied(value: Any) -> Any:

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from lightning_sagemaker._compat.connectors import (
     begin_epoch_again,
     callback_states,
+    own_callback_states,
+    restore_callback_states,
     restore_trainer_memory,
     trainer_memory,
 )
@@ -19,7 +21,7 @@ from lightning_sagemaker._compat.loops import LoopEvents, Phase, go_on, phase_of
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.fit_loaders import FitLoaders
 from lightning_sagemaker.callbacks.schedules import stretch_schedules
-from lightning_sagemaker.checkpoint.metric_state import metric_states, restore_logged, restore_metrics
+from lightning_sagemaker.checkpoint.metric_state import merged_metrics, metric_states, restore_logged, restore_metrics
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_of, copied, differing, restore_buffers
 from lightning_sagemaker.collectives.buckets import bucket_layout, rebuild_as
@@ -68,6 +70,8 @@ class FitState:
             for name in ("first_loop_iter", "current_fx"):
                 snapshot["memory"][name] = self._before_validation["memory"][name]
         own = {name: snapshot[name] for name in ("random", "metrics", "memory", "loaders")}
+        callbacks = callback_states(self._trainer) if snapshot["callbacks"] is None else snapshot["callbacks"]
+        own["callbacks"] = own_callback_states(self._trainer, callbacks)
         own["buffers"] = differing(self._trainer, snapshot["buffers"])
         checkpoint[KEY] = {
             "phase": phase.value,
@@ -172,10 +176,14 @@ class FitState:
             rank_zero_info(
                 f"The checkpoint was made on {len(ranks)} ranks with batches of {loaded['batch_sizes']}, accumulated"
                 f" {loaded['accumulate']} times; here it is {trainer.world_size}, {here} and"
-                f" {trainer.accumulate_grad_batches}. {' '.join(filter(None, rest))} Random numbers (dropout) and what"
-                " metrics have summed up in this epoch begin anew."
+                f" {trainer.accumulate_grad_batches}. {' '.join(filter(None, rest))} Random numbers (dropout) are others."
             )
+            metrics = merged_metrics(
+                trainer.lightning_module, [one["metrics"] for one in ranks], rank, trainer.world_size
+            )
+            restore_metrics(trainer.lightning_module, metrics)
             restore_trainer_memory(trainer, ranks[0]["memory"])
+            restore_logged(trainer, metrics)
         if phase is Phase.AMID:
             rank_zero_info("The checkpoint was made within a batch: it is trained on again, with other random numbers.")
 
@@ -183,6 +191,7 @@ class FitState:
         trainer = self._trainer
         restore_buffers(trainer, own["buffers"])
         restore_metrics(trainer.lightning_module, own["metrics"])
+        restore_callback_states(trainer, own["callbacks"])
         restore_trainer_memory(trainer, own["memory"])
         if phase is not Phase.BETWEEN:
             restore_logged(trainer, own["metrics"])

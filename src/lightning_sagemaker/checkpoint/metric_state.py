@@ -65,6 +65,57 @@ def restore_logged(trainer: Any, states: dict[str, Any]) -> None:
         _log_again(trainer, results, entry)
 
 
+def merged_metrics(module: nn.Module, ranks: list[dict[str, Any]], rank: int, world_size: int) -> dict[str, Any]:
+    """What this rank goes on with of the states of another number of ranks: together they have summed up the same.
+
+    Args:
+        module: The LightningModule.
+        ranks: What :func:`metric_states` gave on each.
+        rank: Of this process among ``world_size``.
+        world_size: Of now.
+
+    """
+    metrics = dict(_metrics(module))
+    found: dict[str, dict[str, Any]] = {"metrics": {}, "logged": {}}
+    own = ranks[rank::world_size]
+    for name in {name for states in own for name in states["metrics"]}:
+        if name in metrics:
+            found["metrics"][name] = _merged(
+                [one["metrics"][name] for one in own if name in one["metrics"]], metrics[name]
+            )
+    for key in ranks[0]["logged"]:
+        entries = [states["logged"][key] for states in own if key in states["logged"]]
+        found["logged"][key] = _sum_of(ranks[0]["logged"][key], entries)
+    return found
+
+
+def _merged(entries: list[dict[str, Any]], metric: Any) -> dict[str, Any]:
+    """States of one metric of torchmetrics, as it reduces them over ranks; a list is one after the other."""
+    states = dict(entries[0]["states"])
+    for other in entries[1:]:
+        for name, value in other["states"].items():
+            reduce = metric._reductions.get(name)
+            if isinstance(value, list):
+                states[name] = [*states[name], *value]
+            elif reduce is not None:
+                states[name] = reduce(torch.stack([states[name], value]))
+    return {"count": sum(entry["count"] for entry in entries), "states": states}
+
+
+def _sum_of(like: dict[str, Any], entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of values that Lightning logs; of nothing if no rank's are this one's, as all ranks must have the same names."""
+    if like["values"] is None:
+        return like
+    reduction = like["settings"]["reduce_fx"]
+    if reduction in ("max", "min"):
+        empty = torch.full_like(like["values"][0], float("-inf" if reduction == "max" else "inf"))
+        value = getattr(torch.stack([empty, *(entry["values"][0] for entry in entries)]), reduction)()
+    else:
+        value = torch.stack([torch.zeros_like(like["values"][0]), *(entry["values"][0] for entry in entries)]).sum(0)
+    count = torch.stack([torch.zeros_like(like["values"][1]), *(entry["values"][1] for entry in entries)]).sum(0)
+    return {**like, "values": [value, count], "cache": None}
+
+
 def _logged_state(metric: Any) -> dict[str, Any]:
     meta = metric.meta
     settings = {name: getattr(meta, name) for name in _SETTINGS}
