@@ -89,7 +89,7 @@ class RecipeModule(LightningModule):
         )
         self.model: Any = None
         self._fused, self._compiled = fused, compile
-        self._last_step = 0
+        self._last_step, self._begins = 0, False
         self._tokenizer_files: dict[str, str] | None = None
 
     @abstractmethod
@@ -162,10 +162,15 @@ class RecipeModule(LightningModule):
         optimizer.zero_grad(set_to_none=True)
 
     def on_train_start(self) -> None:
-        """Remember where the run begins; what a checkpoint of a logged step has summed up is in that step's row."""
+        """Remember where the run begins."""
         self._last_step = self.trainer.global_step
-        if self._is_logged(self._last_step):
+        self._begins = True
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """What a checkpoint of a logged step has summed up is in that step's row: it may be made before that is written."""
+        if self._begins and self._is_logged(self._last_step):
             self.train_metrics.reset()
+        self._begins = False
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """At logged steps, log the means since the last one over all processes; only then do they communicate."""

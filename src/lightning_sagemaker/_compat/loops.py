@@ -192,6 +192,24 @@ def phase_of(trainer: Any, events: LoopEvents) -> Phase:
     return Phase.BATCH_END if batch.processed == batch.ready else Phase.AMID
 
 
+def is_cut(trainer: Any) -> bool:
+    """Whether training has ended within an epoch, at its last step."""
+    fit = trainer.fit_loop
+    batch, reached = fit.epoch_loop.batch_progress, 0 <= trainer.max_steps <= trainer.global_step
+    return bool(reached and batch.current.ready and not fit.epoch_loop._num_ready_batches_reached())
+
+
+def reopen_epoch(trainer: Any) -> bool:
+    """Go back into an epoch that was cut, if there are steps to make now; whether there are."""
+    if 0 <= trainer.max_steps <= trainer.global_step:
+        return False
+    progress = trainer.fit_loop.epoch_progress
+    for counted in (progress.current, progress.total):
+        counted.processed -= 1
+        counted.completed -= 1
+    return True
+
+
 def go_on(trainer: Any, phase: Phase, prepare: Callable[[Any], None]) -> None:
     """Run a fit from a checkpoint's phase to its end. The loops' progress has been loaded.
 

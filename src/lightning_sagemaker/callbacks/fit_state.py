@@ -17,7 +17,7 @@ from lightning_sagemaker._compat.connectors import (
     restore_trainer_memory,
     trainer_memory,
 )
-from lightning_sagemaker._compat.loops import LoopEvents, Phase, go_on, phase_of
+from lightning_sagemaker._compat.loops import LoopEvents, Phase, go_on, is_cut, phase_of, reopen_epoch
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.fit_loaders import FitLoaders
 from lightning_sagemaker.callbacks.schedules import stretch_schedules
@@ -75,6 +75,7 @@ class FitState:
         own["buffers"] = differing(self._trainer, snapshot["buffers"])
         checkpoint[KEY] = {
             "phase": phase.value,
+            "cut": phase is Phase.BETWEEN and is_cut(self._trainer),
             "batches": snapshot["batches"],
             "ranks": _of_all(own, self._trainer.world_size),
             "accumulate": self._trainer.accumulate_grad_batches,
@@ -145,8 +146,10 @@ class FitState:
         loaded, self._loaded = self._loaded, None
         if loaded is None:
             run()
-        else:
-            go_on(self._trainer, Phase(loaded["phase"]), lambda fetcher: self._prepare(loaded, fetcher))
+            return
+        if loaded["cut"] and reopen_epoch(self._trainer):
+            loaded["phase"] = Phase.STEP.value
+        go_on(self._trainer, Phase(loaded["phase"]), lambda fetcher: self._prepare(loaded, fetcher))
 
     def _prepare(self, loaded: dict[str, Any], fetcher: Any) -> None:
         """Called by the loops, when all has been loaded and the hooks of the start have been called."""
