@@ -125,3 +125,13 @@ def test_a_full_disk_says_how_much_room_is_needed(tmp_path):
         assert len(list(tmp_path.iterdir())) == 1
     finally:
         subprocess.run(["umount", "-l", tmp_path], check=False)
+
+
+def test_weights_only_are_not_resumed_from_and_exact_ones_come_first(tmp_path):
+    """Lightning's ``save_weights_only``, and a checkpoint that an exception made after the last step."""
+    good = write(tmp_path / "auto-step=5.ckpt", 5, loops={}, callbacks={}, lightning_sagemaker={})
+    write(tmp_path / "exception.ckpt", 5, loops={}, callbacks={})
+    write(tmp_path / "weights.ckpt", 9, loops={})
+    said = []
+    assert find_checkpoint(tmp_path, said.append).path == good
+    assert "weights only" in said[0]

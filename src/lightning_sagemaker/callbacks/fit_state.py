@@ -24,10 +24,8 @@ from lightning_sagemaker.callbacks.schedules import stretch_schedules
 from lightning_sagemaker.checkpoint.metric_state import merged_metrics, metric_states, restore_logged, restore_metrics
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_of, copied, differing, restore_buffers
+from lightning_sagemaker.checkpoint.resume import STATE
 from lightning_sagemaker.collectives.buckets import bucket_layout, rebuild_as
-
-KEY = "lightning_sagemaker"
-"""Of a checkpoint's entry."""
 
 
 class FitState:
@@ -64,6 +62,11 @@ class FitState:
             phase, snapshot = Phase.STEP, self._held
         elif phase is Phase.VALIDATING and self._before_validation is not None:
             snapshot = self._before_validation
+        elif phase is not Phase.AMID and self._accumulates and self._trainer.lightning_module.automatic_optimization:
+            rank_zero_warn(
+                "A checkpoint was made while gradients are being accumulated: a run that is resumed from it lacks those of"
+                " the batches since the last step. HINT: save after steps, as every_n_train_steps does."
+            )
         if snapshot["fit_loop"] is not None:
             checkpoint["loops"]["fit_loop"], checkpoint["callbacks"] = snapshot["fit_loop"], snapshot["callbacks"]
         if phase is Phase.VALIDATED and self._before_validation is not None:
@@ -73,7 +76,7 @@ class FitState:
         callbacks = callback_states(self._trainer) if snapshot["callbacks"] is None else snapshot["callbacks"]
         own["callbacks"] = own_callback_states(self._trainer, callbacks)
         own["buffers"] = differing(self._trainer, snapshot["buffers"])
-        checkpoint[KEY] = {
+        checkpoint[STATE] = {
             "phase": phase.value,
             "cut": phase is Phase.BETWEEN and is_cut(self._trainer),
             "batches": snapshot["batches"],
@@ -87,7 +90,12 @@ class FitState:
     def holds_step(self) -> bool:
         """Whether gradients have been accumulated since an optimizer step whose state is at hand."""
         held = self._held
-        return held is not None and self._accumulates and bool(held["step"] == self._trainer.global_step)
+        return held is not None and self._accumulates and bool(held["step"] == self._step)
+
+    @property
+    def _step(self) -> tuple[int, int]:
+        """Epochs that have ended and optimizer steps: an epoch's end is in no state that was held before it."""
+        return self._trainer.fit_loop.epoch_progress.current.processed, self._trainer.global_step
 
     @property
     def _accumulates(self) -> bool:
@@ -124,7 +132,7 @@ class FitState:
             "memory": trainer_memory(trainer),
             "loaders": self.loaders.positions(taken),
             "batches": taken,
-            "step": trainer.global_step,
+            "step": self._step,
             "fit_loop": copy.deepcopy(trainer.fit_loop.state_dict()) if whole else None,
             "callbacks": callback_states(trainer) if whole else None,
             "buffers": copied(buffers_of(trainer)),
@@ -134,7 +142,7 @@ class FitState:
 
     def load(self, checkpoint: dict[str, Any]) -> None:
         """Keep what a checkpoint says until the loops run."""
-        self._loaded = checkpoint.get(KEY)
+        self._loaded = checkpoint.get(STATE)
         if self._loaded is None:
             rank_zero_warn(
                 "The checkpoint was written without AutoResume: Lightning begins the loaders anew, so if it was made within"

@@ -20,6 +20,8 @@ META = "meta.pt"
 """In the folder of a sharded checkpoint: Lightning's file of all that is not a tensor, written last."""
 
 
+STATE = "lightning_sagemaker"
+"""Entry of a checkpoint that AutoResume has added to."""
 SUMS = "sums.json"
 """In such a folder: size and check sum of each file, where this package has written it."""
 _BLOCK = 8 * 2**20
@@ -33,11 +35,13 @@ class FoundCheckpoint:
     Attributes:
         path: A file, or the folder of a sharded one.
         step: Optimizer steps that the run had done.
+        exact: Whether it holds what a run needs to go on as if it had not ended. One made by an exception does not.
 
     """
 
     path: Path
     step: int
+    exact: bool = True
 
 
 def find_checkpoint(
@@ -63,12 +67,12 @@ def find_checkpoint(
     candidates = []
     for path in sorted(place.glob("*.ckpt")):
         try:
-            candidates.append(FoundCheckpoint(path, _read_step(path, weights_only)))
+            candidates.append(FoundCheckpoint(path, *_read_step(path, weights_only)))
         except CheckpointError:
             raise
         except Exception as error:
             say(f"{path} is no whole checkpoint and is not used ({_first_line(error)})")
-    for found in sorted(candidates, key=lambda one: (one.step, one.path.name), reverse=True):
+    for found in sorted(candidates, key=lambda one: (one.step, one.exact, one.path.name), reverse=True):
         damage = _damage(found.path)
         if damage is None:
             return found
@@ -76,7 +80,7 @@ def find_checkpoint(
     return None
 
 
-def _read_step(path: Path, weights_only: bool) -> int:
+def _read_step(path: Path, weights_only: bool) -> tuple[int, bool]:
     """Cheap: tensors are mapped, not read."""
     file = path / META if path.is_dir() else path
     if not zipfile.is_zipfile(file):
@@ -91,9 +95,9 @@ def _read_step(path: Path, weights_only: bool) -> int:
             f" ({_first_line(error)}). HINT: keep objects out of hyperparameters and callback states; if the file is your"
             " own, say AutoResume(weights_only=False)."
         ) from error
-    if "callbacks" not in content:
+    if "loops" in content and "callbacks" not in content:
         raise ValueError("it holds weights only")
-    return int(content["global_step"])
+    return int(content["global_step"]), STATE in content
 
 
 def _damage(path: Path) -> str | None:
