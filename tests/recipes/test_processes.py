@@ -92,8 +92,10 @@ def test_shared_matrices_equal_one_process(runs, name):
     weights = {layout: load_file(runs[layout] / name / "model" / "model.safetensors") for layout in (1, "tensor")}
     assert weights[1].keys() == weights["tensor"].keys()
     for key, value in weights[1].items():
-        # Partial sums are added in another order, and Adam makes steps of where the gradient is nothing but rounding.
-        assert float((weights["tensor"][key] - value).abs().mean()) < 1e-5, key
+        # Partial sums are added in another order, and Adam makes steps of where the gradient is nothing but rounding: so it
+        # is for a bias of all positions' logits, which no loss of a softmax over positions depends on.
+        bound = 1e-4 if key == "qa_outputs.bias" else 1e-5
+        assert float((weights["tensor"][key] - value).abs().mean()) < bound, key
 
 
 @pytest.mark.parametrize("processes", [2, 4, "smp", "tensor"])
