@@ -18,7 +18,7 @@ from torch.utils.data import (
 )
 
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
-from lightning_sagemaker.data.tracked import release, watch
+from lightning_sagemaker.data.tracked import catch_up, release, watch
 
 SIZE, BATCH = 23, 4
 
@@ -43,6 +43,14 @@ class Stream(IterableDataset):
     def __iter__(self):
         info = torch.utils.data.get_worker_info()
         return iter(range(0 if info is None else info.id, SIZE, 1 if info is None else info.num_workers))
+
+
+class Shuffled(Stream):
+    """In an order that a worker draws."""
+
+    def __iter__(self):
+        own = list(super().__iter__())
+        yield from (own[place] for place in torch.randperm(len(own)).tolist())
 
 
 class InPlace(Sampler):
@@ -88,6 +96,7 @@ KINDS = {
     "3 workers": lambda: DataLoader(Numbers(), BATCH, shuffle=True, num_workers=3),
     "workers' own": lambda: DataLoader(Numbers(own=True), BATCH, shuffle=True, num_workers=2),
     "persistent": lambda: DataLoader(Numbers(), BATCH, shuffle=True, num_workers=3, persistent_workers=True),
+    "persistent stream": lambda: DataLoader(Shuffled(), BATCH, num_workers=2, persistent_workers=True),
     "stream": lambda: DataLoader(Stream(), BATCH),
     "stream of workers": lambda: DataLoader(Stream(), BATCH, num_workers=2),
     "a list": lambda: [torch.tensor([float(index)]) for index in range(6)],
@@ -129,6 +138,29 @@ def test_a_loader_goes_on_from_any_place(kind):
         rest += [(epoch + 1 + later, *found) for later, *found in epochs(loader, watched, 2 - epoch)[0]]
         assert rest == batches[number + 1 :], number
     assert type(plain) is type(KINDS[kind]())
+
+
+@pytest.mark.parametrize("kind", ["persistent", "persistent stream"])
+def test_workers_that_outlive_an_epoch_which_was_left_early(kind):
+    """What they had fetched ahead is dropped, but they have drawn for it."""
+    torch.manual_seed(1)
+
+    def some(loader, watched, epochs):
+        found = []
+        for _ in range(epochs):
+            watched.begin_epoch()
+            found += [batch.tolist() for batch, _ in zip(loader, range(2), strict=False)]
+        return found
+
+    alone = some(*watch(KINDS[kind](), print), 4)
+    torch.manual_seed(1)
+    loader, watched = watch(KINDS[kind](), print)
+    first = some(loader, watched, 2)
+    position, state = watched.position(2), random_state()
+    loader, watched = watch(KINDS[kind](), print)
+    catch_up(watched, position)
+    restore_random_state(state)
+    assert first + some(loader, watched, 2) == alone
 
 
 def test_a_watched_loader_gives_what_it_would_have_given():

@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 
 from lightning_sagemaker.data.dealing import is_counted, remaining, united
 from lightning_sagemaker.data.position import Position, Watch, has_state
-from lightning_sagemaker.data.tracked import release, watch
+from lightning_sagemaker.data.tracked import catch_up, release, watch
 
 
 class FitLoaders:
@@ -123,15 +123,16 @@ class FitLoaders:
         """Begin the next iterations where these positions say; at an epoch's beginning if ``anew``."""
         self._deferred = False
         for watched, position in zip(self._training, positions["training"], strict=True):
-            needed = not anew or watched.is_persistent
-            watched.seek(position if needed else None, anew)
+            watched.seek(None if anew else position)
+            if anew and position is not None and watched.is_persistent:
+                catch_up(watched, position)
         self._wanted_validation = positions["validation"]
         self._seek_validation()
 
     def _seek_validation(self) -> None:
         for watched, position in zip(self._validation, self._wanted_validation, strict=False):
             if position is not None and watched.is_persistent and watched.loader._iterator is None:
-                watched.seek(position, anew=True)
+                catch_up(watched, position)
         if self._validation:
             self._wanted_validation = []
 

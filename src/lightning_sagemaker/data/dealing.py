@@ -69,7 +69,7 @@ def remaining(
             rest = np.random.Generator(np.random.PCG64([epoch, done])).permutation(rest)
     else:
         return None
-    return _batches(rest, place, loader.batch_sampler.batch_size, loader.drop_last)
+    return _batches(rest, place, done, loader.batch_sampler.batch_size, loader.drop_last)
 
 
 def _order_of(sampler: DistributedSampler[Any]) -> Integers:
@@ -80,11 +80,17 @@ def _order_of(sampler: DistributedSampler[Any]) -> Integers:
     return np.fromiter(whole, dtype=np.int64, count=size)
 
 
-def _batches(rest: Integers, place: dict[str, int], batch_size: int, drop_last: bool) -> list[list[int]]:
-    """As ``DistributedSampler`` does: in turn, and filled up from the beginning so that all have as many."""
+def _batches(rest: Integers, place: dict[str, int], done: int, batch_size: int, drop_last: bool) -> list[list[int]]:
+    """As ``DistributedSampler`` does: in turn, and filled up from the beginning so that all have as many.
+
+    Where the epoch was cut at another place than between two of these batches, the last one would have a size that no script
+    has met, such as one sample, which BatchNorm refuses: then all are about as large.
+    """
     if not len(rest):
         return []
     ranks = place["num_replicas"]
     share = np.resize(rest, -(-len(rest) // ranks) * ranks)[place["rank"] :: ranks].tolist()
+    if done % (batch_size * ranks) and not drop_last:
+        return [part.tolist() for part in np.array_split(share, -(-len(share) // batch_size))]
     batches = [share[begin : begin + batch_size] for begin in range(0, len(share), batch_size)]
     return batches[:-1] if drop_last and len(batches[-1]) < batch_size else batches

@@ -29,7 +29,8 @@ Position = dict[str, Any]
 - ``taken``: batches of the epoch, of which ``yielded`` are of the present iteration, the ``iteration``-th of the epoch (a
   shorter loader is begun again within it)
 - ``birth``, ``order``, ``now``: captured when the iterator was made, when its order began, and at this position
-- ``states``: of the workers; ``ahead``: of random numbers before a batch that was fetched in advance
+- ``states`` of the workers, after their last batch, and as they ``began`` this iteration
+- ``ahead``: random numbers before a batch that was fetched in advance
 - ``dealt``: what was left of the epoch when a run with other sizes began, in place of an order; ``bits``: samples given
 - ``own``: what the loader says itself
 """
@@ -64,7 +65,9 @@ class Watch:
         self._outer: Any = None
         self._birth: Captured | None = None
         self._order: Captured | None = None
-        self._states: dict[int, bytes] = {}
+        self._states: dict[int, bytes] = {}  # of workers, after the last batch that each has given
+        self._latest: dict[int, bytes] = {}  # after the last that arrived
+        self._began: dict[int, bytes] = {}  # before the first of this iteration
         self._issued: list[npt.NDArray[np.int64]] = []
         self._taken = self._iterations = self._yielded = 0
         self._dealt: list[Any] | None = None
@@ -94,13 +97,14 @@ class Watch:
             return None
         found = next((one for one in reversed(self._recent) if one["taken"] == taken), None) or self._now()
         ahead = next((one["before"] for one in self._recent if one["taken"] == taken + 1), None)
-        states = {str(worker): pickle.loads(state) for worker, state in found["states"].items()}
+        states, began = _read(found["states"]), _read(found["began"])
         found = {key: value for key, value in found.items() if key != "before"}
         dealt = None if self._dealt is None else {"batches": self._dealt, "after": self._dealt_after}
         found |= {
             "now": self.capture.take(),
             "ahead": ahead,
             "states": states,
+            "began": began,
             "own": self._own_state(),
             "dealt": dealt,
         }
@@ -128,28 +132,19 @@ class Watch:
 
     def _now(self) -> Position:
         facts = {"taken": self._taken, "iteration": self._iterations, "yielded": self._yielded}
-        return {**facts, "birth": self._birth, "order": self._order, "states": self._states}
+        states = {"states": self._states, "began": self._began}
+        return {**facts, "birth": self._birth, "order": self._order, **states}
 
     def _own_state(self) -> Any:
         return self.loader.state_dict() if has_state(self.loader) else None
 
     # Going to a position
 
-    def seek(self, position: Position | None, anew: bool = False) -> None:
-        """Begin the next iteration at a position, or at the beginning of an epoch but with the same workers."""
+    def seek(self, position: Position | None) -> None:
+        """Begin the next iteration at a position."""
         self.deferred = False
         self.begin_epoch()
         self._wanted = position
-        if position is not None and anew:
-            self._wanted = {
-                **position,
-                "taken": 0,
-                "yielded": 0,
-                "iteration": 1,
-                "order": None,
-                "own": None,
-                "dealt": None,
-            }
         if self._wanted is not None:
             self._taken = self._wanted["taken"] - self._wanted["yielded"]
             self._iterations = self._wanted["iteration"] - 1
@@ -166,17 +161,19 @@ class Watch:
         now = self.capture.take()
         facts = {"taken": done, "yielded": done, "iteration": 1, "birth": now, "order": now, "now": now, "ahead": None}
         dealt = {"batches": batches, "after": done, "bits": bits}
-        self.seek({**facts, "states": {}, "own": None, "dealt": dealt})
+        self.seek({**facts, "states": {}, "began": {}, "own": None, "dealt": dealt})
 
     def begin_birth(self) -> Position | None:
         """An iterator is being made: workers are seeded, and the order may begin, by what was drawn then."""
         wanted, self._wanted = self._wanted, None
         self._begin_iteration()
         if wanted is None:
-            self._birth, self._states = self.capture.take(), {}
+            self._birth, self._states, self._latest, self._began = self.capture.take(), {}, {}, {}
             return None
         self._birth = wanted["birth"]
-        self._states = {int(worker): pickle.dumps(state) for worker, state in wanted["states"].items()}
+        self._began = _written(wanted["began"])
+        self._states = self._began if self.is_iterable else _written(wanted["states"])
+        self._latest = dict(self._states)
         self._outer = random_state()
         self.capture.put(wanted["birth"])
         if wanted["own"] is not None:
@@ -195,8 +192,17 @@ class Watch:
         self._dealt, self._dealt_after, self._bits_before = None, 0, None
 
     def begin_again(self) -> None:
-        """Workers that outlive an epoch begin another."""
+        """Workers that outlive an epoch are to begin another."""
         self._begin_iteration()
+
+    def hear(self, message: Any) -> None:
+        """Something has arrived from a worker, be it handed out or not."""
+        if isinstance(message, tuple) and isinstance(message[-1], Carried) and message[-1].state is not None:
+            self._latest[message[-1].worker] = message[-1].state
+
+    def have_begun_again(self) -> None:
+        """All workers have dropped what was fetched ahead, and begin another epoch."""
+        self._states = self._began = dict(self._latest)
 
     def indices(self, sampler: Any, wanted: Position | None) -> Iterator[Any]:
         """The order of a sampler, from the wanted place on. A generator: it begins when the first batch is asked for."""
@@ -254,6 +260,14 @@ def has_state(loader: Any) -> bool:
     if getattr(loader, "iterates_as_torch", False):
         return False
     return all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def _read(states: dict[int, bytes]) -> dict[str, Captured]:
+    return {str(worker): pickle.loads(state) for worker, state in states.items()}
+
+
+def _written(states: dict[str, Captured]) -> dict[int, bytes]:
+    return {int(worker): pickle.dumps(state) for worker, state in states.items()}
 
 
 def _numbers(index: Any) -> npt.NDArray[np.int64]:

@@ -23,7 +23,7 @@ from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
 
 require(DataLoader, "_get_iterator", "_index_sampler")
 
-require(_MultiProcessingDataLoaderIter, "_try_put_index", "_reset")
+require(_MultiProcessingDataLoaderIter, "_try_put_index", "_reset", "_get_data")
 
 
 def watch(loader: Any, say: Callable[[str], None]) -> tuple[Any, Watch]:
@@ -55,6 +55,14 @@ def release(loader: Any) -> None:
     if isinstance(loader, (_Seeking, _Replaying)):
         loader.__class__ = loader._kind
         delattr(loader, WATCH)
+
+
+def catch_up(watched: Watch, position: Position) -> None:
+    """Have workers that outlive an epoch where they were at its end; the next iteration begins anew with them."""
+    watched.seek(position)
+    iterator = iter(watched.loader)
+    if isinstance(iterator, _Counting):
+        iterator.catch_up()
 
 
 def iterates_as_torch(kind: type) -> bool:
@@ -103,7 +111,8 @@ class _Seeking(DataLoader[Any]):
             if not self.num_workers:
                 return _InProcess(self, wanted)
             goes_on = wanted is not None and not watched.is_iterable
-            states = {int(worker): state for worker, state in wanted["states"].items()} if wanted and goes_on else {}
+            states = {} if wanted is None else wanted["states" if goes_on else "began"]
+            states = {int(worker): state for worker, state in states.items()}
             with carrying(self, states), workers.signals_held(self.multiprocessing_context):
                 return _InWorkers(self, wanted if goes_on else None, None if goes_on else wanted)
         finally:
@@ -119,10 +128,14 @@ class _Counting:
         self._again = again if again is not None and again["yielded"] else None
         self._notes = self._watch.is_iterable and not loader.num_workers
 
-    def __next__(self) -> Any:
+    def catch_up(self) -> None:
+        """Read again what was taken, unless that has been done."""
         if self._again is not None:
             wanted, self._again = self._again, None
             self._read_again(wanted)
+
+    def __next__(self) -> Any:
+        self.catch_up()
         before = random_state() if self._notes else None
         return self._watch.give(super().__next__(), before)  # type: ignore[misc]
 
@@ -153,6 +166,16 @@ class _InWorkers(_Counting, _MultiProcessingDataLoaderIter):
         self._turns = wanted["yielded"] % loader.num_workers if wanted is not None else 0
         super().__init__(loader)
         workers.end_quickly(self)
+
+    def _get_data(self) -> Any:
+        found = super()._get_data()  # type: ignore[no-untyped-call]
+        self._watch.hear(found)
+        return found
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        super()._reset(loader, first_iter)
+        if not first_iter:
+            self._watch.have_begun_again()
 
     def _try_put_index(self) -> None:
         for _ in range(self._turns):
