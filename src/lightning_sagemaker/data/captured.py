@@ -72,10 +72,10 @@ class Capture:
 
     def _found(self) -> Iterator[tuple[str, Any, Any]]:
         loader, seen = self._loader, set[int]()
-        for name in ("generator", "batch_sampler", "sampler"):
-            yield from _walk(name, getattr(loader, name, None), _DEPTH, seen, plain=True)
         for name in ("dataset", "collate_fn"):  # what they count in a step is theirs; what they draw from is kept
             yield from _walk(name, getattr(loader, name, None), _DEPTH, seen, plain=False)
+        for name in ("generator", "batch_sampler", "sampler"):
+            yield from _walk(name, getattr(loader, name, None), _DEPTH, seen, plain=True)
 
     def _sequences(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Lists of numbers that samplers keep, which they may shuffle."""

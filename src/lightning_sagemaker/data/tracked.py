@@ -53,6 +53,9 @@ def watch(loader: Any, say: Callable[[str], None]) -> tuple[Any, Watch]:
 def release(loader: Any) -> None:
     """Make a watched loader what it was."""
     if isinstance(loader, (_Seeking, _Replaying)):
+        if isinstance(loader._iterator, _InWorkers):  # it asks its watch
+            loader._iterator._shutdown_workers()
+            loader._iterator = None
         loader.__class__ = loader._kind
         delattr(loader, WATCH)
 
