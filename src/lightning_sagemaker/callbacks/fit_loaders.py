@@ -174,20 +174,20 @@ class FitLoaders:
             else:
                 watched.seek_rest(rest, done, self._bits(loaded, number))
                 self._dealt[id(watched)] = loaded["samples"][number], done
-        for counted in (progress.current,):
-            counted.ready = counted.started = counted.processed = counted.completed = done
+        batch = progress.current
+        batch.ready = batch.started = batch.processed = batch.completed = done
         progress.is_last_batch = not unknown and not any(rests)
         iter(fetcher)
         if unknown:
             return (
-                f"The samples of {', '.join(unknown)} have no numbers, so its epoch begins anew: some are seen twice."
-                " HINT: resume on as many ranks and with the same batches."
+                f"What {', '.join(unknown)} has given is not known here, so its epoch begins anew: some samples are seen"
+                " twice. HINT: resume with the same loaders, on as many ranks and with the same batches."
             )
         same = loaded["samples"][0] is not None and self._is_same_step(loaded)
         return (
             "Each step trains on the same samples, summed in another order."
             if same
-            else ("Each sample of the epoch is seen once, in other batches.")
+            else "Each sample of the epoch is seen once, in other batches."
         )
 
     def step_ratio(self, loaded: dict[str, Any]) -> float:
@@ -205,6 +205,8 @@ class FitLoaders:
         return self.step_ratio(loaded) == 1 and all(is_counted(watched.loader) for watched in self._training)
 
     def _rest(self, loaded: dict[str, Any], number: int) -> list[Any] | None:
+        if len(loaded["samples"]) != len(self._training):  # the script has other loaders now
+            return None
         loader, samples = self._training[number].loader, loaded["samples"][number]
         if samples is None or not hasattr(loader, "sampler"):
             return None
