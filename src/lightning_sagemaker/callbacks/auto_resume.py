@@ -84,7 +84,7 @@ class AutoResume(Callback):
             )
         if found is None:
             return None, None
-        rank_zero_info(f"Resuming from step {found[1]}: {found[0]}")
+        rank_zero_info(f"Going on from step {found[1]}: {found[0]}")
         return found[0], None
 
     def _find(self, trainer: Any, folder: str) -> tuple[str, int] | None:
