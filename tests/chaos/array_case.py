@@ -193,9 +193,7 @@ def _last_error(place: Path) -> str:
 
 def reference_case(case: Case) -> Case:
     """Stock Lightning, by the launcher that starts soonest."""
-    # "sagemaker" is DDP wherever there is a launcher, and DDP has a sampler of its own.
-    is_single = case["launcher"] == "direct" and case["strategy"] in ("auto", "sagemaker")
-    strategy = "auto" if is_single else "ddp"
+    strategy = "auto" if case["strategy"] == "auto" else "ddp"
     tested = case["phase"] if case["phase"] in ("test", "predict") else "none"
     plain = {name: level for name, level in case.items() if name not in _AS_IF_STOCK}
     launcher = "torchrun" if case["ranks"] > 1 else "direct"

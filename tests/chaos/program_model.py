@@ -191,7 +191,7 @@ def _callbacks(case: dict[str, Any], folder: Path) -> list[Any]:
         "every_steps": {"every_n_train_steps": 3},
         "top_k": {"monitor": _watched(case), "save_top_k": 2},
         "epoch_last": {"save_last": True},
-        "time": {"train_time_interval": timedelta(seconds=0.1)},
+        "time": {"train_time_interval": timedelta(seconds=0.01)},
     }
     if case["checkpoint"] != "none":
         found.append(ModelCheckpoint(folder / "own", **options[case["checkpoint"]]))

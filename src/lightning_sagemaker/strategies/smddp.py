@@ -8,7 +8,6 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_sagemaker._lightning import DDPStrategy, reset_seed
-from lightning_sagemaker.job import Launcher
 from lightning_sagemaker.strategies.backend import ReducesBySMDDP
 from lightning_sagemaker.strategies.choice import build_for_job
 from lightning_sagemaker.strategies.job_aware import JobAware
@@ -36,8 +35,7 @@ class SageMakerDDPStrategy(JobAware, WholeFiles, DDPStrategy):
     @override
     def setup_distributed(self) -> None:
         if self._is_alone:
-            if self.job.launcher is not Launcher.NONE:
-                reset_seed()  # as DDP does: one of one rank draws what it would have drawn there
+            reset_seed()  # as DDP does: one of one rank draws what it would have drawn there
             self.set_world_ranks()
         else:
             super().setup_distributed()
