@@ -81,7 +81,7 @@ def _train_script() -> Path:
 
 
 def _run_alone(training: list[str], run: Path, environment: dict[str, str]) -> int:
-    short = ["--max_steps", str(BASELINE_STEPS), "--strategy", "auto", "--trainer.limit_val_batches", "0"]
+    short = ["--max_steps", str(BASELINE_STEPS), "--strategy", "sagemaker", "--trainer.limit_val_batches", "0"]
     command = [*training, *short, "--run_dir", str(run)]
     return subprocess.run(command, env={**os.environ, **environment}, timeout=_TIME_LIMIT).returncode
 

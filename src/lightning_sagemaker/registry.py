@@ -49,6 +49,8 @@ STRATEGIES = (
 def register() -> None:
     """Enter the strategies in the Trainer's and Fabric's registries. Idempotent."""
     from lightning_sagemaker import _lightning
+    from lightning_sagemaker._compat import accelerator_connector
+    from lightning_sagemaker.strategies import machine
 
     ending.register()
     for entry in STRATEGIES:
@@ -57,6 +59,7 @@ def register() -> None:
             (_lightning.STRATEGY_REGISTRY, entry.fabric),
         ):
             registry.register(entry.name, _factory(home), entry.description, override=True, **entry.arguments)
+    accelerator_connector.take_over(machine.is_ours, machine.pass_over, machine.leaves_mps)
     announce_rank()
 
 

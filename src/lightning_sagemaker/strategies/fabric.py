@@ -3,16 +3,27 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-from lightning_sagemaker._lightning import FabricDDPStrategy
+from typing_extensions import override
+
+from lightning_sagemaker._lightning import FabricDDPStrategy, reset_seed
+from lightning_sagemaker.job import Launcher
 from lightning_sagemaker.strategies.backend import ReducesBySMDDP
 from lightning_sagemaker.strategies.choice import build_for_job
 from lightning_sagemaker.strategies.job_aware import JobAware
 
 
+class _NothingToSync:
+    """One process holds no gradients back while they are accumulated."""
+
+    def no_backward_sync(self, module: Any, enabled: bool) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
 class FabricSageMakerDDPStrategy(JobAware, FabricDDPStrategy):
-    """Fabric's DDP with hosts, devices and ranks from the job.
+    """Fabric's DDP with hosts, devices and ranks from the job; a plain single device where there is one process.
 
     Args:
         job: The job; read from the process's environment when None.
@@ -22,6 +33,28 @@ class FabricSageMakerDDPStrategy(JobAware, FabricDDPStrategy):
         SageMakerJobError: If the environment contradicts itself, or Fabric's arguments contradict the job.
 
     """
+
+    serves_one_device = True
+    """On a Mac too, on its MPS device."""
+
+    @property
+    def _is_alone(self) -> bool:
+        """One process needs neither a process group nor the DDP wrapper."""
+        return bool(self.world_size == 1)
+
+    @override
+    def _setup_distributed(self) -> None:
+        if not self._is_alone:
+            super()._setup_distributed()
+            return
+        if self.job.launcher is not Launcher.NONE:
+            reset_seed()  # as DDP does: one of one rank draws what it would have drawn there
+        self._set_world_ranks()
+        self._backward_sync_control: Any = _NothingToSync()
+
+    @override
+    def setup_module(self, module: Any) -> Any:
+        return module if self._is_alone else super().setup_module(module)
 
 
 class FabricSMDDPStrategy(ReducesBySMDDP, JobAware, FabricDDPStrategy):

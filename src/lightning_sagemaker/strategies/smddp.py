@@ -27,6 +27,9 @@ class SageMakerDDPStrategy(JobAware, WholeFiles, DDPStrategy):
 
     """
 
+    serves_one_device = True
+    """On a Mac too, on its MPS device."""
+
     @property
     def _is_alone(self) -> bool:
         """One process needs neither a process group nor the DDP wrapper."""

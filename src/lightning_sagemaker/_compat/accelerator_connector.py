@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a Trainer or Fabric chooses its environment and accelerator, where that must not end a run with our strategies.
+
+Lightning asks each environment whether it is in force, and one that raises (mpi4py without an MPI library) ends every run.
+On a Mac it refuses the whole DDP family, also for one process, which needs no group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import wraps
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from lightning_sagemaker._compat.guard import require
+from lightning_sagemaker._lightning import PACKAGE, ClusterEnvironment
+
+Report = Callable[[type, Exception], None]
+"""Called with an environment and what its ``detect`` raised."""
+
+_MODULES = {
+    "lightning": ("lightning.pytorch.trainer.connectors.accelerator_connector", "lightning.fabric.connector"),
+    "pytorch_lightning": ("pytorch_lightning.trainer.connectors.accelerator_connector", "lightning_fabric.connector"),
+}
+_CLASSES = ("_AcceleratorConnector", "_Connector")
+_ENVIRONMENT = "_choose_and_init_cluster_environment"
+_FLAGS = "_check_config_and_set_final_flags"
+_DEVICES = "_check_device_config_and_set_final_flags"
+_ASKED = "_lightning_sagemaker_asked"
+_MARK = "_lightning_sagemaker"
+
+
+def take_over(is_ours: Callable[[Any], bool], not_there: Report, leaves_mps: Callable[..., bool]) -> None:
+    """Have the connectors of the Trainer and of Fabric do this for our strategies; others are as they were. Idempotent.
+
+    Args:
+        is_ours: Whether a strategy, as the user gave it, is of this package.
+        not_there: Called when an environment cannot be asked and is passed over.
+        leaves_mps: Called on a machine with an MPS device with the strategy, the accelerator, the devices and the number of
+            nodes, as the user gave them; whether the CPU is to be used.
+
+    """
+    for module_name, class_name in zip(_MODULES[PACKAGE], _CLASSES, strict=True):
+        module = import_module(module_name)
+        require(module, class_name, "MPSAccelerator")
+        connector = getattr(module, class_name)
+        require(connector, _ENVIRONMENT, _FLAGS, _DEVICES)
+        if hasattr(getattr(connector, _ENVIRONMENT), _MARK):
+            continue
+        _replace(connector, _ENVIRONMENT, _environment, module, is_ours, not_there)
+        _replace(connector, _FLAGS, _flags, module.MPSAccelerator, is_ours)
+        _replace(connector, _DEVICES, _devices, leaves_mps)
+
+
+def broken_environments() -> Iterator[tuple[type, Exception]]:
+    """The environments that cannot be asked, and what they raise."""
+    for kind in _environments(import_module(_MODULES[PACKAGE][0])):
+        try:
+            kind.detect()
+        except Exception as error:
+            yield kind, error
+
+
+def _replace(owner: type, name: str, make: Callable[..., Callable[..., Any]], *needed: Any) -> None:
+    original = getattr(owner, name)
+    replacement = wraps(original)(make(original, *needed))
+    vars(replacement)[_MARK] = True
+    setattr(owner, name, replacement)
+
+
+def _environment(
+    choose: Callable[..., Any], module: ModuleType, is_ours: Callable[[Any], bool], not_there: Report
+) -> Callable[..., Any]:
+    def chosen(connector: Any) -> Any:
+        try:
+            return choose(connector)
+        except Exception:
+            if not is_ours(connector._strategy_flag):
+                raise
+        with _passing_over(_environments(module), not_there):
+            return choose(connector)
+
+    return chosen
+
+
+def _environments(module: ModuleType) -> list[Any]:
+    kinds = {id(value): value for value in vars(module).values() if isinstance(value, type)}
+    return [kind for kind in kinds.values() if issubclass(kind, ClusterEnvironment) and kind is not ClusterEnvironment]
+
+
+@contextlib.contextmanager
+def _passing_over(kinds: list[Any], not_there: Report) -> Iterator[None]:
+    """Within the block, an environment that cannot be asked says that it is not in force."""
+    with contextlib.ExitStack() as stack:
+        for kind in kinds:
+            stack.callback(setattr, kind, "detect", staticmethod(kind.detect))
+            kind.detect = staticmethod(_asked(kind, kind.detect, not_there))
+        yield
+
+
+def _asked(kind: type, detect: Callable[[], bool], not_there: Report) -> Callable[[], bool]:
+    def detected() -> bool:
+        try:
+            return bool(detect())
+        except Exception as error:
+            not_there(kind, error)
+            return False
+
+    return detected
+
+
+def _flags(check: Callable[..., None], mps: Any, is_ours: Callable[[Any], bool]) -> Callable[..., None]:
+    def checked(connector: Any, strategy: Any, accelerator: Any, **rest: Any) -> None:
+        fixed = getattr(strategy, "_accelerator", None) or getattr(strategy, "parallel_devices", None)
+        may_be_mps = accelerator in ("auto", "gpu", "mps", None) or isinstance(accelerator, mps)
+        if fixed or not may_be_mps or not is_ours(strategy) or not mps.is_available():
+            check(connector, strategy=strategy, accelerator=accelerator, **rest)
+            return
+        # The rule against the DDP family is asked as of the CPU; which of the two it will be is known with the devices.
+        check(connector, strategy=strategy, accelerator="cpu", **rest)
+        connector._accelerator_flag = accelerator
+        vars(connector)[_ASKED] = accelerator
+
+    return checked
+
+
+def _devices(check: Callable[..., None], leaves_mps: Callable[..., bool]) -> Callable[..., None]:
+    def checked(connector: Any, devices: Any, num_nodes: int) -> None:
+        check(connector, devices=devices, num_nodes=num_nodes)
+        if _ASKED in vars(connector) and leaves_mps(
+            connector._strategy_flag, vars(connector).pop(_ASKED), devices, num_nodes
+        ):
+            connector._accelerator_flag = "cpu"
+
+    return checked

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What our strategies do where Lightning would end a run: broken environments, and Macs."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from lightning_sagemaker._lightning import MisconfigurationException, rank_zero_info
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.selection import select_strategy
+
+_REMEDIES = {"MPIEnvironment": "install an MPI library (Open MPI, MPICH), or uninstall mpi4py"}
+_ANY_MPS = (None, "auto")
+
+
+def is_ours(strategy: Any) -> bool:
+    """Whether a strategy, as given to a Trainer or Fabric, is one of this package, or derived from one."""
+    from lightning_sagemaker.registry import STRATEGIES
+
+    if isinstance(strategy, str):
+        return strategy.lower() in {entry.name for entry in STRATEGIES}
+    return any(kind.__module__.startswith("lightning_sagemaker.") for kind in type(strategy).__mro__)
+
+
+def broken_environment(kind: type, error: Exception) -> str:
+    """What is wrong with an environment of Lightning that cannot be asked whether it is in force."""
+    cause = " ".join(str(error).split("\n")[0].split())
+    remedy = _REMEDIES.get(kind.__name__, "repair or uninstall the package that it asks")
+    return (
+        f"{kind.__name__} of Lightning cannot be asked whether it is in force ({type(error).__name__}: {cause})."
+        f" HINT: {remedy}."
+    )
+
+
+def pass_over(kind: type, error: Exception) -> None:
+    """Say once that training goes on without an environment."""
+    _say_once(f"{broken_environment(kind, error)} Training goes on as if it were not there.")
+
+
+def leaves_mps(strategy: Any, accelerator: Any, devices: Any, num_nodes: int) -> bool:
+    """Whether to train on the CPU of a Mac.
+
+    Args:
+        strategy: As given, as are the others.
+        accelerator: One that could be MPS.
+        devices: Of one host.
+        num_nodes: Hosts.
+
+    Raises:
+        MisconfigurationException: If MPS was asked for by name.
+
+    """
+    reason = _reason_against_mps(strategy, devices, num_nodes)
+    if reason is None:
+        return False
+    if accelerator not in _ANY_MPS:
+        raise MisconfigurationException(
+            f"accelerator={accelerator!r} was set on a Mac, but {reason}."
+            " HINT: leave accelerator out, or set accelerator='cpu'."
+        )
+    _say_once(f"Training on the CPU and not on the MPS device: {reason}.")
+    return True
+
+
+def _reason_against_mps(strategy: Any, devices: Any, num_nodes: int) -> str | None:
+    if strategy != "sagemaker" and not getattr(strategy, "serves_one_device", False):
+        name = repr(strategy) if isinstance(strategy, str) else type(strategy).__name__
+        return f"strategy {name} needs a process group, which torch does not have for MPS"
+    job = SageMakerJob.from_environment() if isinstance(strategy, str) else strategy.job
+    if job.in_container:
+        return "this is a SageMaker job, whose hosts have no MPS devices"
+    several = select_strategy(job).name != "single_device" or _count(devices) > 1 or num_nodes > 1
+    return "there are several processes, and torch has no process group for MPS" if several else None
+
+
+def _count(devices: Any) -> int:
+    """Processes on a host that ``devices`` stands for; 1 for all of a Mac's."""
+    if isinstance(devices, (list, tuple)):
+        return len(devices)
+    text = str(devices)
+    return int(text) if text.isdecimal() else len(text.split(","))
+
+
+@cache
+def _say_once(sentence: str) -> None:
+    rank_zero_info(sentence)
