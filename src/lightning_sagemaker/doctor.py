@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print the job as this process reads it, what will be chosen and why, versions, devices, and what looks wrong.
 
-Works anywhere: on a laptop, under torchrun or mpirun, in a simulated or a real SageMaker job.
+Then what every run needs is tried: two processes reduce a tensor, a loader's process passes a batch, Lightning's
+environments answer. Works anywhere: on a laptop, under torchrun or mpirun, in a simulated or a real SageMaker job.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from lightning_sagemaker.job import SageMakerJob, SageMakerJobError
 from lightning_sagemaker.job.failure import is_secret
 from lightning_sagemaker.preflight import preflight
 from lightning_sagemaker.selection import select_smddp_backend, select_strategy
+from lightning_sagemaker.trial import try_all
 
 HELP = "show the job as read, the strategy and its reason, versions, devices, and what looks wrong"
 
@@ -34,18 +36,19 @@ _INTERFACES = Path("/sys/class/net")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker doctor``."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quick", action="store_true", help="start no processes to try what every run needs")
     parser.add_argument(
         "--preflight", action="store_true", help="only look at folders, room, memory and names of hosts"
     )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the report; the exit code is 1 when the job cannot be read, or the check before a start finds something."""
+    """Print the report; the exit code is 1 when the job cannot be read, or something that was tried does not work."""
     if arguments.preflight:
         return _print_preflight()
-    report = examine()
+    report = examine(quick=arguments.quick)
     print(json.dumps(report, indent=2) if arguments.json else "\n".join(_lines(report)))
-    return 1 if "error" in report else 0
+    return 1 if "error" in report or any(trial["problems"] for trial in report["trials"]) else 0
 
 
 def _print_preflight() -> int:
@@ -57,12 +60,16 @@ def _print_preflight() -> int:
     return 1 if problems else 0
 
 
-def examine() -> dict[str, Any]:
+def examine(quick: bool = False) -> dict[str, Any]:
     """Everything that ``doctor`` knows, as plain values.
+
+    Args:
+        quick: Start no processes.
 
     Returns:
         ``job`` (field -> ``{"value", "source"}``), ``selection`` (what the user writes -> ``Selection``'s fields),
-        ``versions``, ``devices`` and ``problems``; ``error`` instead of the first two when the job cannot be read.
+        ``versions``, ``devices``, ``trials`` (fields of :class:`~lightning_sagemaker.trial.Trial`) and ``problems``;
+        ``error`` instead of the first two when the job cannot be read.
 
     """
     report: dict[str, Any] = {}
@@ -85,6 +92,8 @@ def examine() -> dict[str, Any]:
         for name in ("lightning", "pytorch-lightning")
         if versions[name] in _WITHDRAWN
     ]
+    report["trials"] = [] if quick else [dataclasses.asdict(trial) for trial in try_all()]
+    problems += [problem for trial in report["trials"] for problem in trial["problems"]]
     report["problems"] = problems
     return report
 
@@ -175,5 +184,11 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     for name, number in report["versions"].items():
         yield f"  {name:<26}  {number or 'none'}"
     yield from ("", "Devices", *(f"  {name}" for name in report["devices"]), "")
+    if report["trials"]:
+        yield "Tried"
+        for trial in report["trials"]:
+            outcome = "DOES NOT WORK" if trial["problems"] else "works"
+            yield f"  {trial['what']:<33}  {trial['seconds']:5.1f} s  {outcome}"
+        yield ""
     yield "What looks wrong" if report["problems"] else "Nothing looks wrong." if "error" not in report else ""
     yield from (f"  - {problem}" for problem in report["problems"])

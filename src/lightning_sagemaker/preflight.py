@@ -7,6 +7,8 @@ import contextlib
 import os
 import shutil
 import socket
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,7 +67,23 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
+def unusable_shared_memory(place: Path = _SHARED_MEMORY) -> str | None:
+    """Why loader processes cannot pass batches on this host; None where they can, and on systems without the folder."""
+    if sys.platform != "linux":
+        return None
+    try:
+        with tempfile.NamedTemporaryFile(dir=place, prefix="lightning-sagemaker-"):
+            return None
+    except OSError as error:
+        return (
+            f"{place} cannot be written to ({error.strerror}), and loader processes pass their batches there."
+            " HINT: mount it as in any container (tmpfs, mode 1777), or set num_workers=0."
+        )
+
+
 def _shared_memory(job: SageMakerJob, place: Path) -> Iterator[str]:
+    if (problem := unusable_shared_memory(place)) is not None:
+        yield problem
     if not place.is_dir():
         return
     size, needed = shutil.disk_usage(place).total, max(1, job.num_gpus) * _PER_GPU

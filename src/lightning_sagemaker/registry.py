@@ -50,7 +50,6 @@ def register() -> None:
     """Enter the strategies in the Trainer's and Fabric's registries. Idempotent."""
     from lightning_sagemaker import _lightning
     from lightning_sagemaker._compat import accelerator_connector
-    from lightning_sagemaker.strategies import machine
 
     ending.register()
     for entry in STRATEGIES:
@@ -59,15 +58,15 @@ def register() -> None:
             (_lightning.STRATEGY_REGISTRY, entry.fabric),
         ):
             registry.register(entry.name, _factory(home), entry.description, override=True, **entry.arguments)
-    accelerator_connector.take_over(machine.is_ours, machine.pass_over, machine.leaves_mps)
+    accelerator_connector.take_over(*(_factory(f"machine.{name}") for name in ("is_ours", "pass_over", "leaves_mps")))
     announce_rank()
 
 
 def _factory(home: str) -> Callable[..., Any]:
-    """Makes the strategy when it is asked for, and loads it only then: registering happens in the midst of imports."""
+    """Calls a function of ``strategies/``, and loads it only then: registering happens in the midst of imports."""
     module, name = home.split(".")
 
-    def build(**kwargs: Any) -> Any:
-        return getattr(import_module(f"lightning_sagemaker.strategies.{module}"), name)(**kwargs)
+    def build(*args: Any, **kwargs: Any) -> Any:
+        return getattr(import_module(f"lightning_sagemaker.strategies.{module}"), name)(*args, **kwargs)
 
     return build

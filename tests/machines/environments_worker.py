@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains with each strategy where an environment of Lightning cannot be asked; writes what was logged."""
 
+import contextlib
+import io
 import json
 import logging
 import sys
@@ -8,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import lightning_sagemaker
+from lightning_sagemaker import trial
 from lightning_sagemaker._lightning import PACKAGE, FabricDDPStrategy
 
 _PYTORCH, _FABRIC = (
@@ -57,7 +60,9 @@ def main(folder: Path) -> None:
     found["Trainer smp"] = outcome(lambda: pl.Trainer(strategy=lightning_sagemaker.SMPShardedStrategy(**SHARDED), **QUIET))
     trainer = pl.Trainer(strategy="sagemaker", accelerator="cpu", max_steps=2, **QUIET)
     trainer.fit(demos.BoringModel())
-    text = {"outcomes": found, "steps": trainer.global_step, "lines": lines.lines}
+    with contextlib.redirect_stdout(io.StringIO()) as asked:
+        trial._environments()
+    text = {"asked": asked.getvalue(), "outcomes": found, "steps": trainer.global_step, "lines": lines.lines}
     (folder / "rank-0.json").write_text(json.dumps(text))
 
 

@@ -25,3 +25,5 @@ def test_training_goes_on_without_it(tmp_path, package):
     (said,) = [line for line in result["lines"] if "MPIEnvironment" in line]
     assert "cannot load MPI library" in said
     assert "HINT: install an MPI library" in said
+    assert "problem: MPIEnvironment" in result["asked"]  # by `doctor`, in a process of its own
+    assert result["asked"].count("problem: ") == 1

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 
+import psutil
 import pytest
 
-from lightning_sagemaker import cli
+from lightning_sagemaker import cli, trial
 
 
 def doctor(capsys, *arguments) -> tuple[int, str]:
@@ -12,7 +13,7 @@ def doctor(capsys, *arguments) -> tuple[int, str]:
 
 
 def test_on_a_laptop(capsys):
-    code, text = doctor(capsys)
+    code, text = doctor(capsys, "--quick")
     assert code == 0
     assert 'strategy="sagemaker" is ' in text
     assert "the open shim of this package" in text
@@ -32,7 +33,7 @@ def test_in_a_job_as_json(capsys, monkeypatch, tmp_path):
         "MASTER_ADDR": "name.invalid",
     }.items():
         monkeypatch.setenv(name, value)
-    code, text = doctor(capsys, "--json")
+    code, text = doctor(capsys, "--quick", "--json")
     report = json.loads(text)
     assert code == 0
     assert report["job"]["hosts"] == {"value": ["algo-1", "algo-2"], "source": "SM_HOSTS"}
@@ -45,12 +46,12 @@ def test_in_a_job_as_json(capsys, monkeypatch, tmp_path):
     assert "no launcher started this process" in problems
     assert "interface 'ethwe' does not exist" in problems
     assert "'name.invalid' has no address" in problems
-    _, text = doctor(capsys)
+    _, text = doctor(capsys, "--quick")
     assert "What looks wrong" in text
     assert '["algo-1", "algo-2"]  (SM_HOSTS)' in text
 
 
-@pytest.mark.parametrize("arguments", [(), ("--json",)])
+@pytest.mark.parametrize("arguments", [("--quick",), ("--quick", "--json")])
 def test_a_job_that_cannot_be_read(capsys, monkeypatch, arguments):
     monkeypatch.setenv("LOCAL_RANK", "0")
     code, text = doctor(capsys, *arguments)
@@ -66,8 +67,37 @@ def test_secrets_are_not_shown(capsys, monkeypatch, tmp_path):
         "SM_HPS", '{"epochs": 3, "wandb_api_key": "hunter2hunter2", "nested": {"db_password": "hunter2"}}'
     )
     monkeypatch.setenv("HF_TOKEN", "hunter2hunter2")
-    for arguments in ((), ("--json",)):
+    for arguments in (("--quick",), ("--quick", "--json")):
         _, text = doctor(capsys, *arguments)
         assert "epochs" in text
         assert "wandb_api_key" in text
         assert "hunter2" not in text
+
+
+def test_what_every_run_needs_is_tried(capsys, monkeypatch):
+    monkeypatch.delitem(trial.KINDS, "environments")  # importing Lightning takes seconds; see tests/machines
+    code, text = doctor(capsys)
+    assert code == 0, text
+    assert text.count("  works") == 2
+    assert "two processes reduce a tensor" in text
+    assert not psutil.Process().children(recursive=True)
+
+
+@pytest.mark.parametrize("failure", ["hangs", "crashes", "says"])
+def test_what_does_not_work_is_said_and_leaves_nothing(capsys, monkeypatch, failure):
+    program = {
+        "hangs": "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']);"
+        "time.sleep(99)",
+        "crashes": "import os; print('next: Third', flush=True); print('the last words', flush=True); os.abort()",
+        "says": "print('problem: it is broken. HINT: mend it.')",
+    }[failure]
+    monkeypatch.setattr(trial, "_command", lambda name: [trial.sys.executable, "-c", program])
+    monkeypatch.setattr(trial, "KINDS", {"processes": trial.KINDS["processes"]})
+    monkeypatch.setattr(trial, "TIME_LIMIT", 1.0 if failure == "hangs" else 30.0)
+    code, text = doctor(capsys, "--json")
+    (problem,) = json.loads(text)["problems"]  # the same of both processes
+    assert code == 1
+    assert "HINT: " in problem
+    expected = {"hangs": "not within 1 seconds", "crashes": "ended in Third with exit code -6 (the last words)"}
+    assert expected.get(failure, "it is broken") in problem
+    assert not psutil.Process().children(recursive=True)

@@ -41,6 +41,11 @@ def test_shared_memory(tmp_path):
     assert "--shm-size" in problem
 
 
+def test_shared_memory_that_is_not_there(tmp_path):
+    (problem,) = preflight(job(tmp_path), shared_memory=tmp_path / "nothing")
+    assert "num_workers=0" in problem
+
+
 def test_names_and_port(tmp_path):
     with socket.socket() as taken:
         taken.bind(("", 0))

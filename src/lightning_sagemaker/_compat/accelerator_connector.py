@@ -2,20 +2,22 @@
 """How a Trainer or Fabric chooses its environment and accelerator, where that must not end a run with our strategies.
 
 Lightning asks each environment whether it is in force, and one that raises (mpi4py without an MPI library) ends every run.
-On a Mac it refuses the whole DDP family, also for one process, which needs no group.
+That of MPI starts MPI to know, which ends the process where the library is not whole. On a Mac Lightning refuses the whole
+DDP family, also for one process, which needs no group.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 from lightning_sagemaker._compat.guard import require
-from lightning_sagemaker._lightning import PACKAGE, ClusterEnvironment
 
 Report = Callable[[type, Exception], None]
 """Called with an environment and what its ``detect`` raised."""
@@ -28,6 +30,16 @@ _CLASSES = ("_AcceleratorConnector", "_Connector")
 _ENVIRONMENT = "_choose_and_init_cluster_environment"
 _FLAGS = "_check_config_and_set_final_flags"
 _DEVICES = "_check_device_config_and_set_final_flags"
+_MPI_LAUNCHED = (
+    "OMPI_COMM_WORLD_SIZE",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "PMI_FD",
+    "MV2_COMM_WORLD_SIZE",
+    "MPIRUN_RANK",
+    "PALS_RANKID",
+)
+"""Of Open MPI, MPICH and those built on it, and Cray: without one of them a process is alone, and MPI would say so."""
 _ASKED = "_lightning_sagemaker_asked"
 _MARK = "_lightning_sagemaker"
 
@@ -42,8 +54,7 @@ def take_over(is_ours: Callable[[Any], bool], not_there: Report, leaves_mps: Cal
             nodes, as the user gave them; whether the CPU is to be used.
 
     """
-    for module_name, class_name in zip(_MODULES[PACKAGE], _CLASSES, strict=True):
-        module = import_module(module_name)
+    for module, class_name in zip(_modules(), _CLASSES, strict=True):
         require(module, class_name, "MPSAccelerator")
         connector = getattr(module, class_name)
         require(connector, _ENVIRONMENT, _FLAGS, _DEVICES)
@@ -54,13 +65,24 @@ def take_over(is_ours: Callable[[Any], bool], not_there: Report, leaves_mps: Cal
         _replace(connector, _DEVICES, _devices, leaves_mps)
 
 
-def broken_environments() -> Iterator[tuple[type, Exception]]:
-    """The environments that cannot be asked, and what they raise."""
-    for kind in _environments(import_module(_MODULES[PACKAGE][0])):
-        try:
-            kind.detect()
-        except Exception as error:
-            yield kind, error
+def ask_environments() -> Iterator[tuple[type, Callable[[], Exception | None]]]:
+    """The environments, and how to ask each as Lightning does: what it raises, or None. It may end the process."""
+    for kind in _environments(_modules()[0]):
+        yield kind, partial(_raised, kind.detect)
+
+
+def _raised(detect: Callable[[], bool]) -> Exception | None:
+    try:
+        detect()
+    except Exception as error:
+        return error
+    return None
+
+
+def _modules() -> list[ModuleType]:
+    from lightning_sagemaker._lightning import PACKAGE
+
+    return [import_module(name) for name in _MODULES[PACKAGE]]
 
 
 def _replace(owner: type, name: str, make: Callable[..., Callable[..., Any]], *needed: Any) -> None:
@@ -74,11 +96,8 @@ def _environment(
     choose: Callable[..., Any], module: ModuleType, is_ours: Callable[[Any], bool], not_there: Report
 ) -> Callable[..., Any]:
     def chosen(connector: Any) -> Any:
-        try:
+        if not is_ours(connector._strategy_flag):
             return choose(connector)
-        except Exception:
-            if not is_ours(connector._strategy_flag):
-                raise
         with _passing_over(_environments(module), not_there):
             return choose(connector)
 
@@ -86,6 +105,8 @@ def _environment(
 
 
 def _environments(module: ModuleType) -> list[Any]:
+    from lightning_sagemaker._lightning import ClusterEnvironment
+
     kinds = {id(value): value for value in vars(module).values() if isinstance(value, type)}
     return [kind for kind in kinds.values() if issubclass(kind, ClusterEnvironment) and kind is not ClusterEnvironment]
 
@@ -103,12 +124,20 @@ def _passing_over(kinds: list[Any], not_there: Report) -> Iterator[None]:
 def _asked(kind: type, detect: Callable[[], bool], not_there: Report) -> Callable[[], bool]:
     def detected() -> bool:
         try:
+            if _would_start_mpi(detect) and not any(name in os.environ for name in _MPI_LAUNCHED):
+                with contextlib.suppress(ModuleNotFoundError):
+                    find_spec("mpi4py.MPI")  # raises where there is no library, and starts nothing
+                return False
             return bool(detect())
         except Exception as error:
             not_there(kind, error)
             return False
 
     return detected
+
+
+def _would_start_mpi(detect: Callable[[], bool]) -> bool:
+    return getattr(detect, "__module__", "").endswith("plugins.environments.mpi")
 
 
 def _flags(check: Callable[..., None], mps: Any, is_ours: Callable[[Any], bool]) -> Callable[..., None]:

@@ -10,6 +10,7 @@ import torch
 from lightning_sagemaker._lightning import (
     ClusterEnvironment,
     LightningEnvironment,
+    MisconfigurationException,
     MPIEnvironment,
     TorchElasticEnvironment,
     rank_zero_info,
@@ -17,6 +18,7 @@ from lightning_sagemaker._lightning import (
 from lightning_sagemaker.collectives import restarts
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
+from lightning_sagemaker.preflight import unusable_shared_memory
 from lightning_sagemaker.strategies.keywords import check_keywords
 
 _REPLACED = (LightningEnvironment, MPIEnvironment, TorchElasticEnvironment)
@@ -97,6 +99,17 @@ class JobAware:
         """Arguments of the ``DistributedSampler``: the environment's world size, whatever ``num_nodes`` says."""
         assert self._environment is not None
         return {"num_replicas": self._environment.world_size(), "rank": self._environment.global_rank()}
+
+    def process_dataloader(self, dataloader: Any) -> Any:
+        """Called with each loader before it is used.
+
+        Raises:
+            MisconfigurationException: If its processes could not pass their batches on this host.
+
+        """
+        if getattr(dataloader, "num_workers", 0) and (problem := unusable_shared_memory()) is not None:
+            raise MisconfigurationException(problem)
+        return super().process_dataloader(dataloader)  # type: ignore[misc]
 
     def setup_environment(self) -> None:
         """Called in each process before it does anything; makes the process group."""
