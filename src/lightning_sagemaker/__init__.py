@@ -17,6 +17,7 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from lightning_sagemaker.callbacks.auto_resume import AutoResume
+    from lightning_sagemaker.callbacks.fabric_loop import InterruptibleLoop
     from lightning_sagemaker.callbacks.heartbeat import Heartbeat
     from lightning_sagemaker.callbacks.interruption import SpotInterruption
     from lightning_sagemaker.callbacks.metrics import MetricLogger
@@ -41,6 +42,7 @@ _HOMES = {
     "FabricSageMakerDDPStrategy": "strategies.fabric",
     "Heartbeat": "callbacks.heartbeat",
     "InstanceGroup": "job",
+    "InterruptibleLoop": "callbacks.fabric_loop",
     "Launcher": "job",
     "MetricLogger": "callbacks.metrics",
     "ParallelConfigError": "parallel.degrees",
@@ -70,6 +72,7 @@ __all__ = [
     "FabricSageMakerDDPStrategy",
     "Heartbeat",
     "InstanceGroup",
+    "InterruptibleLoop",
     "Launcher",
     "MetricLogger",
     "ParallelConfigError",

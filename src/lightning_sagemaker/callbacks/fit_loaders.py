@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from lightning_sagemaker.data.dealing import is_counted, remaining, united
+from lightning_sagemaker.data.dealing import batch_size_of, is_counted, remaining, united
 from lightning_sagemaker.data.position import Position, Watch, has_state
 from lightning_sagemaker.data.tracked import catch_up, release, watch
 
@@ -73,7 +73,7 @@ class FitLoaders:
 
     def facts(self, batches: int) -> dict[str, Any]:
         """What says what a position means: sizes, and how many samples the batches were."""
-        sizes = [_batch_size(watched.loader) for watched in self._training]
+        sizes = [batch_size_of(watched.loader) for watched in self._training]
         samples = [self._samples(watched, size, batches) for watched, size in zip(self._training, sizes, strict=True)]
         return {
             "world_size": self._trainer.world_size,
@@ -240,12 +240,3 @@ class FitLoaders:
 
 def _was_dealt(rank: dict[str, Any]) -> bool:
     return any(position is not None and position["dealt"] is not None for position in rank["loaders"]["training"])
-
-
-def _batch_size(loader: Any) -> int | None:
-    """Samples of one process in a batch."""
-    sampler = getattr(loader, "sampler", None)
-    size = getattr(sampler, "samples_per_batch", None) or getattr(
-        getattr(loader, "batch_sampler", None), "batch_size", None
-    )
-    return int(size) if size else getattr(loader, "batch_size", None)

@@ -7,8 +7,6 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import torch.distributed as dist
-
 from lightning_sagemaker._compat.connectors import (
     begin_epoch_again,
     callback_states,
@@ -25,6 +23,7 @@ from lightning_sagemaker.checkpoint.metric_state import merged_metrics, metric_s
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_of, copied, differing, restore_buffers
 from lightning_sagemaker.checkpoint.resume import STATE
+from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.collectives.buckets import bucket_layout, rebuild_as
 
 
@@ -75,12 +74,12 @@ class FitState:
         own = {name: snapshot[name] for name in ("random", "metrics", "memory", "loaders")}
         callbacks = callback_states(self._trainer) if snapshot["callbacks"] is None else snapshot["callbacks"]
         own["callbacks"] = own_callback_states(self._trainer, callbacks)
-        own["buffers"] = differing(self._trainer, snapshot["buffers"])
+        own["buffers"] = differing(buffers_of(self._trainer), snapshot["buffers"], self._trainer.world_size)
         checkpoint[STATE] = {
             "phase": phase.value,
             "cut": phase is Phase.BETWEEN and is_cut(self._trainer),
             "batches": snapshot["batches"],
-            "ranks": _of_all(own, self._trainer.world_size),
+            "ranks": of_all(own, self._trainer.world_size),
             "accumulate": self._trainer.accumulate_grad_batches,
             "buckets": None if phase is Phase.AMID else bucket_layout(self._trainer.strategy.model),
             **self.loaders.facts(snapshot["batches"]),
@@ -200,7 +199,7 @@ class FitState:
 
     def _restore(self, own: dict[str, Any], phase: Phase) -> None:
         trainer = self._trainer
-        restore_buffers(trainer, own["buffers"])
+        restore_buffers(buffers_of(trainer), own["buffers"])
         restore_metrics(trainer.lightning_module, own["metrics"])
         restore_callback_states(trainer, own["callbacks"])
         restore_trainer_memory(trainer, own["memory"])
@@ -211,11 +210,3 @@ class FitState:
     def release(self) -> None:
         """The fit is over."""
         self.loaders.release()
-
-
-def _of_all(own: dict[str, Any], world_size: int) -> list[Any]:
-    states: list[Any] = [own]
-    if world_size > 1:
-        states = [None] * world_size
-        dist.all_gather_object(states, own)
-    return states

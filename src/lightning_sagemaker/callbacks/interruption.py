@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import re
 import signal
 import time
 from collections.abc import Sequence
@@ -17,20 +16,19 @@ from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
-from lightning_sagemaker.callbacks.places import checkpoint_folder, names_in, remove
+from lightning_sagemaker.callbacks.places import checkpoint_folder, name_of, names_in, outdated, remove
 from lightning_sagemaker.callbacks.signals import StopSignals
 from lightning_sagemaker.checkpoint.whole import CheckpointError
-from lightning_sagemaker.collectives.pace import Pace
+from lightning_sagemaker.collectives.pace import Pace, ask
 from lightning_sagemaker.collectives.votes import Votes
 
-_NAME = re.compile(r"auto-step=(\d+)\.ckpt")
 _CLOCKS = 60.0
 """Seconds by which the hosts' clocks may differ."""
 _SHARE_OF_SAVING = 0.05
 """Of the time, at most, that saving by the clock may take."""
 _STEP_SECONDS = 1.5
 """Of gradients that are accumulated, beyond which a stop does not wait for the step that uses them."""
-_STOP, _SAVE, _INTERVAL, _WAITS, _LONG = range(5)
+_STOP, _SAVE, _LONG = range(3)
 """What ranks tell each other."""
 
 
@@ -154,28 +152,21 @@ class SpotInterruption(Callback):
         """Read what was asked before, and ask again after ``count`` batches of a kind."""
         if not pace.is_due(count):
             return
-        known = None if pace.waits else self._read()
         is_due = trainer.training and trainer.is_global_zero and time.monotonic() - self._saved_at >= self._interval
-        interval, waits = pace.wish(count, self._votes.seconds) if not self._votes.is_alone else (1, True)
-        step_seconds = pace.batch_seconds(count) * trainer.accumulate_grad_batches
-        self._votes.ask([self._signals.arrived is not None, is_due, interval, waits, step_seconds > _STEP_SECONDS])
-        if known is None:
-            known = self._read()
-        assert known is not None
-        pace.asked(count, int(known[_INTERVAL]), bool(known[_WAITS]))
+        is_long = pace.batch_seconds(count) * trainer.accumulate_grad_batches > _STEP_SECONDS
+        known = ask(self._votes, pace, count, [self._signals.arrived is not None, is_due, is_long])
+        self._hear(known)
         if trainer.training:
             self._resume(trainer).steps_are_long = bool(known[_LONG])
 
-    def _read(self) -> list[float] | None:
-        known = self._votes.read()
+    def _hear(self, known: Sequence[float] | None) -> None:
         if known is not None:
             self._stops, self._saves = self._stops or bool(known[_STOP]), self._saves or bool(known[_SAVE])
-        return known
 
     def _begin_evaluation(self, trainer: Any, batches: Sequence[float]) -> None:
         """Ranks may have different numbers of batches, so they ask each other as often as the one with the fewest can."""
         self._training.pause()
-        self._read()  # what was asked in training
+        self._hear(self._votes.read())  # what was asked in training
         self._signals.leave_by(None)
         count = sum(batches)
         self._votes.ask([-count if math.isfinite(count) else 0])
@@ -207,7 +198,7 @@ class SpotInterruption(Callback):
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Count training's batches again."""
         if not trainer.sanity_checking:
-            self._read()  # what was asked and not yet needed
+            self._hear(self._votes.read())  # what was asked and not yet needed
             self._training.go_on()
 
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
@@ -234,7 +225,7 @@ class SpotInterruption(Callback):
     def _save(self, trainer: Any) -> str:
         """Write a checkpoint and remove older ones. Collective."""
         folder = checkpoint_folder(trainer, self._dirpath)
-        path = f"{folder}/auto-step={trainer.global_step}.ckpt"
+        path = f"{folder}/{name_of(trainer.global_step)}"
         begin = time.monotonic()
         self._saves = False
         trainer.save_checkpoint(path, weights_only=False)
@@ -252,12 +243,8 @@ class SpotInterruption(Callback):
         return path
 
     def _remove_old(self, trainer: Any, folder: str) -> None:
-        names = names_in(trainer, folder)
-        found = {int(match[1]): f"{folder}/{name}" for name in names if (match := _NAME.fullmatch(name))}
-        past = sorted(step for step in found if step <= trainer.global_step)
-        future = found.keys() - set(past)  # damaged: this run did not go on from them
-        for step in (*past[: -self._keep], *future):
-            remove(trainer, found[step])
+        for name in outdated(names_in(trainer, folder), trainer.global_step, self._keep):
+            remove(trainer, f"{folder}/{name}")
 
     def _stop(self, trainer: Any, within_validation: bool = False) -> None:
         """End this process, with a checkpoint of what was trained; all ranks come here together."""

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker._lightning import ModelCheckpoint
 from lightning_sagemaker.checkpoint.whole import CheckpointError
 from lightning_sagemaker.job import SageMakerJob
+
+_NAME = re.compile(r"auto-step=(\d+)\.ckpt")
 
 
 def checkpoint_folder(trainer: Any, dirpath: str | Path | None) -> str:
@@ -26,6 +30,26 @@ def checkpoint_folder(trainer: Any, dirpath: str | Path | None) -> str:
 def is_remote(folder: str) -> bool:
     """Whether a folder is an address, not a place in the file system."""
     return "://" in folder
+
+
+def name_of(step: int) -> str:
+    """Of the checkpoint that is made by itself after so many steps."""
+    return f"auto-step={step}.ckpt"
+
+
+def outdated(names: Iterable[str], step: int, keep: int) -> list[str]:
+    """Checkpoints that were made by themselves and are no longer needed.
+
+    Args:
+        names: Of all that is in the folder.
+        step: Of the newest.
+        keep: How many stay.
+
+    """
+    found = {int(match[1]): name for name in names if (match := _NAME.fullmatch(name))}
+    past = sorted(number for number in found if number <= step)
+    future = found.keys() - set(past)  # damaged: this run did not go on from them
+    return [found[number] for number in (*past[:-keep], *future)]
 
 
 def names_in(trainer: Any, folder: str) -> list[str]:

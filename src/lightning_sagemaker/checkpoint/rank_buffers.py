@@ -8,6 +8,7 @@ weights that callbacks keep.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,11 +21,19 @@ _LARGEST = 1 << 20
 
 def buffers_of(trainer: Any) -> dict[str, Tensor]:
     """Buffers of the module and of modules that callbacks keep, by names."""
-    found = dict(_small(trainer.lightning_module, "module"))
+    modules = {"module": trainer.lightning_module}
     for number, callback in enumerate(trainer.callbacks):
-        for name, value in vars(callback).items():
-            if isinstance(value, nn.Module):
-                found |= dict(_small(value, f"{number}.{name}"))
+        modules |= {f"{number}.{name}": value for name, value in vars(callback).items()}
+    return buffers_in(modules)
+
+
+def buffers_in(modules: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Buffers of those values that are modules, by names."""
+    found: dict[str, Tensor] = {}
+    for prefix, module in modules.items():
+        if isinstance(module, nn.Module):
+            named = module.named_buffers(prefix=prefix)
+            found |= {name: buffer for name, buffer in named if type(buffer) is Tensor and buffer.numel() <= _LARGEST}
     return found
 
 
@@ -33,32 +42,27 @@ def copied(buffers: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: buffer.detach().cpu().clone() for name, buffer in buffers.items()}
 
 
-def differing(trainer: Any, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
+def differing(own: dict[str, Tensor], buffers: dict[str, Tensor], world_size: int) -> dict[str, Tensor]:
     """Those of ``buffers`` that are not what rank zero writes now. Collective.
 
     Args:
-        trainer: Whose rank zero writes.
-        buffers: This rank's values, as of :func:`copied`.
+        own: This rank's.
+        buffers: Their values when what is written was noted, as of :func:`copied`.
+        world_size: Number of ranks.
 
     """
-    written: list[Any] = [{name: _sum(buffer) for name, buffer in buffers_of(trainer).items()}]
-    if trainer.world_size > 1:
+    written: list[Any] = [{name: _sum(buffer) for name, buffer in own.items()}]
+    if world_size > 1:
         dist.broadcast_object_list(written, src=0)
     return {name: buffer for name, buffer in buffers.items() if written[0].get(name) != _sum(buffer)}
 
 
-def restore_buffers(trainer: Any, buffers: dict[str, Tensor]) -> None:
-    """Set those that :func:`differing` gave."""
-    own = buffers_of(trainer)
+def restore_buffers(own: dict[str, Tensor], buffers: dict[str, Tensor]) -> None:
+    """Set those of this rank that :func:`differing` gave."""
     with torch.no_grad():
         for name, value in buffers.items():
             if name in own and own[name].shape == value.shape:
                 own[name].copy_(value)
-
-
-def _small(module: nn.Module, prefix: str) -> list[tuple[str, Tensor]]:
-    found = module.named_buffers(prefix=prefix)
-    return [(name, buffer) for name, buffer in found if type(buffer) is Tensor and buffer.numel() <= _LARGEST]
 
 
 def _sum(buffer: Tensor) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one process does for all, such as writing a file, fails on all of them: nobody waits for who has failed."""
+"""What processes tell each other as objects; and what one does for all, such as writing a file, fails on all of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
+
+
+def of_all(own: Any, world_size: int) -> list[Any]:
+    """What each process has, by rank. Collective."""
+    found: list[Any] = [own]
+    if world_size > 1:
+        found = [None] * world_size
+        dist.all_gather_object(found, own)
+    return found
 
 
 def together(action: Callable[[], None], group: Any = None) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
+
+from lightning_sagemaker.collectives.votes import Votes
 
 _LATENCY = 0.5
 """Seconds between two questions at most; what is asked at one is known at the next, so an answer takes twice as long."""
@@ -71,3 +74,26 @@ class Pace:
         """A question was asked; the next is due after ``interval`` batches, as all have agreed."""
         self._asked, self._next, self._begin = count, count + interval, time.monotonic()
         self.waits = waits
+
+
+def ask(votes: Votes, pace: Pace, count: int, own: Sequence[float]) -> list[float]:
+    """Tell the others something where a question is due, and hear what is known. Collective.
+
+    Args:
+        votes: Among whom.
+        pace: By which the question is due.
+        count: Batches by now.
+        own: What this process has to say.
+
+    Returns:
+        The largest of each, of this question or, where nobody waits, of the one before.
+
+    """
+    known = None if pace.waits else votes.read()
+    interval, waits = (1, True) if votes.is_alone else pace.wish(count, votes.seconds)
+    votes.ask([*own, interval, waits])
+    if known is None:
+        known = votes.read()
+    assert known is not None
+    pace.asked(count, int(known[-2]), bool(known[-1]))
+    return known[:-2]

@@ -23,6 +23,14 @@ def is_counted(loader: Any) -> bool:
     return hasattr(loader.sampler, "remaining") or type(loader.sampler) is DistributedSampler
 
 
+def batch_size_of(loader: Any) -> int | None:
+    """Samples of one process in a batch; None if nobody knows."""
+    sampler = getattr(loader, "sampler", None)
+    within = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    size = getattr(sampler, "samples_per_batch", None) or within
+    return int(size) if size else getattr(loader, "batch_size", None)
+
+
 def as_bits(taken: Integers, size: int) -> torch.Tensor:
     """Which of ``size`` samples were taken, a bit each."""
     marks = np.zeros(size, dtype=bool)

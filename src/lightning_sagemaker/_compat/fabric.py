@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Fabric has set up: the loaders, modules and counters within its wrappers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning_sagemaker._compat.guard import require
+
+
+def is_set_up(loader: Any) -> bool:
+    """Whether a loader comes from ``fabric.setup_dataloaders``."""
+    return type(loader).__name__ == "_FabricDataLoader"
+
+
+def inner_loader(loader: Any) -> Any:
+    """The ``DataLoader`` within Fabric's wrapper; any other loader is returned as it is.
+
+    Raises:
+        NameGone: If the wrapper has other names than it had.
+
+    """
+    if not is_set_up(loader):
+        return loader
+    require(loader, "_dataloader", "_num_iter_calls")
+    return loader._dataloader
+
+
+def iterations(loader: Any) -> int:
+    """How often Fabric's wrapper was iterated: it tells that to the sampler as the epoch."""
+    return int(loader._num_iter_calls) if is_set_up(loader) else 0
+
+
+def set_iterations(loader: Any, count: int) -> None:
+    """Have Fabric's wrapper go on from a count."""
+    if is_set_up(loader):
+        loader._num_iter_calls = count
+
+
+def wrapped_module(value: Any) -> Any:
+    """What reduces the gradients of a module that Fabric has set up, such as DDP; None of anything else."""
+    return getattr(value, "_forward_module", None)

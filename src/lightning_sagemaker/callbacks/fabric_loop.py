@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops of one's own with Fabric that lose nothing: what SpotInterruption and AutoResume are to the Trainer."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import signal
+import time
+from collections.abc import Generator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker._compat.fabric import inner_loader
+from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
+from lightning_sagemaker.callbacks.fabric_state import FabricState
+from lightning_sagemaker.callbacks.interruption import Interrupted
+from lightning_sagemaker.callbacks.signals import StopSignals
+from lightning_sagemaker.collectives.pace import Pace, ask
+from lightning_sagemaker.collectives.votes import Votes
+from lightning_sagemaker.data.position import Watch
+from lightning_sagemaker.data.tracked import release, watch
+
+_STOP, _SAVE = range(2)
+"""What ranks tell each other."""
+
+
+class InterruptibleLoop:
+    """The epochs and batches of a loop of one's own, from where an interrupted run ended.
+
+    All ranks stop after the same batch when one is asked to by a signal, with a checkpoint and exit code 143; started again,
+    the loop goes on with the next batch, with the same samples and random numbers as a run that was left alone::
+
+        loop = InterruptibleLoop(fabric, "checkpoints", {"model": model, "optimizer": optimizer})
+        for epoch in loop.epochs(3):
+            for batch in loop.batches(train_loader):
+                ...
+            for batch in loop.evaluation(val_loader):
+                ...
+
+    Code between two batches, epochs and evaluations is run as often as in a run that was left alone, as long as it follows
+    from ``state``: what is not in there begins anew.
+
+    Args:
+        fabric: After ``launch()``; what it has set up is in ``state``.
+        dirpath: Of the checkpoints: a folder that all hosts see, or that SageMaker keeps for the first.
+        state: All that training changes, as for ``fabric.save``: modules, optimizers, schedules, plain values, which
+            are rank zero's and are replaced in it when a checkpoint is loaded.
+        save_every: Time between checkpoints. None: none but the last.
+        keep: How many of them stay.
+        signals: That ask to stop.
+        grace: Seconds from a signal to the end of the process.
+        exit_code: Of all ranks after an interruption.
+        overhead: Share of a batch's time that asking the others may cost.
+        weights_only: Read data only. ``False`` runs code from the files: for checkpoints of your own alone.
+
+    Attributes:
+        epoch: The present one.
+        batch: Batches of this epoch that have been trained on.
+        step: Batches of all epochs that have been.
+
+    """
+
+    def __init__(
+        self,
+        fabric: Any,
+        dirpath: str | Path,
+        state: dict[str, Any],
+        *,
+        save_every: timedelta | None = timedelta(minutes=10),
+        keep: int = 2,
+        signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT),
+        grace: float = 120.0,
+        exit_code: int = 143,
+        overhead: float = 0.001,
+        weights_only: bool = True,
+    ) -> None:
+        self.epoch = self.batch = self.step = 0
+        self._state = FabricState(fabric, Path(dirpath), state, keep, weights_only)
+        self._interval = math.inf if save_every is None else save_every.total_seconds()
+        self._exit_code, self._is_first = exit_code, fabric.is_global_zero
+        self._signals = StopSignals(signals, grace, exit_code)
+        self._votes = Votes(None)
+        self._training, self._evaluation = Pace(overhead), Pace(overhead)
+        self._watch: Watch | None = None
+        self._stops = self._saves = self._within = False
+        self._saved_at = 0.0
+
+    def epochs(self, count: int | None = None) -> Generator[int, None, None]:
+        """Numbers of the epochs that are left, from where a checkpoint was made; collective over all ranks.
+
+        Args:
+            count: Of all epochs; None for no end.
+
+        Raises:
+            CheckpointError: If there is a checkpoint that cannot be used.
+
+        """
+        self._votes = Votes.of_all()
+        self._signals.install()
+        try:
+            self.epoch, self.batch, self.step = self._state.load()
+            self._saved_at = time.monotonic()
+            self._training.begin(self.step)
+            for number in itertools.count(self.epoch) if count is None else range(self.epoch, count):
+                self.epoch = number
+                yield number
+                self._state.end_epoch(self._watch, self.batch)
+                self.batch = 0
+                self._hear(self._votes.read())
+                if self._stops:
+                    self.epoch += 1
+                    self._stop()
+                self._training.asked(self.step, 1, waits=True)  # whoever was elsewhere for long is asked soon
+        finally:
+            self._release()
+
+    def batches(self, loader: Any, every: int = 1) -> Generator[Any, None, None]:
+        """Batches of an epoch that are left; collective over all ranks.
+
+        Args:
+            loader: From ``fabric.setup_dataloaders``, or any other iterable.
+            every: Stop and save only after so many batches: those of an optimizer step, where gradients are accumulated.
+
+        """
+        inner = inner_loader(loader)
+        given, self._watch = watch(inner, rank_zero_warn)
+        self.batch = self._state.begin_batches(self._watch, loader, self.batch)
+        self._signals.is_alive()
+        for batch in loader if given is inner else given:
+            self._within = True
+            try:
+                yield batch
+            finally:  # also after a break
+                self._within = False
+                self.batch, self.step = self.batch + 1, self.step + 1
+            self._check(self._training, self.step)
+            if self.batch % every == 0:
+                if self._stops:
+                    self._stop()
+                if self._saves:
+                    self.save()
+        self._state.end_batches()
+
+    def evaluation(self, loader: Any) -> Generator[Any, None, None]:
+        """Batches of an evaluation, between which signals are heard; it is done again if it is stopped.
+
+        Args:
+            loader: Any, with as many batches on each rank or others.
+
+        """
+        self._training.pause()
+        self._hear(self._votes.read())
+        self._votes.ask([-len(loader) if hasattr(loader, "__len__") else 0])
+        fewest = -int((self._votes.read() or [0.0])[0])
+        self._evaluation.begin(0)
+        try:
+            for number, batch in enumerate(loader, 1):
+                yield batch
+                if number <= fewest:
+                    self._check(self._evaluation, number)
+                if self._stops and not self._within:
+                    self._state.go_back()
+                    self._stop()
+        finally:
+            self._hear(self._votes.read())
+            self._training.go_on()
+
+    def save(self) -> Path | None:
+        """Write a checkpoint; in the body of a batch, when that is over. Collective.
+
+        Returns:
+            Its path; None if it is written later.
+
+        Raises:
+            RuntimeError: On all ranks, if it cannot be written.
+
+        """
+        if self._within:
+            self._saves = True
+            return None
+        path = self._state.save(self.epoch, self.batch, self.step, self._watch)
+        self._saves, self._saved_at = False, time.monotonic()
+        return path
+
+    def _check(self, pace: Pace, count: int) -> None:
+        self._signals.is_alive()
+        if pace.is_due(count):
+            is_due = pace is self._training and self._is_first and time.monotonic() - self._saved_at >= self._interval
+            self._hear(ask(self._votes, pace, count, [self._signals.arrived is not None, is_due]))
+
+    def _hear(self, known: list[float] | None) -> None:
+        if known is not None and len(known) > _SAVE:
+            self._stops, self._saves = self._stops or bool(known[_STOP]), self._saves or bool(known[_SAVE])
+
+    def _stop(self) -> None:
+        path = self.save()
+        rank_zero_info(f"Interrupted after batch {self.step}: {path} is written, exit code {self._exit_code}.")
+        raise Interrupted(self._exit_code)
+
+    def _release(self) -> None:
+        self._signals.uninstall()
+        if self._watch is not None:
+            with contextlib.suppress(AttributeError):
+                release(self._watch.loader)

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkpoint of a loop of one's own holds, beside the user's objects, so that it goes on as if it had not ended."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from lightning_sagemaker._compat.fabric import iterations, set_iterations, wrapped_module
+from lightning_sagemaker._lightning import TorchCheckpointIO, rank_zero_info, rank_zero_warn
+from lightning_sagemaker.callbacks.places import is_remote, name_of, names_in, outdated, remove
+from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
+from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
+from lightning_sagemaker.checkpoint.rank_buffers import buffers_in, copied, differing, restore_buffers
+from lightning_sagemaker.checkpoint.resume import STATE, find_checkpoint
+from lightning_sagemaker.checkpoint.whole import CheckpointError
+from lightning_sagemaker.collectives.agreement import of_all
+from lightning_sagemaker.collectives.buckets import bucket_layout, rebuild_as
+from lightning_sagemaker.data.dealing import batch_size_of, remaining, united
+from lightning_sagemaker.data.position import Watch
+from lightning_sagemaker.data.tracked import catch_up
+
+_STEP = "global_step"  # by it the newest checkpoint is found
+_SENDS = "require_forward_param_sync"  # of DDP: not after a forward pass without gradients
+
+
+class FabricState:
+    """Of one loop.
+
+    Args:
+        fabric: Writes and reads.
+        folder: Of the checkpoints.
+        state: The user's objects.
+        keep: Checkpoints that stay.
+        weights_only: Read data only.
+
+    Raises:
+        ValueError: If the folder is an address, or an entry has a name that is taken.
+
+    """
+
+    def __init__(self, fabric: Any, folder: Path, state: dict[str, Any], keep: int, weights_only: bool) -> None:
+        if taken := {_STEP, STATE} & state.keys():
+            raise ValueError(f"state has the entries {sorted(taken)}, which are written beside it. HINT: rename them.")
+        if is_remote(str(folder).replace(":/", "://", 1)):
+            raise ValueError(f"{folder} is an address. HINT: name a folder; a job's checkpoint_s3_uri keeps it in S3.")
+        self._fabric, self._folder, self._state = fabric, folder, state
+        self._keep, self._weights_only = keep, weights_only
+        self._loaded: dict[str, Any] | None = None
+        self._before_evaluation: dict[str, Any] | None = None
+        self._ended: Any = None
+        self._calls = self._samples_before = self._batch_before = 0
+        self._is_iterated = False
+        if type(fabric.strategy.checkpoint_io) is TorchCheckpointIO:
+            fabric.strategy.checkpoint_io = _Noting()
+
+    # Places in the data
+
+    def begin_batches(self, watched: Watch, loader: Any, batch: int) -> int:
+        """The loader of an epoch is about to be iterated; bring it to where a checkpoint says.
+
+        Args:
+            watched: The watch of the loader.
+            loader: What is iterated.
+            batch: Batches of the epoch that the checkpoint says were taken.
+
+        Returns:
+            As many, in this run's batches.
+
+        """
+        loaded, self._loaded = self._loaded, None
+        self._before_evaluation, self._is_iterated = None, True
+        if loaded is None:
+            self._calls, self._samples_before, self._batch_before = iterations(loader), 0, 0
+            watched.begin_epoch()
+            return batch
+        self._calls = loaded["calls"]
+        set_iterations(loader, self._calls)
+        if hasattr(getattr(watched.loader, "sampler", None), "set_epoch"):
+            watched.loader.sampler.set_epoch(self._calls)
+        if len(loaded["ranks"]) != self._fabric.world_size or loaded["batch_size"] != batch_size_of(watched.loader):
+            return self._deal(watched, loaded)
+        self._samples_before, self._batch_before = loaded["samples"] or 0, batch
+        own = loaded["ranks"][self._fabric.global_rank]
+        if batch:
+            watched.seek(own["position"])
+        else:
+            watched.begin_epoch()
+            if own["position"] is not None and watched.is_persistent:
+                catch_up(watched, own["position"])
+        restore_random_state(own["random"])
+        return batch
+
+    def _deal(self, watched: Watch, loaded: dict[str, Any]) -> int:
+        """Deal what is left of the epoch out to another number of ranks, or in other batches."""
+        positions = [rank["position"] for rank in loaded["ranks"]]
+        bits = united([None if position is None else position.get("bits") for position in positions])
+        place = {"num_replicas": self._fabric.world_size, "rank": self._fabric.global_rank}
+        done, rest = 0, None
+        if loaded["samples"] is not None and hasattr(watched.loader, "sampler"):
+            rest = remaining(watched.loader, place, loaded["epoch"], loaded["samples"], 0, bits)
+        said = "the epoch begins anew, and some of its samples are seen twice"
+        watched.seek(None)
+        if rest is not None:
+            done = max(0, len(watched.loader) - len(rest))
+            watched.seek_rest(rest, done, bits)
+            said = "each sample of the epoch is seen once, in other batches"
+        self._samples_before, self._batch_before = loaded["samples"] if rest is not None else 0, done
+        rank_zero_info(
+            f"The checkpoint was made on {len(positions)} ranks with batches of {loaded['batch_size']}; here it is"
+            f" {self._fabric.world_size} and {batch_size_of(watched.loader)}: {said}. Random numbers (dropout) are others."
+        )
+        return done
+
+    def end_batches(self) -> None:
+        """All batches of an epoch were given: what a stop in an evaluation goes back to."""
+        self._before_evaluation = {
+            "random": random_state(),
+            "values": {name: _state_of(value) for name, value in self._state.items() if _is_small(value)},
+            "groups": [copy.deepcopy(_without_parameters(value)) for value in self._state.values()],
+        }
+
+    def go_back(self) -> None:
+        """Make schedules and values what they were before an evaluation: what came between is done again."""
+        before = self._before_evaluation
+        if before is None:
+            return
+        restore_random_state(before["random"])
+        for name, value in before["values"].items():
+            if hasattr(self._state[name], "load_state_dict"):
+                self._state[name].load_state_dict(value)
+            else:
+                self._state[name] = value
+        for value, groups in zip(self._state.values(), before["groups"], strict=True):
+            for group, kept in zip(getattr(value, "param_groups", ()), groups, strict=True):
+                group.update(kept)
+
+    def end_epoch(self, watched: Watch | None, batch: int) -> None:
+        """An epoch is over."""
+        self._ended = None if watched is None or not watched.is_persistent else watched.position(batch)
+        self._calls += self._is_iterated
+        self._is_iterated, self._before_evaluation = False, None
+        self._samples_before = self._batch_before = 0
+
+    # Checkpoints
+
+    def save(self, epoch: int, batch: int, step: int, watched: Watch | None) -> Path:
+        """Write a checkpoint and remove older ones. Collective."""
+        ranks, buffers = self._fabric.world_size, buffers_in(self._state)
+        size = None if watched is None else batch_size_of(watched.loader)
+        position = self._ended if not batch or watched is None else watched.position(batch)
+        own = {"random": random_state(), "position": position}
+        own["buffers"] = differing(buffers, copied(buffers), ranks)
+        entry = {
+            "epoch": epoch,
+            "batch": batch,
+            "step": step,
+            "calls": self._calls,
+            "batch_size": size,
+            "samples": None if size is None else self._samples_before + (batch - self._batch_before) * size * ranks,
+            "modules": [_reducer_state(wrapped_module(value)) for value in self._state.values()],
+            "ranks": of_all(own, ranks),
+        }
+        path = self._folder / name_of(step)
+        self._fabric.save(path, {**self._state, _STEP: step, STATE: entry})
+        failure = getattr(self._fabric.strategy.checkpoint_io, "failure", None)
+        if failures := [one for one in of_all(failure, ranks) if one is not None]:
+            raise CheckpointError(failures[0])
+        if self._fabric.is_global_zero:
+            try:
+                for name in outdated(names_in(None, str(self._folder)), step, self._keep):
+                    remove(None, str(self._folder / name))
+            except OSError as error:  # raised here alone, it would leave the others waiting
+                rank_zero_warn(f"Older checkpoints stay in {self._folder}: {error}. HINT: make room there yourself.")
+        return path
+
+    def load(self) -> tuple[int, int, int]:
+        """Load the newest whole checkpoint, if there is one. Collective.
+
+        Returns:
+            Epoch, batches of it, and batches of all epochs.
+
+        Raises:
+            CheckpointError: On all ranks, if it cannot be used.
+
+        """
+        path, failure = self._fabric.broadcast(self._look() if self._fabric.is_global_zero else (None, None))
+        if failure is not None:
+            raise CheckpointError(failure)
+        if path is None:
+            return 0, 0, 0
+        if not all(of_all(Path(path).exists(), self._fabric.world_size)):
+            raise CheckpointError(
+                f"{path} is on the first host, but not on all. HINT: give all hosts the same checkpoint_s3_uri or folder."
+            )
+        content = {**self._state, _STEP: 0, STATE: {}}
+        self._fabric.load(path, content, weights_only=self._weights_only)
+        loaded: dict[str, Any] = content.pop(STATE)
+        del content[_STEP]
+        self._state.update(content)
+        self._loaded = loaded
+        if len(loaded["ranks"]) == self._fabric.world_size:
+            for value, kept in zip(self._state.values(), loaded["modules"], strict=True):
+                _restore_reducer(wrapped_module(value), kept)
+            own = loaded["ranks"][self._fabric.global_rank]
+            restore_buffers(buffers_in(self._state), own["buffers"])
+            restore_random_state(own["random"])
+        return loaded["epoch"], loaded["batch"], loaded["step"]
+
+    def _look(self) -> tuple[str | None, str | None]:
+        try:
+            found = find_checkpoint(self._folder, rank_zero_info, self._weights_only)
+        except (OSError, CheckpointError) as error:
+            return None, str(error)
+        if found is None:
+            rank_zero_info(f"No checkpoint in {self._folder}: a fresh start.")
+            return None, None
+        if not found.exact:
+            return None, f"{found.path} was not written by an InterruptibleLoop. HINT: name a folder of its own."
+        rank_zero_info(f"Going on from step {found.step}: {found.path}")
+        return str(found.path), None
+
+
+def _reducer_state(module: Any) -> dict[str, Any]:
+    """What DDP knows of the steps before: its buckets, and whether it sends buffers before the next. Collective."""
+    return {"buckets": bucket_layout(module), "sends": getattr(module, _SENDS, None)}
+
+
+def _restore_reducer(module: Any, kept: dict[str, Any]) -> None:
+    rebuild_as(module, kept["buckets"])
+    if kept["sends"] is not None and hasattr(module, _SENDS):
+        setattr(module, _SENDS, kept["sends"])
+
+
+class _Noting(SafeCheckpointIO):
+    """Keeps a failure until all ranks hear of it: Fabric has them wait for each other after a checkpoint."""
+
+    failure: str | None = None
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint, or note why not."""
+        self.failure = None
+        try:
+            super().save_checkpoint(checkpoint, path, storage_options)
+        except Exception as error:
+            self.failure = str(error)
+
+
+def _is_small(value: Any) -> bool:
+    """Whether a value is neither a module nor an optimizer, which nothing changes after an epoch's last batch."""
+    return not isinstance(value, nn.Module) and not hasattr(value, "param_groups")
+
+
+def _state_of(value: Any) -> Any:
+    return copy.deepcopy(value.state_dict() if hasattr(value, "state_dict") else value)
+
+
+def _without_parameters(value: Any) -> list[dict[str, Any]]:
+    """Options of an optimizer's groups, which schedules change."""
+    groups = getattr(value, "param_groups", ())
+    return [{name: option for name, option in group.items() if name != "params"} for group in groups]
