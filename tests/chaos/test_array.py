@@ -39,3 +39,6 @@ def test_the_array_has_every_pair_of_levels():
     covered, possible = pair_coverage(some)
     assert len(some) >= 300
     assert covered == possible > 4000
+    assert all(valid(case) for case in some)
+    assert some == cases(1, 300)
+    assert not valid(some[0] | {"ranks": 2, "launcher": "direct"})
