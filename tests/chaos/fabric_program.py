@@ -101,7 +101,7 @@ def main(folder, case, start):
         model.eval()
         total = torch.zeros(())
         with torch.no_grad():
-            for batch in loop.evaluation(evaluated):
+            for batch in loop.evaluation(train if case["same"] else evaluated):
                 reach("evaluation", epoch)
                 total += model(batch["x"]).square().sum()
         state["best"] = min(state["best"], fabric.all_reduce(total, reduce_op="sum").item())

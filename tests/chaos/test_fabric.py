@@ -14,6 +14,7 @@ from tests.forked import run_forked
 
 PROGRAM = Path(__file__).with_name("fabric_program.py")
 USUAL = {"ranks": 1, "strategy": "sagemaker", "workers": 0, "persistent": False, "every": 1, "batch_size": 4}
+USUAL |= {"same": False}
 
 
 def case_of(**changes):
@@ -26,6 +27,7 @@ CASES = {
     "last batch": case_of(strike={"at": ["batch", 1, BATCHES - 1]}),
     "a strategy of Fabric": case_of(strategy="auto", strike={"signal": "SIGUSR1"}),
     "in an evaluation": case_of(strike={"at": ["evaluation", 1]}, workers=2),
+    "in an evaluation of the same data": case_of(strike={"at": ["evaluation", 1]}, same=True),
     "after an evaluation": case_of(strike={"at": ["epoch", 1]}, workers=2, persistent=True),
     "within accumulation": case_of(strike={"at": ["batch", 1, 3]}, every=3),
     "two ranks, workers": case_of(ranks=2, strategy="smddp", workers=2, strike={"signal": "SIGINT"}),
@@ -50,10 +52,10 @@ def lines_of(folder, rank):
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     def make(key):
-        strategy, ranks, every, workers, persistent = key
+        strategy, ranks, every, workers, persistent, same = key
         folder = tmp_path_factory.mktemp("plain")
         changes = {"ranks": ranks, "strategy": strategy, "every": every, "workers": workers}
-        case = USUAL | changes | {"persistent": persistent, "ours": False, "strike": None}
+        case = USUAL | changes | {"persistent": persistent, "same": same, "ours": False, "strike": None}
         assert start(folder, case, 0) == 0, (folder / "log").read_text()
         return folder
 
@@ -70,7 +72,7 @@ def test_goes_on_as_if_it_had_been_left_alone(name, reference, tmp_path):
     assert 0 < min(seen) < EPOCHS * (BATCHES + 1)
     assert start(tmp_path, case, 1) == 0, (tmp_path / "log").read_text()
     strategy = "auto" if case["strategy"] == "auto" else "ddp"
-    plain = reference[strategy, case["ranks"], case["every"], case["workers"], case["persistent"]]
+    plain = reference[strategy, case["ranks"], case["every"], case["workers"], case["persistent"], case["same"]]
     for rank in range(case["ranks"]):
         done = lines_of(tmp_path, rank)
         assert {str(line["place"]): line for line in done} == {

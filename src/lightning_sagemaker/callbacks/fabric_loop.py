@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import signal
@@ -107,7 +106,7 @@ class InterruptibleLoop:
             for number in itertools.count(self.epoch) if count is None else range(self.epoch, count):
                 self.epoch = number
                 yield number
-                self._state.end_epoch(self._watch, self.batch)
+                self._state.end_epoch()
                 self.batch = 0
                 self._hear(self._votes.read())
                 if self._stops:
@@ -142,7 +141,7 @@ class InterruptibleLoop:
                     self._stop()
                 if self._saves:
                     self.save()
-        self._state.end_batches()
+        self._state.end_batches(self._watch, self.batch)
 
     def evaluation(self, loader: Any) -> Generator[Any, None, None]:
         """Batches of an evaluation, between which signals are heard; it is done again if it is stopped.
@@ -150,7 +149,15 @@ class InterruptibleLoop:
         Args:
             loader: Any, with as many batches on each rank or others.
 
+        Raises:
+            ValueError: If it is the one whose batches are being trained on.
+
         """
+        if self._within and self._watch is not None and inner_loader(loader) is self._watch.loader:
+            raise ValueError(
+                "evaluation() was given the loader of batches(), in the body of one of them. HINT: make another DataLoader"
+                " of the same data."
+            )
         self._training.pause()
         self._hear(self._votes.read())
         self._votes.ask([-len(loader) if hasattr(loader, "__len__") else 0])
@@ -203,5 +210,4 @@ class InterruptibleLoop:
     def _release(self) -> None:
         self._signals.uninstall()
         if self._watch is not None:
-            with contextlib.suppress(AttributeError):
-                release(self._watch.loader)
+            release(self._watch.loader)

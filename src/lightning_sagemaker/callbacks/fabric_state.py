@@ -51,9 +51,9 @@ class FabricState:
         self._keep, self._weights_only = keep, weights_only
         self._loaded: dict[str, Any] | None = None
         self._before_evaluation: dict[str, Any] | None = None
+        self._loader: Any = None
         self._ended: Any = None
         self._calls = self._samples_before = self._batch_before = 0
-        self._is_iterated = False
         if type(fabric.strategy.checkpoint_io) is TorchCheckpointIO:
             fabric.strategy.checkpoint_io = _Noting()
 
@@ -72,7 +72,7 @@ class FabricState:
 
         """
         loaded, self._loaded = self._loaded, None
-        self._before_evaluation, self._is_iterated = None, True
+        self._before_evaluation, self._ended, self._loader = None, None, loader
         if loaded is None:
             self._calls, self._samples_before, self._batch_before = iterations(loader), 0, 0
             watched.begin_epoch()
@@ -115,8 +115,9 @@ class FabricState:
         )
         return done
 
-    def end_batches(self) -> None:
-        """All batches of an epoch were given: what a stop in an evaluation goes back to."""
+    def end_batches(self, watched: Watch, batch: int) -> None:
+        """All batches of an epoch were given: what a stop in an evaluation, maybe by the same loader, goes back to."""
+        self._ended = watched.position(batch)
         self._before_evaluation = {
             "random": random_state(),
             "values": {name: _state_of(value) for name, value in self._state.items() if _is_small(value)},
@@ -138,11 +139,9 @@ class FabricState:
             for group, kept in zip(getattr(value, "param_groups", ()), groups, strict=True):
                 group.update(kept)
 
-    def end_epoch(self, watched: Watch | None, batch: int) -> None:
+    def end_epoch(self) -> None:
         """An epoch is over."""
-        self._ended = None if watched is None or not watched.is_persistent else watched.position(batch)
-        self._calls += self._is_iterated
-        self._is_iterated, self._before_evaluation = False, None
+        self._calls, self._before_evaluation = iterations(self._loader), None
         self._samples_before = self._batch_before = 0
 
     # Checkpoints
@@ -151,7 +150,7 @@ class FabricState:
         """Write a checkpoint and remove older ones. Collective."""
         ranks, buffers = self._fabric.world_size, buffers_in(self._state)
         size = None if watched is None else batch_size_of(watched.loader)
-        position = self._ended if not batch or watched is None else watched.position(batch)
+        position = self._ended if self._ended is not None or watched is None else watched.position(batch)
         own = {"random": random_state(), "position": position}
         own["buffers"] = differing(buffers, copied(buffers), ranks)
         entry = {
