@@ -26,6 +26,9 @@ class Votes:
         self._group = group
         self._asked: tuple[Any, Any] | None = None
         self._asking = 0.0
+        # Never given up: if gloo's thread dropped the last reference it would take Python's lock, and a process that is
+        # forked at that moment, such as a loader's, would never get it.
+        self._tensors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.seconds = 0.0
         """What the last question cost this process, from asking to having read."""
 
@@ -46,10 +49,18 @@ class Votes:
             self._asked = (values, None)
             return
         begin = time.perf_counter()
-        tensor = torch.tensor(values, dtype=torch.float64)
+        tensor = self._tensor(len(values))
+        tensor.copy_(torch.tensor(values, dtype=torch.float64))
         work = dist.all_reduce(tensor, dist.ReduceOp.MAX, self._group, async_op=True)
         self._asked = (tensor, work)
         self._asking = time.perf_counter() - begin
+
+    def _tensor(self, size: int) -> torch.Tensor:
+        """One of two in turn: the other's message may still be on its way."""
+        if size not in self._tensors:
+            self._tensors[size] = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
+        self._tensors[size] = self._tensors[size][::-1]
+        return self._tensors[size][0]
 
     def read(self) -> list[float] | None:
         """What was found for the last question; None if there was none."""
