@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lightning_sagemaker.launch.contract import Cluster, LocalClusterError
 from lightning_sagemaker.launch.network import Network
+from lightning_sagemaker.launch.open_mpi import NoOpenMPIError, OpenMPI
 from lightning_sagemaker.launch.processes import GRACE
 
 SHIM = Path(__file__).with_name("shim.py")
@@ -147,11 +148,11 @@ def plan_launch(cluster: Cluster, program: Program, folder: Path, network: Netwo
         if program.has_module("torch.distributed.run"):
             return _torchrun(cluster, program, folder)
         return _direct(cluster, program, folder, "torchrun is not installed", elastic=True)
-    if shutil.which("mpirun") is None:
-        return _direct(cluster, program, folder, "mpirun is not installed", elastic=False)
-    if program.interpreter and not program.has_module("mpi4py"):
-        return _direct(cluster, program, folder, "mpi4py is not installed", elastic=False)
-    return _mpirun(cluster, program, folder, network)
+    try:
+        open_mpi = OpenMPI.find(program.python, runs_ranks=bool(program.interpreter))
+    except NoOpenMPIError as why:
+        return _direct(cluster, program, folder, str(why), elastic=False)
+    return _mpirun(open_mpi, cluster, program, folder, network)
 
 
 def _all_ranks(cluster: Cluster) -> dict[int, int]:
@@ -185,7 +186,7 @@ def _torchrun(cluster: Cluster, program: Program, folder: Path) -> Launch:
     return Launch("torchrun", reason, commands, _all_ranks(cluster))
 
 
-def _mpirun(cluster: Cluster, program: Program, folder: Path, network: Network | None) -> Launch:
+def _mpirun(open_mpi: OpenMPI, cluster: Cluster, program: Program, folder: Path, network: Network | None) -> Launch:
     count, ranks = cluster.processes_per_host, _all_ranks(cluster)
     why = "as in the container"
     if cluster.contract == "modeltrainer" and len(cluster.hosts) > 1:
@@ -194,17 +195,16 @@ def _mpirun(cluster: Cluster, program: Program, folder: Path, network: Network |
     rank_command = program.command
     if program.interpreter:
         rank_command = [*program.interpreter, "-m", "mpi4py", *program.target, *program.arguments]
-    command = ["mpirun", "-np", str(len(ranks)), "--allow-run-as-root", "--oversubscribe", "-bind-to", "none"]
+    command = [open_mpi.mpirun, "-np", str(len(ranks)), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
     command += ["-mca", "orte_abort_on_non_zero_status", "1", "-mca", "btl_vader_single_copy_mechanism", "none"]
-    if network is not None:
-        command += _across(cluster, network, folder)
+    command += open_mpi.reach_by("false") if network is None else _across(open_mpi, cluster, network, folder)
     shim = _rank_shim(folder, rank_command, "--processes-per-host", str(count), "--restore-hosts")
     where = "all hosts of this machine" if network is None else "all hosts, from the first"
     reason = f"one mpirun for {where}, {len(ranks)} process(es), {why}"
     return Launch("mpirun", reason, {0: [([*command, *shim], {})]}, ranks)
 
 
-def _across(cluster: Cluster, network: Network, folder: Path) -> list[str]:
+def _across(open_mpi: OpenMPI, cluster: Cluster, network: Network, folder: Path) -> list[str]:
     """Mpirun's options to reach the other hosts: a script that enters a namespace stands for ssh."""
     agent = folder / "agent"
     cases = "".join(
@@ -213,11 +213,8 @@ def _across(cluster: Cluster, network: Network, folder: Path) -> list[str]:
     agent.write_text(f"#!/bin/sh\nhost=$1\nshift\ncase $host in\n{cases}esac\n")
     agent.chmod(0o700)
     slots = ",".join(f"{host}:{cluster.processes_per_host}" for host in cluster.hosts)
-    options = ["--host", slots, "--leave-session-attached", "-mca", "plm_rsh_agent", str(agent)]
-    options += ["-mca", "plm_rsh_no_tree_spawn", "1"]
-    for part in ("btl", "oob"):
-        options += ["-mca", f"{part}_tcp_if_include", network.interface]
-    return options
+    options = ["--host", slots, "--leave-session-attached"]
+    return [*options, *open_mpi.reach_by(str(agent)), *open_mpi.talk_on(network.interface)]
 
 
 def _direct(cluster: Cluster, program: Program, folder: Path, why: str, *, elastic: bool) -> Launch:

@@ -168,7 +168,10 @@ def _restore_host(
 ) -> dict[str, str]:
     """What one mpirun on one machine cannot say: this rank's place on its host, and that host's own variables."""
     with open(os.path.join(folder, f"host-{node_rank}.json")) as file:
-        environment |= json.load(file)
+        of_host = json.load(file)
+    if "OMPI_VERSION" in environment:  # Open MPI 5 finds a rank's neighbours by the machine's name that it gave them
+        of_host.pop("PMIX_HOSTNAME", None)
+    environment |= of_host
     local_rank = rank % processes_per_host
     restored = {
         "OMPI_COMM_WORLD_LOCAL_RANK": local_rank,
