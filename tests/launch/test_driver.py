@@ -13,16 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sagemaker.launch import Estimator
+from lightning_sagemaker.launch import Estimator, network
 from lightning_sagemaker.launch.contract import GROUP
 from tests.conftest import is_contract_variable
 from tests.launch import real_containers
 from tests.launch.conftest import has_sdk
 from tests.launch.seeds import ROLE
 
-pytestmark = pytest.mark.skipif(
-    real_containers.obstacle() is not None or not has_sdk(), reason=str(real_containers.obstacle())
-)
+pytestmark = pytest.mark.skipif(network.obstacle() is not None, reason=str(network.obstacle()))
+has_sdk()  # from now on it can be imported
 
 SCRIPT = """
 import json, os, signal, sys, time, pathlib
@@ -180,6 +179,7 @@ def test_requirements_that_cannot_be_installed_end_the_job(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(real_containers.no_runner() is not None, reason=str(real_containers.no_runner()))
 def test_with_awss_library_in_the_image_the_toolkit_starts_mpirun(tmp_path):
     """The real toolkit and a real mpirun; AWS's closed ``smdistributed`` and ``smddprun`` are stood in for."""
     (tmp_path / "source").mkdir()
@@ -206,7 +206,7 @@ def test_with_awss_library_in_the_image_the_toolkit_starts_mpirun(tmp_path):
     environment = {
         **ENVIRONMENT,
         "PYTHONPATH": os.pathsep.join((str(real_containers.TOOLKIT), str(image))),
-        "PATH": os.pathsep.join((str(Path(sys.executable).parent), str(image), os.environ["PATH"])),
+        "PATH": real_containers.search_path(tmp_path / "image", image),
         "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", ""),
         "USER_SET": "yes",
     }

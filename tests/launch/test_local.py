@@ -212,7 +212,7 @@ else:
 """
 
 
-@pytest.mark.skipif(network.obstacle() is not None, reason=f"no network namespaces here: {network.obstacle()}")
+@pytest.mark.skipif(network.obstacle() is not None, reason=str(network.obstacle()))
 def test_the_rate_of_a_network(tmp_path, script):
     _, output = run(script(RELAY), tmp_path, distribution="none", network="netns:100mbit")
     (rate,) = [float(line.split()[-1]) for line in output.splitlines() if "mbit/s" in line]

