@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,21 @@ def unpack(archive: Path, target: Path) -> None:
     target.mkdir()
     try:
         with tarfile.open(archive) as packed:
-            packed.extractall(target, filter="data")  # refuses names and links that lead out, and devices
+            if hasattr(tarfile, "data_filter"):
+                packed.extractall(target, filter="data")  # refuses names and links that lead out, and devices
+            else:  # before Python 3.10.12 and 3.11.4, such as that of Debian 12
+                packed.extractall(target, members=_harmless(packed, target))
     except (tarfile.TarError, OSError) as error:
         raise LaunchError(f"{archive.name} cannot be unpacked: {error}. HINT: look at it with `tar -tzf`.") from error
+
+
+def _harmless(packed: tarfile.TarFile, target: Path) -> Iterator[tarfile.TarInfo]:
+    """The files and folders of an archive; anything else in it is an error, and so is a name that leads out."""
+    for member in packed:
+        inside = (target / member.name).resolve().is_relative_to(target.resolve())
+        if not inside or not (member.isfile() or member.isdir()):
+            raise tarfile.ExtractError(f"{member.name!r} leads out of its folder, or is neither a file nor a folder")
+        yield member
 
 
 def replace_folder(new: Path, place: Path) -> Path:
