@@ -21,6 +21,7 @@ from lightning_sagemaker.callbacks.signals import StopSignals
 from lightning_sagemaker.checkpoint.whole import CheckpointError
 from lightning_sagemaker.collectives.pace import Pace, ask
 from lightning_sagemaker.collectives.votes import Votes
+from lightning_sagemaker.data.workers import STOP_SIGNALS
 
 _CLOCKS = 60.0
 """Seconds by which the hosts' clocks may differ."""
@@ -65,7 +66,7 @@ class SpotInterruption(Callback):
         dirpath: str | Path | None = None,
         save_every: timedelta | None = timedelta(minutes=10),
         keep: int = 2,
-        signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT),
+        signals: Sequence[signal.Signals] = STOP_SIGNALS,
         grace: float = 120.0,
         exit_code: int = 143,
         overhead: float = 0.001,

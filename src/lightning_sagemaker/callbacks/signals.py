@@ -88,7 +88,8 @@ class StopSignals:
 
     def _listen(self) -> None:
         reading, writing = os.pipe()
-        os.set_blocking(writing, False)
+        if hasattr(os, "set_blocking"):  # not on Windows before Python 3.12
+            os.set_blocking(writing, False)
         before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         if before != -1:  # an event loop's, which wants to be told
             signal.set_wakeup_fd(before)

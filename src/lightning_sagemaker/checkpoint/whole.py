@@ -49,8 +49,11 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """So that the new name survives a loss of power."""
-    number = os.open(folder, os.O_RDONLY)
+    """So that the new name survives a loss of power, where a folder can be opened: not on Windows."""
+    try:
+        number = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
     try:
         os.fsync(number)
     finally:

@@ -29,8 +29,10 @@ from torch.utils.data import _utils, dataloader
 
 from lightning_sagemaker._compat.guard import require
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-"""What asks a training process to stop."""
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
+"""What asks a training process to stop; Windows has two of them."""
+
+_CAN_BLOCK = hasattr(signal, "pthread_sigmask")
 
 _GRACE = 0.3
 """Seconds in which all workers together may end by themselves: those that have nothing to do need a tenth of it."""
@@ -47,7 +49,8 @@ def ignore_stop_signals(signals: Sequence[signal.Signals] = STOP_SIGNALS) -> Non
     """
     for number in signals:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    if _CAN_BLOCK:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
 
 
@@ -72,6 +75,9 @@ def signals_held(context: Any = None, signals: Sequence[signal.Signals] = STOP_S
         signals: To hold.
 
     """
+    if not _CAN_BLOCK:  # nor can a signal be sent to a group of processes there
+        yield
+        return
     if (context or multiprocessing).get_start_method() != "fork":
         resource_tracker.ensure_running()  # it would unblock the signals when it is started (Python 3.11)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)

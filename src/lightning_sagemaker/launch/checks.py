@@ -21,6 +21,15 @@ def check_choice(what: str, given: str, known: Sequence[str]) -> None:
         raise LocalClusterError(f"{what}={given!r} is not known. HINT: choose one of {', '.join(known)}.")
 
 
+def check_system() -> None:
+    """Check that hosts can be simulated here."""
+    if not hasattr(os, "fork"):
+        raise LocalClusterError(
+            "A simulated job needs processes that fork, which Windows has not."
+            " HINT: run it in WSL 2, or train on one process: python train.py."
+        )
+
+
 def check_counts(hosts: int, processes_per_host: int) -> None:
     """Check that there is something to run."""
     for what, given in (("hosts", hosts), ("processes_per_host", processes_per_host)):

@@ -103,6 +103,7 @@ def run_local_cluster(
         LocalClusterError: If something in the request is wrong; nothing has been started then.
 
     """
+    checks.check_system()
     checks.check_choice("distribution", distribution, DISTRIBUTIONS)
     checks.check_choice("contract", contract, tuple(CONTRACTS))
     checks.check_counts(hosts, processes_per_host)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from lightning_sagemaker._lightning import MisconfigurationException, rank_zero_info
-from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker._lightning import rank_zero_info
+from lightning_sagemaker.job import SageMakerJob, SageMakerJobError
 from lightning_sagemaker.selection import select_strategy
 
 _REMEDIES = {"MPIEnvironment": "install an MPI library (Open MPI, MPICH), or uninstall mpi4py"}
@@ -48,14 +48,14 @@ def leaves_mps(strategy: Any, accelerator: Any, devices: Any, num_nodes: int) ->
         num_nodes: Hosts.
 
     Raises:
-        MisconfigurationException: If MPS was asked for by name.
+        SageMakerJobError: If MPS was asked for by name.
 
     """
     reason = _reason_against_mps(strategy, devices, num_nodes)
     if reason is None:
         return False
     if accelerator not in _ANY_MPS:
-        raise MisconfigurationException(
+        raise SageMakerJobError(
             f"accelerator={accelerator!r} was set on a Mac, but {reason}."
             " HINT: leave accelerator out, or set accelerator='cpu'."
         )

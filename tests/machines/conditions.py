@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machines that users have. docs/machines.md has the same table."""
+
+from __future__ import annotations
+
+from tests.machines.runs import SENTENCE, Condition
+
+_ALONE = ("--net",)
+_LOOPBACK = "ip link set lo up"
+_NOT_LOADED = {"one process": SENTENCE, "torchrun": SENTENCE, "own start": SENTENCE, "local": SENTENCE}
+
+
+def _hosts(*lines: str) -> str:
+    text = "\\n".join(lines)
+    return f'printf "{text}\\n" > "$FOLDER/hosts"; mount --bind "$FOLDER/hosts" /etc/hosts'
+
+
+def _cgroup(controller: str, name: str, value: int) -> str:
+    group = f"/sys/fs/cgroup/{controller}/lightning-sagemaker-$PPID"
+    return f"mkdir -p {group}; echo {value} > {group}/{name}; echo $$ > {group}/cgroup.procs"
+
+
+# What Docker leaves of root's capabilities.
+_DOCKER = (
+    "chown,dac_override,fowner,fsetid,kill,setgid,setuid,setpcap,net_bind_service,net_raw,sys_chroot,mknod,audit_write,setfcap"
+)
+_DOCKER_SET = "-all," + ",".join(f"+{name}" for name in _DOCKER.split(","))
+
+CONDITIONS = (
+    Condition("as it is"),
+    Condition("no network", _LOOPBACK, unshare=_ALONE),
+    Condition("a host name that does not resolve", "hostname nowhere-at-all", unshare=("--uts",)),
+    Condition(
+        "a host name that is another machine's",
+        f"hostname elsewhere; {_hosts('127.0.0.1 localhost', '192.0.2.7 elsewhere')}",
+        unshare=("--uts",),
+    ),
+    Condition("no /etc/hosts", "mount --bind /dev/null /etc/hosts"),
+    Condition("POSIX locale", variables={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
+    Condition("256 open files", inside="prlimit --nofile=256"),
+    Condition("umask 077", "umask 077"),
+    Condition("spaces and accents in paths", folder="mein Ordner é 数据"),
+    Condition("no HOME", variables={"HOME": None, "XDG_CACHE_HOME": None}),
+    Condition("a HOME that cannot be written to", variables={"HOME": "/proc/nothing"}),
+    Condition("one core", inside="taskset -c 0"),
+    Condition("64 MB of /dev/shm", "mount -t tmpfs -o size=64m,mode=1777 none /dev/shm"),
+    Condition(
+        "/dev/shm without rights", "mount -t tmpfs -o ro none /dev/shm", outcomes={"all": SENTENCE}
+    ),
+    Condition("no /proc", "mount -t tmpfs none /proc"),
+    Condition("closed output", "exec >&- 2>&-"),
+    Condition("closed input", "exec <&-"),
+    Condition("output that nobody reads", "exec 3>&1; mkfifo $FOLDER/p; sh -c 'exec < $FOLDER/p' & exec > $FOLDER/p 2>&1"),
+    Condition("a TMPDIR of 120 characters", 'mkdir -p "$TMPDIR"', variables={"TMPDIR": "/tmp/" + "t" * 115}),
+    Condition(
+        "a disk that fills in the middle",
+        'mount -t tmpfs -o size=5m none "$FOLDER/result"',
+        outcomes={"all": SENTENCE},
+    ),
+    Condition(
+        "a clock that is set back",
+        simulated="time.time() jumps back by a day after some seconds, in Python only",
+    ),
+    Condition("a source folder that is read-only", 'mount --bind "$SOURCE" "$SOURCE"; mount -o remount,ro,bind "$SOURCE"'),
+    Condition(
+        "a proxy in the environment",
+        variables=dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://192.0.2.1:9"),
+    ),
+    Condition(
+        "IPv6 only",
+        f"{_LOOPBACK}; ip -4 addr flush dev lo; {_hosts('::1 localhost ip6-localhost', '::1 six')}; hostname six",
+        unshare=("--net", "--uts"),
+    ),
+    Condition(
+        "conda's library paths",
+        variables={"LD_LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu", "CONDA_PREFIX": "/opt/conda"},
+        simulated="this system's libraries before those that torch brings, not conda's",
+    ),
+    Condition("2 GiB of memory (cgroup)", _cgroup("memory", "memory.limit_in_bytes", 2**31)),
+    Condition("half a processor (cgroup)", _cgroup("cpu", "cpu.cfs_quota_us", 50_000)),
+    Condition(
+        "a container with Docker's defaults",
+        "mount -t tmpfs -o size=64m,mode=1777 none /dev/shm",
+        inside=f"setpriv --no-new-privs --bounding-set={_DOCKER_SET} --inh-caps=-all",
+        simulated="capabilities and 64 MB of /dev/shm; not Docker's seccomp filter",
+    ),
+    Condition("mpi4py without an MPI library", variables={"MPI4PY_LIBMPI": "/nowhere/libmpi.so"}),
+    Condition(
+        "an ordinary user",
+        'chown -R 65534:65534 "$FOLDER"',
+        inside="setpriv --reuid=65534 --regid=65534 --clear-groups",
+        variables={"HOME": "/nonexistent"},
+    ),
+)
