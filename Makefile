@@ -7,7 +7,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow containers lint type bench bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat clean
+.PHONY: help demo test test-slow test-machines containers lint type bench bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ test: $(VENV)/dev $(CONTAINERS) ## install into .venv and .containers, and run t
 
 test-slow: $(VENV)/dev $(CONTAINERS) ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+test-machines: $(VENV)/dev ## other machines: no network, no /dev/shm, a full disk, a simulated Mac, ...; as root, half an hour
+	$(BIN)/python -m pytest -v tests/machines
 
 lint: $(VENV)/dev ## ruff, check and format
 	$(BIN)/python -m ruff check .

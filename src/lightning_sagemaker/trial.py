@@ -62,8 +62,8 @@ KINDS = {
     "loader": _Kind(
         "a loader's process passes a batch",
         1,
-        "look at the rights and the size of /dev/shm (Docker: --shm-size=1g) and at the limit of processes (ulimit -u),"
-        " or train with num_workers=0",
+        "look at the rights and the size of /dev/shm (Docker: --shm-size=1g), at the limit of processes (ulimit -u) and"
+        " at the length of TMPDIR (70 characters at most), or train with num_workers=0",
     ),
     "environments": _Kind(
         "Lightning's environments answer", 1, "uninstall what one of them loads (mpi4py), or repair it"

@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+from tests.conftest import ROOT
 from tests.machines.runs import SENTENCE, Condition
+
+_SIMULATED = Path(__file__).with_name("simulated")
+_PYTHONPATH = os.pathsep.join([str(_SIMULATED), str(ROOT / "src")])
 
 _ALONE = ("--net",)
 _LOOPBACK = "ip link set lo up"
-_NOT_LOADED = {"one process": SENTENCE, "torchrun": SENTENCE, "own start": SENTENCE, "local": SENTENCE}
 
 
 def _hosts(*lines: str) -> str:
@@ -22,9 +28,21 @@ def _cgroup(controller: str, name: str, value: int) -> str:
 
 # What Docker leaves of root's capabilities.
 _DOCKER = (
-    "chown,dac_override,fowner,fsetid,kill,setgid,setuid,setpcap,net_bind_service,net_raw,sys_chroot,mknod,audit_write,setfcap"
+    *(
+        "chown",
+        "dac_override",
+        "fowner",
+        "fsetid",
+        "kill",
+        "setgid",
+        "setuid",
+        "setpcap",
+        "net_bind_service",
+        "net_raw",
+    ),
+    *("sys_chroot", "mknod", "audit_write", "setfcap"),
 )
-_DOCKER_SET = "-all," + ",".join(f"+{name}" for name in _DOCKER.split(","))
+_DOCKER_SET = ",".join(("-all", *(f"+{name}" for name in _DOCKER)))
 
 CONDITIONS = (
     Condition("as it is"),
@@ -44,14 +62,19 @@ CONDITIONS = (
     Condition("a HOME that cannot be written to", variables={"HOME": "/proc/nothing"}),
     Condition("one core", inside="taskset -c 0"),
     Condition("64 MB of /dev/shm", "mount -t tmpfs -o size=64m,mode=1777 none /dev/shm"),
-    Condition(
-        "/dev/shm without rights", "mount -t tmpfs -o ro none /dev/shm", outcomes={"all": SENTENCE}
-    ),
+    Condition("/dev/shm without rights", "mount -t tmpfs -o ro none /dev/shm", outcomes={"all": SENTENCE}),
     Condition("no /proc", "mount -t tmpfs none /proc"),
     Condition("closed output", "exec >&- 2>&-"),
     Condition("closed input", "exec <&-"),
-    Condition("output that nobody reads", "exec 3>&1; mkfifo $FOLDER/p; sh -c 'exec < $FOLDER/p' & exec > $FOLDER/p 2>&1"),
-    Condition("a TMPDIR of 120 characters", 'mkdir -p "$TMPDIR"', variables={"TMPDIR": "/tmp/" + "t" * 115}),
+    Condition(
+        "output that nobody reads", "exec 3>&1; mkfifo $FOLDER/p; sh -c 'exec < $FOLDER/p' & exec > $FOLDER/p 2>&1"
+    ),
+    Condition(
+        "a TMPDIR of 120 characters",
+        'mkdir -p "$TMPDIR"',
+        variables={"TMPDIR": "/tmp/" + "t" * 115},
+        after='rm -rf "$TMPDIR"',
+    ),
     Condition(
         "a disk that fills in the middle",
         'mount -t tmpfs -o size=5m none "$FOLDER/result"',
@@ -59,12 +82,17 @@ CONDITIONS = (
     ),
     Condition(
         "a clock that is set back",
-        simulated="time.time() jumps back by a day after some seconds, in Python only",
+        variables={"LIGHTNING_SAGEMAKER_TEST_SYSTEM": "clock", "PYTHONPATH": _PYTHONPATH},
+        simulated="`time.time()` of Python goes back by a day after five seconds",
     ),
-    Condition("a source folder that is read-only", 'mount --bind "$SOURCE" "$SOURCE"; mount -o remount,ro,bind "$SOURCE"'),
+    Condition(
+        "a source folder that is read-only", 'mount --bind "$SOURCE" "$SOURCE"; mount -o remount,ro,bind "$SOURCE"'
+    ),
     Condition(
         "a proxy in the environment",
-        variables=dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://192.0.2.1:9"),
+        variables=dict.fromkeys(
+            ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://192.0.2.1:9"
+        ),
     ),
     Condition(
         "IPv6 only",
@@ -73,8 +101,11 @@ CONDITIONS = (
     ),
     Condition(
         "conda's library paths",
-        variables={"LD_LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu", "CONDA_PREFIX": "/opt/conda"},
-        simulated="this system's libraries before those that torch brings, not conda's",
+        "mkdir -p /tmp/conda; mount -t tmpfs none /tmp/conda; for name in stdc++.so.6 gcc_s.so.1 gomp.so.1 z.so.1; do"
+        ' cp -L "$(ldconfig -p | sed -n "s/.*lib$name .*x86-64.* => //p" | head -1)" /tmp/conda 2>&- || :; done',
+        variables={"LD_LIBRARY_PATH": "/tmp/conda", "CONDA_PREFIX": "/tmp/conda"},
+        after="umount /tmp/conda; rmdir /tmp/conda",
+        simulated="this system's C++ and OpenMP libraries go before those that torch brings, not conda's own",
     ),
     Condition("2 GiB of memory (cgroup)", _cgroup("memory", "memory.limit_in_bytes", 2**31)),
     Condition("half a processor (cgroup)", _cgroup("cpu", "cpu.cfs_quota_us", 50_000)),
@@ -92,3 +123,24 @@ CONDITIONS = (
         variables={"HOME": "/nonexistent"},
     ),
 )
+
+SYSTEMS = (
+    Condition(
+        "a Mac",
+        "ip link set lo down; ip link set lo name lo0; ip link set lo0 up; mount -t tmpfs none /sys;"
+        " mount -t tmpfs none /proc; mkdir -p $TMPDIR",
+        unshare=_ALONE,
+        variables={
+            "LIGHTNING_SAGEMAKER_TEST_SYSTEM": "mac",
+            "PYTHONPATH": _PYTHONPATH,
+            "TMPDIR": "/tmp/var/folders/zz/zyxvpxvq6csfxvn_n0000000000000/T/",
+        },
+        after="rm -rf /tmp/var/folders/zz",
+    ),
+    Condition(
+        "Windows",
+        variables={"LIGHTNING_SAGEMAKER_TEST_SYSTEM": "windows", "PYTHONPATH": _PYTHONPATH},
+        outcomes={"local": SENTENCE},
+    ),
+)
+"""Other systems: names, modules and functions that are not there are taken away in each process, see simulated/."""

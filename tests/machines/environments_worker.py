@@ -45,7 +45,10 @@ def main(folder: Path) -> None:
         logging.getLogger(name).addHandler(lines)
     found = {}
     objects = {
-        "SageMakerDDPStrategy": (lightning_sagemaker.SageMakerDDPStrategy, lightning_sagemaker.FabricSageMakerDDPStrategy),
+        "SageMakerDDPStrategy": (
+            lightning_sagemaker.SageMakerDDPStrategy,
+            lightning_sagemaker.FabricSageMakerDDPStrategy,
+        ),
         "SMDDPStrategy": (lightning_sagemaker.SMDDPStrategy, lightning_sagemaker.FabricSMDDPStrategy),
     }
     for kind, make, index in (("Trainer", pl.Trainer, 0), ("Fabric", fabric.Fabric, 1)):
@@ -57,7 +60,9 @@ def main(folder: Path) -> None:
             found[f"{kind} {name}"] = outcome(
                 lambda make=make, strategy=strategy, quiet=quiet: make(strategy=strategy(), accelerator="cpu", **quiet)
             )
-    found["Trainer smp"] = outcome(lambda: pl.Trainer(strategy=lightning_sagemaker.SMPShardedStrategy(**SHARDED), **QUIET))
+    found["Trainer smp"] = outcome(
+        lambda: pl.Trainer(strategy=lightning_sagemaker.SMPShardedStrategy(**SHARDED), **QUIET)
+    )
     trainer = pl.Trainer(strategy="sagemaker", accelerator="cpu", max_steps=2, **QUIET)
     trainer.fit(demos.BoringModel())
     with contextlib.redirect_stdout(io.StringIO()) as asked:

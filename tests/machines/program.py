@@ -3,6 +3,7 @@
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -39,7 +40,8 @@ def main() -> None:
     options = parser.parse_args()
     pl.seed_everything(1)
     samples = torch.randn(32, WIDTH)
-    loader = DataLoader(TensorDataset(samples, samples.sum(1)), batch_size=4, num_workers=1)
+    workers = int(hasattr(os, "fork"))  # on the simulated Windows Python still starts processes as on Linux
+    loader = DataLoader(TensorDataset(samples, samples.sum(1)), batch_size=4, num_workers=workers)
     trainer = pl.Trainer(
         strategy=options.strategy,
         devices=options.devices,

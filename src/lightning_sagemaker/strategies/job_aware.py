@@ -10,15 +10,14 @@ import torch
 from lightning_sagemaker._lightning import (
     ClusterEnvironment,
     LightningEnvironment,
-    MisconfigurationException,
     MPIEnvironment,
     TorchElasticEnvironment,
     rank_zero_info,
 )
 from lightning_sagemaker.collectives import restarts
+from lightning_sagemaker.data.sharing import prepare_sharing
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
-from lightning_sagemaker.preflight import unusable_shared_memory
 from lightning_sagemaker.strategies.keywords import check_keywords
 
 _REPLACED = (LightningEnvironment, MPIEnvironment, TorchElasticEnvironment)
@@ -107,8 +106,7 @@ class JobAware:
             MisconfigurationException: If its processes could not pass their batches on this host.
 
         """
-        if getattr(dataloader, "num_workers", 0) and (problem := unusable_shared_memory()) is not None:
-            raise MisconfigurationException(problem)
+        prepare_sharing(dataloader)
         return super().process_dataloader(dataloader)  # type: ignore[misc]
 
     def setup_environment(self) -> None:

@@ -14,13 +14,27 @@ import platform
 import signal
 import socket
 import sys
+import time
+import types
+from multiprocessing import resource_tracker
 
 SYSTEM = os.environ.get("LIGHTNING_SAGEMAKER_TEST_SYSTEM", "")
 NAMES = {"mac": ("darwin", "Darwin", "arm"), "windows": ("win32", "Windows", "AMD64")}
 GONE_FROM_OS = {
     "mac": ("sched_getaffinity", "sched_setaffinity", "posix_fallocate", "memfd_create", "pidfd_open"),
     "windows": (
-        *("sched_getaffinity", "fork", "forkpty", "setsid", "killpg", "getpgid", "setpgid", "mkfifo", "getuid", "geteuid"),
+        *(
+            "sched_getaffinity",
+            "fork",
+            "forkpty",
+            "setsid",
+            "killpg",
+            "getpgid",
+            "setpgid",
+            "mkfifo",
+            "getuid",
+            "geteuid",
+        ),
         *("getgid", "getegid", "uname", "statvfs", "chown", "waitid", "O_NONBLOCK", "register_at_fork"),
     ),
 }
@@ -31,6 +45,7 @@ GONE_FROM_SIGNAL = {
         *("pthread_sigmask", "SIG_BLOCK", "SIG_UNBLOCK", "SIG_SETMASK", "setitimer", "alarm", "pause", "sigwait"),
     ),
 }
+WINDOWS_SIGNALS = ("SIGABRT", "SIGFPE", "SIGILL", "SIGINT", "SIGSEGV", "SIGTERM")
 GONE_MODULES = {"mac": (), "windows": ("fcntl", "resource", "pwd", "grp", "termios", "pty", "tty")}
 ELSEWHERE = ("lightning_sagemaker", "lightning", "pytorch_lightning", "lightning_fabric")
 """What is imported on the other system; all else loads parts that were compiled for this one."""
@@ -40,6 +55,8 @@ ACCELERATORS = tuple(
 )
 SOCKET_PATH = 104
 """Bytes of a socket's path on a Mac; Linux has 108."""
+
+DAY, SECONDS = 86_400, 5.0
 
 _real = (sys.platform, platform.system, platform.processor)
 _kept: list = []
@@ -135,11 +152,21 @@ def open_as_on_windows(path, flags, mode=0o777, *, open=os.open, **rest):
     return open(path, flags, mode, **rest)
 
 
-if SYSTEM:
+def set_clock_back() -> None:
+    """After some seconds it is yesterday."""
+    now, begin = time.time, time.monotonic()
+    time.time = lambda: now() - DAY * (time.monotonic() - begin > SECONDS)
+
+
+if SYSTEM == "clock":
+    set_clock_back()
+elif SYSTEM:
     multiprocessing.set_start_method("spawn")
+    resource_tracker.signal = types.SimpleNamespace(**vars(signal))  # what starts processes here is Linux's
     if SYSTEM == "mac":
         socket.socket.bind = bind_as_on_a_mac
     else:
         os.open = open_as_on_windows
+        signal.valid_signals = lambda: {getattr(signal, name) for name in WINDOWS_SIGNALS}
     sys.meta_path.insert(0, Importer())
     begin()
