@@ -50,7 +50,7 @@ test: $(VENV)/dev $(CONTAINERS) ## install into .venv and .containers, and run t
 	  echo "AWS's training toolkit cannot be built here: its tests are skipped"
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --durations=60 --durations-min=2
 
 test-slow: $(VENV)/dev $(CONTAINERS) ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
