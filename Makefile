@@ -7,7 +7,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-machines containers lint type bench bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat clean
+.PHONY: help demo test test-slow test-machines test-fresh containers lint type bench bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ test-slow: $(VENV)/dev $(CONTAINERS) ## the tests that take minutes
 
 test-machines: $(VENV)/dev ## other machines: no network, no /dev/shm, a full disk, a simulated Mac, ...; as root, half an hour
 	$(BIN)/python -m pytest -v tests/machines
+
+test-fresh: ## the README's commands on a machine with nothing but Debian, Python, make and git; root; half an hour
+	python3 tests/machines/fresh.py --release $(or $(RELEASE),bookworm) --user $(or $(AS),me)
 
 lint: $(VENV)/dev ## ruff, check and format
 	$(BIN)/python -m ruff check .
