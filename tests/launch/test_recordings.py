@@ -4,10 +4,12 @@
 import io
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
 from lightning_sagemaker.launch import run_local_cluster
+from tests.launch.real_containers import OPEN_MPI
 from tests.unit.test_job_recorded import RUNS, environment_of
 
 WRITE = "import json, os; json.dump(dict(os.environ), open(os.environ['SM_OUTPUT_DATA_DIR'] + '/' + {name}, 'w'))"
@@ -29,6 +31,12 @@ SHARED_NETWORK |= {"SM_NETWORK_INTERFACE_NAME"}
 OF_ONE_RUN = {"TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "PMIX_NAMESPACE", "TORCHELASTIC_ERROR_FILE", "SM_NUM_CPUS"}
 
 
+def interpreter(distribution: str) -> Path:
+    """For mpirun, one with the version of the recorded runs: Open MPI 5 keeps PMIX_HOSTNAME for itself."""
+    python = OPEN_MPI / "bin" / "python"
+    return python if distribution in ("mpi", "smddp") and python.exists() else Path(sys.executable)
+
+
 def decoded(name: str, text: str) -> object:
     value = json.loads(text) if text.startswith(("{", "[")) else text
     if isinstance(value, dict):
@@ -46,7 +54,7 @@ def test_the_ranks_of_a_recorded_run(run, tmp_path):
     first = environment_of(run, next(iter(RUNS[run]["ranks"])))
     output = io.StringIO()
     result = run_local_cluster(
-        [sys.executable, "train.py"],
+        [str(interpreter(distribution)), "train.py"],
         processes_per_host=processes,
         distribution=distribution,
         contract=contract,

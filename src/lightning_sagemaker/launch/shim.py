@@ -169,7 +169,7 @@ def _restore_host(
     """What one mpirun on one machine cannot say: this rank's place on its host, and that host's own variables."""
     with open(os.path.join(folder, f"host-{node_rank}.json")) as file:
         of_host = json.load(file)
-    if "OMPI_VERSION" in environment:  # Open MPI 5 finds a rank's neighbours by the machine's name that it gave them
+    if "OMPI_VERSION" in environment:  # Open MPI 5 finds a rank's neighbours by the name that it gave their machine
         of_host.pop("PMIX_HOSTNAME", None)
     environment |= of_host
     local_rank = rank % processes_per_host
