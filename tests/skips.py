@@ -11,6 +11,7 @@ import pytest
 
 ALLOWED = (
     "network namespaces (need root|are Linux's)",
+    "namespaces and mounts need root",
     r"[\w ]+ \(of iproute2 and util-linux\) not found",
     "`ip netns .* failed: .*",  # root in a container that may not
     "mounting (needs root|is not permitted)",
