@@ -123,6 +123,11 @@ def _problems_of(job: SageMakerJob) -> Iterator[str]:
             f"The network interface {name!r} does not exist on this host."
             f" HINT: unset NCCL_SOCKET_IFNAME if it names {name!r}."
         )
+    if not job.in_container and not _has_address(own := socket.gethostname()):
+        yield (
+            f"This machine's own name {own!r} has no address, and torchrun --standalone waits there for itself."
+            " HINT: add the name to the line of 127.0.0.1 in /etc/hosts, or run torchrun without --standalone."
+        )
     if job.num_nodes > 1:
         try:
             socket.getaddrinfo(job.main_address, job.main_port)
@@ -131,6 +136,13 @@ def _problems_of(job: SageMakerJob) -> Iterator[str]:
                 f"The main host {job.main_address!r} has no address yet ({error}). HINT: in a container names may take"
                 " some seconds to resolve; elsewhere set MASTER_ADDR to a reachable name."
             )
+
+
+def _has_address(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, None))
+    except (OSError, UnicodeError):
+        return False
 
 
 def _versions() -> dict[str, str | None]:

@@ -15,9 +15,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lightning_sagemaker.launch.hosts import free_port
 from tests.conftest import ROOT, is_contract_variable
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -103,7 +105,8 @@ def command(start: str, folder: Path, program: Path) -> list[str]:
     if start == "one process":
         return [python, *training]
     if start == "torchrun":
-        return [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *training]
+        launcher = [python, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+        return [*launcher, *training]
     if start == "own start":
         return [python, *training, "--devices", "2"]
     return [python, "-m", "lightning_sagemaker.cli", "local", "--root", str(folder / "job"), "--", python, *training]
@@ -129,9 +132,16 @@ def run(condition: Condition, start: str, place: Path) -> Ended:
     )
     namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", *condition.unshare]
     words = [*namespaces, "--", "sh", "-c", script, "sh", *command(start, folder / "result", program)]
-    with (place / "output").open("w+", errors="replace") as output:
+    with (
+        (place / "output").open("w+", errors="replace") as output,
+        tempfile.TemporaryDirectory(prefix="m", dir="/tmp", ignore_cleanup_errors=True) as temporary,
+    ):
+        os.chmod(
+            temporary, 0o1777
+        )  # of its own: Open MPI's folders have process ids in their names, which are few here
+        variables = {"TMPDIR": temporary} | _variables(condition, folder)
         process = subprocess.Popen(
-            words, env=_variables(condition, folder), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            words, env=variables, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
             returncode = process.wait(TIME_LIMIT)

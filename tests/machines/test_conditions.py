@@ -12,7 +12,7 @@ from tests.machines.runs import RIGHT, SENTENCE, STARTS, Condition, can_make_mac
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(not can_make_machines(), reason="namespaces and mounts need root"),
+    pytest.mark.skipif(not can_make_machines(), reason="mounting needs root"),
 ]
 
 CASES = [

@@ -12,12 +12,19 @@ def doctor(capsys, *arguments) -> tuple[int, str]:
     return code, capsys.readouterr().out
 
 
-def test_on_a_laptop(capsys):
+def test_on_a_laptop(capsys, monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "localhost")
     code, text = doctor(capsys, "--quick")
     assert code == 0
     assert 'strategy="sagemaker" is ' in text
     assert "the open shim of this package" in text
     assert "Nothing looks wrong." in text
+
+
+def test_a_name_of_ones_own_without_address(capsys, monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "nowhere.invalid")
+    _, text = doctor(capsys, "--quick")
+    assert "own name 'nowhere.invalid' has no address, and torchrun --standalone waits" in text
 
 
 def test_in_a_job_as_json(capsys, monkeypatch, tmp_path):
