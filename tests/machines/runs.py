@@ -139,7 +139,7 @@ def run(condition: Condition, start: str, place: Path) -> Ended:
         os.chmod(
             temporary, 0o1777
         )  # of its own: Open MPI's folders have process ids in their names, which are few here
-        variables = {"TMPDIR": temporary} | _variables(condition, folder)
+        variables = _variables({"TMPDIR": temporary} | condition.variables, folder)
         process = subprocess.Popen(
             words, env=variables, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -157,11 +157,11 @@ def run(condition: Condition, start: str, place: Path) -> Ended:
     return Ended(returncode, (place / "output").read_text(errors="replace"), _result(folder))
 
 
-def _variables(condition: Condition, folder: Path) -> dict[str, str]:
+def _variables(others: dict[str, str | None], folder: Path) -> dict[str, str]:
     variables = {name: value for name, value in os.environ.items() if not is_contract_variable(name)}
     variables |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     variables |= {"FOLDER": str(folder), "SOURCE": str(folder / "source")}
-    for name, value in condition.variables.items():
+    for name, value in others.items():
         if value is None:
             variables.pop(name, None)
         else:

@@ -33,6 +33,7 @@ from lightning_sagemaker.launch.network import Network
 from lightning_sagemaker.launch.network import network as make_network
 from lightning_sagemaker.launch.network import obstacle as network_obstacle
 from lightning_sagemaker.launch.network import parse as parse_network
+from lightning_sagemaker.launch.output import lasting
 from lightning_sagemaker.launch.processes import Failure, Job
 
 DISTRIBUTIONS = ("smddp", "ddp", "torch_distributed", "mpi", "smp", "none")
@@ -107,7 +108,7 @@ def run_local_cluster(
     checks.check_choice("distribution", distribution, DISTRIBUTIONS)
     checks.check_choice("contract", contract, tuple(CONTRACTS))
     checks.check_counts(hosts, processes_per_host)
-    output = sys.stdout if output is None else output
+    output = lasting(sys.stdout if output is None else output)
     rate = None if network is None else parse_network(network)
     if network is not None and (reason := network_obstacle()) is not None:
         _say(output, f"the hosts share this machine's network, because {reason}")
