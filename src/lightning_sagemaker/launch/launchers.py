@@ -118,9 +118,9 @@ class Launch:
     ranks: dict[int, int] = field(default_factory=dict)
 
 
-def host_shim(command: Sequence[str], host: str, network: Network | None) -> list[str]:
+def host_shim(command: Sequence[str], host: str, network: Network | None, folder: Path) -> list[str]:
     """``command`` as the first process of ``host``, which has a network and a name of its own where there is one."""
-    shim = [sys.executable, "-S", "-E", str(SHIM), "host", "--grace", str(GRACE)]
+    shim = [sys.executable, "-S", "-E", str(SHIM), "host", "--grace", str(GRACE), "--folder", str(folder)]
     if network is None:
         return [*shim, "--", *command]
     return network.enter(host, [*shim, "--hostname", host, "--", *command])
@@ -208,7 +208,7 @@ def _across(open_mpi: OpenMPI, cluster: Cluster, network: Network, folder: Path)
     """Mpirun's options to reach the other hosts: a script that enters a namespace stands for ssh."""
     agent = folder / "agent"
     cases = "".join(
-        f'{host}) exec {shlex.join(host_shim(("sh", "-c"), host, network))} "$*" ;;\n' for host in cluster.hosts
+        f'{host}) exec {shlex.join(host_shim(("sh", "-c"), host, network, folder))} "$*" ;;\n' for host in cluster.hosts
     )
     agent.write_text(f"#!/bin/sh\nhost=$1\nshift\ncase $host in\n{cases}esac\n")
     agent.chmod(0o700)

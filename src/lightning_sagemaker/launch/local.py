@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
 
-from lightning_sagemaker.launch import checks, modeltrainer, toolkit
+from lightning_sagemaker.launch import checks, modeltrainer, preloading, toolkit
 from lightning_sagemaker.launch.contract import MASTER_PORT, Cluster, Folders, write_atomically
 from lightning_sagemaker.launch.hosts import (
     free_port,
@@ -75,6 +75,7 @@ def run_local_cluster(
     source_dir: str | os.PathLike[str] | None = None,
     instance_type: str = "ml.p4d.24xlarge",
     network: str | None = None,
+    preload: bool | None = None,
     timeout: float | None = None,
     output: TextIO | None = None,
 ) -> LocalResult:
@@ -97,6 +98,8 @@ def run_local_cluster(
         instance_type: What the hosts are told they are.
         network: ``netns`` or ``netns:RATE`` (``netns:1gbit``) gives each host a network namespace with an address, a name
             and a link of that rate. None, and wherever namespaces are not permitted, shares this machine's loopback.
+        preload: Whether torch and Lightning are imported once, in a process from which every other is forked. None does so
+            where there are more processes than cores, and the program is a Python script or module.
         timeout: Seconds after which everything is stopped.
         output: Where the prefixed lines go; ``sys.stdout`` when None.
 
@@ -144,7 +147,9 @@ def run_local_cluster(
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lightning-sagemaker-")))
         joined = stack.enter_context(make_network(cluster.hosts, rate)) if network else None
-        return _Run(cluster, program, module, place, folder, output, code, sources, visible, joined).execute(timeout)
+        return _Run(cluster, program, module, place, folder, output, code, sources, visible, joined, preload).execute(
+            timeout
+        )
 
 
 @dataclass(frozen=True)
@@ -161,11 +166,15 @@ class _Run:
     sources: Mapping[str, Path]
     visible_gpus: list[str]
     network: Network | None
+    preload: bool | None
 
     def execute(self, timeout: float | None) -> LocalResult:
         launch = plan_launch(self.cluster, self.program, self.folder, self.network)
         names = self.cluster.hosts
-        _say(self.output, f"{len(names)} simulated host(s) in {self.root}; {launch.reason}")
+        environments = [self._prepare(index) for index in range(len(names))]
+        own_folders = None if self.code is None else environments[0].get("PYTHONPATH")
+        forks, start = preloading.choose(self.preload, self.program, len(launch.ranks), own_folders)
+        _say(self.output, f"{len(names)} simulated host(s) in {self.root}; {launch.reason}{start}")
         if self.network is not None:
             _say(self.output, f"each host has a network of its own, {self.network.rate or 'not limited'} outwards")
         if self.visible_gpus and not self.cluster.gpus_per_host:
@@ -176,11 +185,14 @@ class _Run:
         job = Job(self.folder, self.output)
         for rank, index in launch.ranks.items():
             job.add_rank(rank, names[index])
-        environments = [self._prepare(index) for index in range(len(names))]
         try:
+            if forks:
+                with preloading.listen(self.folder) as listener:
+                    command = preloading.server_command(self.cluster, self.program, listener)
+                    job.help("preload", command, preloading.server_environment(environments[0]), self._cwd(0), listener)
             for index, commands in launch.commands.items():
                 for command, variables in commands:
-                    first = host_shim(command, names[index], self.network)
+                    first = host_shim(command, names[index], self.network, self.folder)
                     job.start(names[index], first, environments[index] | variables, self._cwd(index))
         finally:
             failure = job.wait(timeout)

@@ -47,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="netns[:RATE]",
         help="each host in a network namespace, its link limited to RATE (1gbit); root",
     )
+    parser.add_argument(
+        "--preload",
+        action=argparse.BooleanOptionalAction,
+        help="import torch and Lightning once and fork each process (default: if there are more processes than cores)",
+    )
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="stop everything after that long")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="python train.py --epochs 1")
 
@@ -70,6 +75,7 @@ def main(arguments: argparse.Namespace) -> int:
             source_dir=arguments.source_dir,
             instance_type=arguments.instance_type,
             network=arguments.network,
+            preload=arguments.preload,
             timeout=arguments.timeout,
         )
     except LaunchError as error:

@@ -9,6 +9,7 @@ import os
 import re
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -92,6 +93,7 @@ class Job:
         self.output = output
         self.run_id = f"{os.getpid()}-{time.time_ns()}"
         self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._helpers: list[subprocess.Popen[bytes]] = []
         self._streams: dict[str | int, Stream] = {}
         self._rank_hosts: dict[int, str] = {}
         self._selector = selectors.DefaultSelector()
@@ -109,6 +111,17 @@ class Job:
         """Start a first process of ``host`` in a session of its own."""
         if not self._processes:
             self._selector.register(_make_pipe(self.folder / "control"), selectors.EVENT_READ, "control")
+        self._processes.append((host, self._spawn(host, command, environment, cwd)))
+
+    def help(
+        self, name: str, command: Sequence[str], environment: dict[str, str], cwd: Path, inherited: socket.socket
+    ) -> None:
+        """Start a process that serves the others until they have ended."""
+        self._helpers.append(self._spawn(name, command, environment, cwd, inherited.fileno()))
+
+    def _spawn(
+        self, name: str, command: Sequence[str], environment: dict[str, str], cwd: Path, *inherited: int
+    ) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             command,
             env={**environment, RUN_VARIABLE: self.run_id},
@@ -117,12 +130,13 @@ class Job:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=inherited,
         )
-        self._processes.append((host, process))
-        self._streams.setdefault(host, Stream(host, self.output))
+        self._streams.setdefault(name, Stream(name, self.output))
         assert process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
-        self._selector.register(process.stdout, selectors.EVENT_READ, host)
+        self._selector.register(process.stdout, selectors.EVENT_READ, name)
+        return process
 
     def wait(self, timeout: float | None = None) -> Failure | None:
         """Watch until every host has ended; end all of them at the first failure, signal or ``timeout`` seconds.
@@ -212,7 +226,7 @@ class Job:
                 return  # asked twice: do not wait any longer
 
     def _kill_everything(self) -> None:
-        for process in self._running():
+        for process in (*self._running(), *self._helpers):
             process.kill()
         for _ in range(50):
             strays = list(_processes_of(self.run_id))
@@ -222,7 +236,7 @@ class Job:
             if not strays:
                 break
             time.sleep(0.05)
-        for _, process in self._processes:
+        for process in (*(process for _, process in self._processes), *self._helpers):
             process.wait()
 
     def _drain(self) -> None:

@@ -22,7 +22,13 @@ import time
 POLL = 0.02
 """Seconds between two looks at the child and the parent."""
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+FORK_POLL = 0.5
+"""The same for a child of the preload server, which tells of its end."""
+
+PRELOAD = "preload"
+"""The preload server's socket, in the simulator's own folder."""
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -93,9 +99,52 @@ def supervise(command: list[str], environment: dict[str, str], grace: float | No
         time.sleep(POLL)
 
 
+def run_program(command: list[str], environment: dict[str, str], folder: str, grace: float | None = None) -> int:
+    """:func:`supervise` a child of this process or, where there is a preload server that can, a fork of that."""
+    if command[0] == sys.executable and (command[1] == "-m" or command[1].endswith(".py")):
+        server = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(OSError):
+            server.connect(os.path.join(folder, PRELOAD))
+            socket.send_fds(server, [b"+"], [0, 1, 2])
+            umask = os.umask(0)
+            os.umask(umask)
+            request = {"command": command, "environment": environment, "cwd": os.getcwd(), "umask": umask}
+            server.sendall(json.dumps(request).encode() + b"\n")
+            if server.recv(1):  # once the server has imported; nothing when it ends without
+                return _follow(server, grace)
+    return supervise(command, environment, grace)
+
+
+def _follow(server: socket.socket, grace: float | None) -> int:
+    """As :func:`supervise`, of a fork: the server is told of signals, and tells how it ended."""
+    parent, asked_to_end = os.getppid(), [float("inf")]
+
+    def pass_on(number: int, _frame: object) -> None:
+        with contextlib.suppress(OSError):
+            server.send(bytes([number]))
+        if number in (signal.SIGTERM, signal.SIGINT):
+            asked_to_end[0] = min(asked_to_end[0], time.monotonic())
+
+    for number in _FORWARDED:
+        signal.signal(number, pass_on)
+    server.settimeout(FORK_POLL)
+    while True:
+        try:
+            status = server.recv(4)
+            return int.from_bytes(status, "little") if status else signal.SIGKILL
+        except TimeoutError:
+            pass
+        except OSError:
+            return signal.SIGKILL
+        outlasted = grace is not None and time.monotonic() - asked_to_end[0] > grace
+        if outlasted or os.getppid() != parent:
+            pass_on(signal.SIGKILL, None)
+        _reap_orphans(0)
+
+
 def _become(command: list[str], environment: dict[str, str]) -> None:
     os.setpgid(0, 0)  # a launcher signals this process's group; the child hears of it once, from here
-    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     try:
         os.execvpe(command[0], command, environment)
@@ -128,7 +177,7 @@ def main() -> int:
     parser.add_argument("role", choices=("host", "rank"))
     parser.add_argument("--grace", type=float, help="seconds between SIGTERM and SIGKILL, for a host")
     parser.add_argument("--hostname", help="of a host with a name space of its own")
-    parser.add_argument("--folder", help="the simulator's own folder: host-K.json, rank-R.out, control")
+    parser.add_argument("--folder", help="the simulator's own folder: host-K.json, rank-R.out, control, preload")
     parser.add_argument("--processes-per-host", type=int)
     parser.add_argument("--node-rank", type=int, help="for a host without a launcher: its one process is its only rank")
     parser.add_argument("--restore-hosts", action="store_true")
@@ -137,8 +186,8 @@ def main() -> int:
     if arguments.role == "host":
         if arguments.hostname is not None:
             socket.sethostname(arguments.hostname)
-        prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        status = supervise(command, dict(os.environ), arguments.grace)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        status = run_program(command, dict(os.environ), arguments.folder, arguments.grace)
         kill_descendants()
         return exit_code(status)
     return _run_rank(arguments, command)
@@ -155,7 +204,7 @@ def _run_rank(arguments: argparse.Namespace, command: list[str]) -> int:
     os.dup2(stream, 1)
     os.dup2(stream, 2)
     os.close(stream)
-    code = exit_code(supervise(command, environment))
+    code = exit_code(run_program(command, environment, arguments.folder))
     report = json.dumps({"rank": rank, "node_rank": node_rank, "code": code}) + "\n"
     control = os.open(os.path.join(arguments.folder, "control"), os.O_WRONLY)
     os.write(control, report.encode())  # shorter than PIPE_BUF, so it arrives whole

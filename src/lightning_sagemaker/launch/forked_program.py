@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A forked process becomes what ``python train.py`` or ``python -m module`` would be.
+
+What Python's own start does for a program is done here in its order: ``__main__``, ``sys.argv``, ``sys.path``, and at the
+end threads, ``atexit``, files, exit code. Only the destruction of every module is left out: it takes a process with
+Lightning in it longer than all else here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib.machinery
+import io
+import os
+import runpy
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+
+def show_as(command: Sequence[str]) -> None:
+    """Have ``ps`` show ``command``: it is written over this process's own arguments, which must not be shorter."""
+    with contextlib.suppress(OSError, ValueError):
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end in proc(5)
+        text = b"\0".join(os.fsencode(word) for word in command) + b"\0"
+        if len(text) <= end - start:
+            ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
+
+
+def settle(command: Sequence[str], cwd: str, environment: dict[str, str]) -> None:
+    """Take over what a new process is given, and give up what belonged to the one that this was forked from."""
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    show_as(command)
+    sys.orig_argv[:] = command
+    tempfile.tempdir = None
+    if process := sys.modules.get("multiprocessing.process"):
+        process.ORIGINAL_DIR = cwd  # type: ignore[attr-defined]
+    if numpy := sys.modules.get("numpy.random"):
+        numpy.seed()  # type: ignore[attr-defined]  # Python's own generator does so at each fork
+
+
+def run(arguments: Sequence[str]) -> NoReturn:
+    """Run ``[script, ...]`` or ``["-m", module, ...]`` as ``__main__``, and end this process as Python would.
+
+    Args:
+        arguments: What followed the interpreter.
+
+    """
+    is_module = arguments[0] == "-m"
+    sys.argv[:] = ["-m", *arguments[2:]] if is_module else arguments
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(os.path.realpath(arguments[0])))
+    code, interrupted = 0, False
+    try:
+        if is_module:
+            runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined]  # what Python's own start calls
+        else:
+            _run_script(os.path.join(os.getcwd(), arguments[0].removeprefix("./")))
+    except SystemExit as error:
+        code = _code_of(error)
+    except BaseException as error:
+        code, interrupted = 1, isinstance(error, KeyboardInterrupt)
+        _report(error)
+    _end(code, interrupted)
+
+
+def _run_script(path: str) -> None:
+    main = vars(sys.modules["__main__"])
+    main.update(__file__=path, __cached__=None, __loader__=importlib.machinery.SourceFileLoader("__main__", path))
+    with io.open_code(path) as file:
+        source = file.read()
+    exec(compile(source, path, "exec", dont_inherit=True), main)
+
+
+def _code_of(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _report(error: BaseException) -> None:
+    traceback: TracebackType | None = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
+    sys.last_exc = error  # type: ignore[attr-defined,unused-ignore]  # from Python 3.12 on
+    sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+
+
+def _end(code: int, interrupted: bool) -> NoReturn:
+    """Wait for threads, call ``atexit``, close files; then leave.
+
+    The objects of the imported packages were frozen before the fork, so that looking for garbage is quick.
+    """
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    with contextlib.suppress(BaseException):
+        vars(sys.modules["__main__"]).clear()
+        gc.collect()
+        for thing in gc.get_objects():
+            if isinstance(thing, (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+                with contextlib.suppress(Exception):
+                    thing.flush()
+    with contextlib.suppress(Exception):
+        _finalize_mpi()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
+    if interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code & 0xFF)
+
+
+def _finalize_mpi() -> None:
+    """What mpi4py does when Python itself has ended; without it mpirun takes the process for a failed one."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    finalize = getattr(sys.modules.get("mpi4py.rc"), "finalize", None)
+    if mpi is not None and finalize is not False and mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.Finalize()
