@@ -74,7 +74,12 @@ def run_request(
         job = Job(Path(scratch), sys.stdout if output is None else output)
         try:
             for index, host in enumerate(hosts):
-                job.start(host, host_shim(commands[index], host, None), run.variables(index), run.folders(host).base)
+                job.start(
+                    host,
+                    host_shim(commands[index], host, None, job.folder),
+                    run.variables(index),
+                    run.folders(host).base,
+                )
         finally:
             failure = job.wait(timeout)
     code = 0 if failure is None else failure.returncode

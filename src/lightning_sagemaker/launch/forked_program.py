@@ -45,9 +45,9 @@ def settle(command: Sequence[str], cwd: str, environment: dict[str, str]) -> Non
     sys.orig_argv[:] = command
     tempfile.tempdir = None
     if process := sys.modules.get("multiprocessing.process"):
-        process.ORIGINAL_DIR = cwd  # type: ignore[attr-defined]
+        vars(process)["ORIGINAL_DIR"] = cwd
     if numpy := sys.modules.get("numpy.random"):
-        numpy.seed()  # type: ignore[attr-defined]  # Python's own generator does so at each fork
+        numpy.seed()  # Python's own generator does so at each fork
 
 
 def run(arguments: Sequence[str]) -> NoReturn:
@@ -100,31 +100,35 @@ def _report(error: BaseException) -> None:
 
 
 def _end(code: int, interrupted: bool) -> NoReturn:
-    """Wait for threads, call ``atexit``, close files; then leave.
+    """Wait for threads, call ``atexit``, write out files; then leave.
 
-    The objects of the imported packages were frozen before the fork, so that looking for garbage is quick.
+    The objects of the imported packages were frozen before the fork, so that going through all others is quick.
     """
-    with contextlib.suppress(BaseException):
-        threading._shutdown()  # type: ignore[attr-defined]
-    with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
-    with contextlib.suppress(BaseException):
-        vars(sys.modules["__main__"]).clear()
-        gc.collect()
-        for thing in gc.get_objects():
-            if isinstance(thing, (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
-                with contextlib.suppress(Exception):
-                    thing.flush()
-    with contextlib.suppress(Exception):
-        _finalize_mpi()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
+    steps = (threading._shutdown, atexit._run_exitfuncs, _write_out_files, _finalize_mpi)  # type: ignore[attr-defined]
+    for step in steps:
+        try:
+            step()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
     ctypes.CDLL(None).fflush(None)
     if interrupted:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     os._exit(code & 0xFF)
+
+
+def _write_out_files() -> None:
+    """Flush every file, then free what the program holds.
+
+    In this order: a file that is freed as part of a cycle may be closed before its buffer is written.
+    """
+    for thing in (*gc.get_objects(), sys.stdout, sys.stderr):
+        # Not isinstance: it asks the object for its class, and some run code then.
+        if issubclass(type(thing), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+            with contextlib.suppress(Exception):
+                thing.flush()
+    vars(sys.modules["__main__"]).clear()
+    gc.collect()
 
 
 def _finalize_mpi() -> None:

@@ -14,6 +14,7 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 RANK_NAMES = frozenset(("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"))
-"""Variables that differ from rank to rank and are read by the imports below: :func:`_tell_rank` sees to what they set."""
+"""Variables that differ from rank to rank and are read by the imports below: :func:`_begin` sees to what they set."""
 
 
 @dataclass
@@ -37,6 +38,7 @@ class Group:
         modules: Name -> module, of those packages that are handed over and that were not loaded before.
         read: Variable -> the value that the import found.
         set: Variable -> the value that the import gave it.
+        filters: Of warnings, that it added.
 
     """
 
@@ -47,6 +49,7 @@ class Group:
     modules: dict[str, ModuleType] = field(default_factory=dict)
     read: dict[str, str | None] = field(default_factory=dict)
     set: dict[str, str] = field(default_factory=dict)
+    filters: list[Any] = field(default_factory=list)
 
 
 def groups() -> tuple[Group, ...]:
@@ -70,7 +73,7 @@ def load(group: Group, hidden: frozenset[str]) -> bool:
         Whether it is installed.
 
     """
-    before, environment = set(sys.modules), dict(os.environ)
+    before, environment, filters = set(sys.modules), dict(os.environ), list(warnings.filters)
     with _reads_recorded(group.read):
         try:
             for name in group.imports:
@@ -83,6 +86,7 @@ def load(group: Group, hidden: frozenset[str]) -> bool:
         if name not in before and name.partition(".")[0] in hidden and module is not None
     }
     group.set = {name: value for name, value in os.environ.items() if environment.get(name) != value}
+    group.filters = [entry for entry in warnings.filters if entry not in filters]
     return True
 
 
@@ -110,7 +114,7 @@ def _reads_recorded(read: dict[str, str | None]) -> Iterator[None]:
         except (KeyError, TypeError):
             return None
 
-    kind.__getitem__, kind.__iter__ = note, note_bulk  # type: ignore[method-assign, assignment]
+    kind.__getitem__, kind.__iter__ = note, note_bulk  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -124,9 +128,11 @@ def forget_rank(modules: dict[str, ModuleType]) -> None:
             vars(modules[name].rank_zero_only).pop("rank", None)
 
 
-def _tell_rank(name: str, module: ModuleType) -> None:
-    """What the import of these modules says about this process, as they say it."""
-    if name == "lightning.fabric.utilities.rank_zero" and not hasattr(module.rank_zero_only, "rank"):
+def _begin(name: str, module: ModuleType) -> None:
+    """What the import of these modules finds out for each process: its rank, and a seed of its own."""
+    if name == "torch":
+        module.default_generator.seed()
+    elif name == "lightning.fabric.utilities.rank_zero" and not hasattr(module.rank_zero_only, "rank"):
         module.rank_zero_only.rank = module._get_rank() or 0
     elif name == "torchmetrics.utilities.prints":
         module.rank_zero_only.rank = int(os.environ.get("LOCAL_RANK", 0))
@@ -173,6 +179,8 @@ class Handover(importlib.abc.MetaPathFinder):
         self._put(group, {n: m for n, m in group.modules.items() if n not in group.imports})
         for variable, value in group.set.items():
             os.environ.setdefault(variable, value)
+        warnings.filters[:0], group.filters = group.filters, []  # type: ignore[index]
+        warnings._filters_mutated()  # type: ignore[attr-defined]
         for waited_for in group.imports:
             importlib.import_module(waited_for)
         self._waiting.pop(group.name, None)
@@ -180,7 +188,7 @@ class Handover(importlib.abc.MetaPathFinder):
     def _put(self, group: Group, modules: dict[str, ModuleType]) -> None:
         for name, module in modules.items():
             sys.modules.setdefault(name, module)
-            _tell_rank(name, module)
+            _begin(name, module)
             if name not in group.imports:
                 group.modules.pop(name, None)
 
@@ -195,7 +203,9 @@ class Handover(importlib.abc.MetaPathFinder):
             if changed and not is_torch:  # parts of torch that came with it register operators, and stay
                 other.modules = {n: module for n, module in other.modules.items() if n.startswith("torch.")}
         if changed and is_torch:
-            self._warn(f"{', '.join(changed)}: set after torch was imported for all processes. HINT: give --no-preload.")
+            self._warn(
+                f"{', '.join(changed)}: set after torch was imported for all processes. HINT: give --no-preload."
+            )
 
 
 def _spec(name: str, module: ModuleType, finder: Handover, group: Group) -> importlib.machinery.ModuleSpec:
@@ -222,4 +232,5 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Everything that the import would have brought, too."""
         module.__spec__ = self._own
+        _begin(module.__name__, module)
         self._finder.hand_over(self._group, module.__name__)

@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -63,7 +64,9 @@ def _leave_no_trace() -> None:
 def _load(names: Sequence[str]) -> list[Group]:
     chosen = [group for group in groups() if group.name in names]
     hidden = frozenset(package for group in groups() for package in group.packages)
+    filters = list(warnings.filters)
     loaded = [group for group in chosen if load(group, hidden)]
+    warnings.filters[:] = filters  # type: ignore[index]
     modules = {name: module for group in loaded for name, module in group.modules.items()}
     forget_rank(modules)
     for name in modules:
@@ -83,8 +86,10 @@ def _serve(listener: socket.socket, loaded: list[Group]) -> None:
             if place not in roots:
                 ours, theirs = socket.socketpair()
                 if not os.fork():
-                    for other in (listener, ours, *roots.values()):
+                    for other in (listener, connection, ours, *roots.values()):
                         other.close()
+                    for number in streams:
+                        os.close(number)
                     _be_root(theirs, pid, loaded)
                 theirs.close()
                 roots[place] = ours

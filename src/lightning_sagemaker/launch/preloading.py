@@ -37,7 +37,10 @@ def choose(asked: bool | None, program: Program, processes: int, own_folders: st
         return False, ""
     obstacle = _obstacle(program, own_folders)
     if obstacle is None:
-        return True, f"; {processes} processes on {cores} core(s) are forked from one that has imported (or --no-preload)"
+        return (
+            True,
+            f"; {processes} processes on {cores} core(s) are forked from one that has imported (or --no-preload)",
+        )
     if asked:
         raise LocalClusterError(f"--preload was given, but {obstacle}. HINT: leave it out; then each process imports.")
     return False, f"; each process imports for itself, because {obstacle}"

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that are forked see what ranks see that are started by themselves."""
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_sagemaker.launch import run_local_cluster
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely after such imports")
+
+VIEW = Path(__file__).with_name("view.py")
+FAIL = """
+import os, pathlib, signal, sys, time
+here = pathlib.Path(os.environ["SM_OUTPUT_DATA_DIR"])
+def stop(number, frame):
+    (here / f"signal-{os.environ['RANK']}").write_text(signal.Signals(number).name)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+print("started", flush=True)
+(here / f"started-{os.environ['RANK']}").touch()
+while len(list(here.parents[2].glob("algo-*/output/data/started-*"))) < 4:
+    time.sleep(0.05)
+if os.environ["RANK"] == "3":
+    def fail():
+        raise RuntimeError("boom")
+    try:
+        raise ValueError("first")
+    except ValueError as error:
+        fail()
+time.sleep(60)
+"""
+
+
+def rehearse(program, root, preload, **arguments):
+    output = io.StringIO()
+    result = run_local_cluster(
+        ["python", *program],
+        hosts=2,
+        processes_per_host=2,
+        root=root,
+        preload=preload,
+        output=output,
+        timeout=240,
+        environment={"MINE": "é \udcff", "PYTHONHASHSEED": "0"},
+        **arguments,
+    )
+    text = output.getvalue()
+    assert ("are forked from one that has imported" in text.splitlines()[0]) is bool(preload)
+    return result, text
+
+
+OF_A_RUN = re.compile(
+    r"local-\d{8}-\d{6}-\d+|lightning-sagemaker-\w{8}|pid\.\d+|_\d{4,}$|tcp[46]?://[^;]*|^\d+-\d{15,}$"
+)
+NUMBERED = {
+    "MASTER_PORT",
+    "PMIX_ID",
+    "PMIX_NAMESPACE",
+    "OMPI_MCA_ess_base_jobid",
+    "OMPI_MCA_orte_precondition_transports",
+}
+"""What differs between two runs in the same mode: names, ports, the folder, Open MPI's own numbers."""
+
+
+def general(value: object, root: Path, name: str = "") -> object:
+    """A view without what names its run."""
+    if isinstance(value, dict):
+        return {key: general(item, root, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [general(item, root) for item in value]
+    if not isinstance(value, str):
+        return value
+    if name in NUMBERED or name.endswith("_uri") or name.startswith("PMIX_SERVER_URI"):
+        return "SO"
+    return OF_A_RUN.sub("SO", value.replace(str(root), "ROOT"))
+
+
+def differences(first: object, second: object, place: str = "") -> list[str]:
+    """Leaves that differ."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        names = sorted(first.keys() | second.keys())
+        return [d for n in names for d in differences(first.get(n), second.get(n), f"{place}/{n}")]
+    return [] if first == second else [f"{place}: {first!r} != {second!r}"]
+
+
+@pytest.mark.parametrize("distribution", ["smddp", pytest.param("torch_distributed", marks=pytest.mark.slow)])
+def test_each_ranks_view(tmp_path, distribution):
+    seen, own = {}, {}
+    for preload in (False, True):
+        root = tmp_path / str(preload)
+        command = [str(VIEW), "--epochs", "2", "--text", "a b", ""]
+        result, output = rehearse(command, root, preload, distribution=distribution)
+        assert (result.returncode, result.failure) == (0, None), output
+        for rank in range(4):
+            here = root / f"algo-{rank // 2 + 1}" / "output" / "data"
+            assert (here / f"unflushed-{rank}").read_text() == "at the end"
+            assert (here / f"atexit-{rank}").read_text() == "thread True"
+            found = json.loads((here / f"view-{rank}.json").read_text())
+            seen[preload, rank], own[preload, rank] = general(found["view"], root), found["own"]
+    for rank in range(4):
+        assert differences(seen[False, rank], seen[True, rank]) == []
+    for preload in (False, True):
+        for name in ("torch", "random", "numpy"):
+            assert len({own[preload, rank][name] for rank in range(4)}) == 4, f"{name}: the same numbers on each rank"
+        sessions = [own[preload, rank]["session"] for rank in range(4)]
+        assert len(set(sessions)) == (1 if distribution == "smddp" else 2)  # one mpirun, or one torchrun for each host
+        assert sessions[0] == sessions[1]
+
+
+def test_failures_and_signals(tmp_path):
+    (tmp_path / "fail.py").write_text(FAIL)
+    told = {}
+    for preload in (False, True):
+        root = tmp_path / str(preload)
+        result, output = rehearse([str(tmp_path / "fail.py")], root, preload, distribution="torch_distributed")
+        told[preload] = (
+            result.returncode,
+            result.failure,
+            (root / "algo-2" / "output" / "failure").read_text(),
+            sorted((str(p.relative_to(root)), p.read_text()) for p in root.glob("*/output/data/signal-*")),
+            sorted(line for line in output.splitlines() if "started" in line),
+        )
+    assert told[False] == told[True]
+    assert told[True][0] == 1
+    assert [text for _, text in told[True][3]] == ["SIGTERM"] * 3
