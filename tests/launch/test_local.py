@@ -104,6 +104,26 @@ def test_the_simulators_own_job_does_not_leak_into_it(tmp_path, script, monkeypa
     assert not {"SM_HP_LEAK", "RANK"} & set(facts(result.root, "algo-1", 0)["env"])
 
 
+LOADER = """
+import multiprocessing, socket, tempfile
+from multiprocessing.connection import Listener
+print("made in", tempfile.gettempdir(), len(Listener(family="AF_UNIX").address) > 0, flush=True)
+"""
+
+
+def test_a_folder_for_temporary_files_that_is_too_long_for_sockets(tmp_path, script, monkeypatch):
+    """Of loaders' workers above all: they make a socket there, and without it the loader waits for ever."""
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    result, output = run(script(LOADER), tmp_path, hosts=1, distribution="none", preload=sys.platform == "linux")
+    assert result.returncode == 0, output
+    assert "TMPDIR is /tmp for the job: sockets cannot have as long a path as yours" in output
+    assert "made in /tmp True" in output
+    assert not list(folder.iterdir())
+
+
 @pytest.mark.parametrize("distribution", ["smddp", "torch_distributed", "none"])
 def test_the_first_failing_rank_ends_the_job(tmp_path, script, distribution):
     rank = "2" if distribution == "none" else "1"  # by host number without a launcher
@@ -241,6 +261,7 @@ def test_without_permission_the_hosts_share_a_network(tmp_path, script, monkeypa
         (["true"], {"processes_per_host": -1}, "processes_per_host=-1 was set"),
         (["true"], {"network": "bridge"}, "--network 'bridge' was given"),
         (["true"], {"network": "netns:fast"}, "--network 'netns:fast' was given"),
+        (["true"], {"environment": {"TMPDIR": "/x" * 60}}, "too long for the sockets of loaders' workers"),
         (["true"], {"channels": {"a b": "."}}, "Channel 'a b' was set"),
         (["true"], {"channels": {"a": "/nonexistent"}}, "Channel 'a' was set to '/nonexistent'"),
         (["true"], {"source_dir": "/nonexistent"}, "The source directory was set to"),

@@ -12,6 +12,9 @@ from types import ModuleType
 
 from lightning_sagemaker.launch.contract import MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE, Cluster, LocalClusterError
 
+MAX_TEMPORARY = 64
+"""Bytes in the path of a folder for sockets: the whole address has at most 104 (macOS), its name in the folder up to 40."""
+
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -50,6 +53,26 @@ def make_root(root: Path) -> Path:
     return root.resolve()
 
 
+def temporary_folder() -> str:
+    """Where the simulator and its processes put temporary files: TMPDIR, or ``/tmp`` if its path is too long for sockets.
+
+    With the longer path, the first worker of a loader dies of it and the loader waits for ever.
+    """
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= MAX_TEMPORARY else "/tmp"
+
+
+def scratch_folder(parent: str) -> tempfile.TemporaryDirectory[str]:
+    """A folder of the simulator's own in ``parent``, until the job ends."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="lightning-sagemaker-", dir=parent)
+    except OSError as error:
+        raise LocalClusterError(
+            f"No temporary folder can be made in {parent!r}: {error.strerror}. HINT: set TMPDIR to one whose path has at"
+            " most 64 characters."
+        ) from error
+
+
 def check_folder(what: str, path: str | os.PathLike[str]) -> Path:
     """The absolute path of an existing folder."""
     if not os.path.isdir(path):
@@ -77,6 +100,12 @@ def check_limits(cluster: Cluster, module: ModuleType) -> None:
             raise LocalClusterError(
                 f"Channel {name!r} was set. HINT: SageMaker takes 1 to 64 letters, digits, dots, dashes and underscores."
             )
+    temporary = cluster.environment.get("TMPDIR", "")
+    if len(os.fsencode(temporary)) > MAX_TEMPORARY:
+        raise LocalClusterError(
+            f"TMPDIR was set to {temporary!r}, whose path is too long for the sockets of loaders' workers. HINT: at most"
+            f" {MAX_TEMPORARY} characters, such as /tmp."
+        )
     parallel = cluster.hyperparameters.get("mp_parameters")
     if cluster.distribution == "smp" and not (isinstance(parallel, dict) and parallel):
         raise LocalClusterError(

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -70,7 +69,7 @@ def run_request(
     run = _Run(request, hosts, place)
     commands = [run.command(host) for host in hosts]
     run.prepare(fetch, {name: Path(path) for name, path in (folders or {}).items()})
-    with tempfile.TemporaryDirectory(prefix="lightning-sagemaker-") as scratch:
+    with checks.scratch_folder(checks.temporary_folder()) as scratch:
         job = Job(Path(scratch), sys.stdout if output is None else output)
         try:
             for index, host in enumerate(hosts):

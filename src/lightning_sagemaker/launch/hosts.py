@@ -8,10 +8,12 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
+from lightning_sagemaker.launch.checks import temporary_folder
 from lightning_sagemaker.launch.contract import CONTRACT_NAMES, CONTRACT_PREFIXES, Cluster, Folders, write_config
 
 SMDDPRUN = "LIGHTNING_SAGEMAKER_SMDDPRUN"
@@ -52,12 +54,13 @@ def prepare_folders(
 
 
 def own_environment() -> dict[str, str]:
-    """This process's variables without those of a job or a launcher."""
-    return {
+    """This process's variables without those of a job or a launcher, and with a TMPDIR in which sockets can be made."""
+    variables = {
         name: value
         for name, value in os.environ.items()
         if name not in CONTRACT_NAMES and not name.startswith(CONTRACT_PREFIXES)
     }
+    return variables if temporary_folder() == tempfile.gettempdir() else variables | {"TMPDIR": temporary_folder()}
 
 
 def host_environment(cluster: Cluster, module: ModuleType, host: str, folders: Folders) -> dict[str, str]:

@@ -145,7 +145,7 @@ def run_local_cluster(
     )
     checks.check_limits(cluster, module)
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lightning-sagemaker-")))
+        folder = Path(stack.enter_context(checks.scratch_folder(checks.temporary_folder())))
         joined = stack.enter_context(make_network(cluster.hosts, rate)) if network else None
         return _Run(cluster, program, module, place, folder, output, code, sources, visible, joined, preload).execute(
             timeout
@@ -175,6 +175,11 @@ class _Run:
         own_folders = None if self.code is None else environments[0].get("PYTHONPATH")
         forks, start = preloading.choose(self.preload, self.program, len(launch.ranks), own_folders)
         _say(self.output, f"{len(names)} simulated host(s) in {self.root}; {launch.reason}{start}")
+        if checks.temporary_folder() != tempfile.gettempdir():
+            _say(
+                self.output,
+                f"TMPDIR is {checks.temporary_folder()} for the job: sockets cannot have as long a path as yours",
+            )
         if self.network is not None:
             _say(self.output, f"each host has a network of its own, {self.network.rate or 'not limited'} outwards")
         if self.visible_gpus and not self.cluster.gpus_per_host:
