@@ -7,7 +7,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-machines test-fresh containers lint type bench bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat clean
+.PHONY: help demo test test-slow test-machines test-fresh containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,10 @@ bench: $(VENV)/dev ## step time of "smddp" against "ddp", side by side
 
 bench-safe: $(VENV)/dev ## step time with checkpoints and signals looked after, against without
 	$(BIN)/python benchmarks/step_overhead.py --safe
+
+bench-rehearsal: $(VENV)/dev ## a rehearsal of 4 hosts with 8 processes each, forked and not, and of 16; five minutes
+	$(BIN)/python benchmarks/rehearsal.py
+	$(BIN)/python benchmarks/rehearsal.py --hosts 16 --forked-only --memory
 
 chaos: $(VENV)/dev ## 300 kinds of runs, interrupted and compared with stock Lightning, and 200 interruptions of one job; an hour
 	$(BIN)/python -m tests.chaos.run_array --cases 300

@@ -55,7 +55,7 @@ def rehearse(program, root, preload, **arguments):
 
 
 OF_A_RUN = re.compile(
-    r"local-\d{8}-\d{6}-\d+|lightning-sagemaker-\w{8}|pid\.\d+|_\d{4,}$|tcp[46]?://[^;]*|^\d+-\d{15,}$"
+    r"local-\d{8}-\d{6}-\d+|lightning-sagemaker-\w{8}|(?:pid|ompi)\.\d+|_\d{4,}$|tcp[46]?://[^;]*|^\d+-\d{15,}$"
 )
 NUMBERED = {
     "MASTER_PORT",
