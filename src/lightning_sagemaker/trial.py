@@ -79,7 +79,13 @@ def try_all() -> Iterator[Trial]:
 
 def _try(name: str, limit: float) -> Trial:
     kind, begin = KINDS[name], time.monotonic()
-    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(kind.processes)}
+    try:
+        port = free_port()
+    except OSError as error:
+        return Trial(
+            kind.what, 0.0, [f"{kind.what}: 127.0.0.1 has no port ({error.strerror}). HINT: ip link set lo up."]
+        )
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(kind.processes)}
     started = [_start(name, variables | {"RANK": str(rank)}) for rank in range(kind.processes)]
     problems: list[str] = []
     for process in started:

@@ -95,8 +95,9 @@ CONDITIONS = (
         ),
     ),
     Condition(
-        "IPv6 only",
-        f"{_LOOPBACK}; ip -4 addr flush dev lo; {_hosts('::1 localhost ip6-localhost', '::1 six')}; hostname six",
+        "IPv6 only, but for the loopback",
+        f"{_LOOPBACK}; ip link add eth0 type dummy; ip link set eth0 up; ip -6 addr add fd00::7/64 dev eth0 nodad; hostname six;"
+        f" {_hosts('127.0.0.1 localhost', '::1 localhost', 'fd00::7 six')}",
         unshare=("--net", "--uts"),
     ),
     Condition(

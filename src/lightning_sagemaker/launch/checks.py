@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,14 @@ def check_system() -> None:
             "A simulated job needs processes that fork, which Windows has not."
             " HINT: run it in WSL 2, or train on one process: python train.py."
         )
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", 0))
+        except OSError as error:
+            raise LocalClusterError(
+                f"127.0.0.1, where simulated hosts meet, is no address of this machine ({error.strerror})."
+                " HINT: ip link set lo up; ip address add 127.0.0.1/8 dev lo."
+            ) from error
 
 
 def check_counts(hosts: int, processes_per_host: int) -> None:
