@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from tests.conftest import ROOT
@@ -24,6 +25,16 @@ def _hosts(*lines: str) -> str:
 def _cgroup(controller: str, name: str, value: int) -> str:
     group = f"/sys/fs/cgroup/{controller}/lightning-sagemaker-$PPID"
     return f"mkdir -p {group}; echo {value} > {group}/{name}; echo $$ > {group}/cgroup.procs"
+
+
+def _reachable(python: Path) -> str:
+    """Let others than root use a Python in root's home, which is closed to them."""
+    if Path("/root") not in python.parents:
+        return ":"
+    return (
+        f'mkdir "$FOLDER/python"; mount --bind {python} "$FOLDER/python"; mount -t tmpfs -o mode=755 none /root;'
+        f' mkdir -p {python}; mount --bind "$FOLDER/python" {python}'
+    )
 
 
 # What Docker leaves of root's capabilities.
@@ -96,7 +107,8 @@ CONDITIONS = (
     ),
     Condition(
         "IPv6 only, but for the loopback",
-        f"{_LOOPBACK}; ip link add eth0 type dummy; ip link set eth0 up; ip -6 addr add fd00::7/64 dev eth0 nodad; hostname six;"
+        f"{_LOOPBACK}; ip link add eth0 type dummy; ip link set eth0 up; ip -6 addr add fd00::7/64 dev eth0 nodad;"
+        " hostname six;"
         f" {_hosts('127.0.0.1 localhost', '::1 localhost', 'fd00::7 six')}",
         unshare=("--net", "--uts"),
     ),
@@ -119,7 +131,7 @@ CONDITIONS = (
     Condition("mpi4py without an MPI library", variables={"MPI4PY_LIBMPI": "/nowhere/libmpi.so"}),
     Condition(
         "an ordinary user",
-        'chown -R 65534:65534 "$FOLDER"',
+        'chown -R 65534:65534 "$FOLDER"; ' + _reachable(Path(sys.executable).resolve().parent.parent),
         inside="setpriv --reuid=65534 --regid=65534 --clear-groups",
         variables={"HOME": "/nonexistent"},
     ),

@@ -15,7 +15,7 @@ from lightning_sagemaker.launch.contract import MAX_HYPERPARAMETERS, MAX_NAME, M
 
 MAX_TEMPORARY = 64
 """Bytes in the path of a folder for sockets: the whole address has at most 104 (macOS), its name in the folder up to 40."""
-
+_SECONDS = 3.0
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -32,14 +32,14 @@ def check_system() -> None:
             "A simulated job needs processes that fork, which Windows has not."
             " HINT: run it in WSL 2, or train on one process: python train.py."
         )
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", 0))
-        except OSError as error:
-            raise LocalClusterError(
-                f"127.0.0.1, where simulated hosts meet, is no address of this machine ({error.strerror})."
-                " HINT: ip link set lo up; ip address add 127.0.0.1/8 dev lo."
-            ) from error
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=_SECONDS).close()
+    except OSError as error:
+        raise LocalClusterError(
+            f"127.0.0.1, where simulated hosts meet, cannot be reached on this machine ({error.strerror or error})."
+            " HINT: ip link set lo up; ip address add 127.0.0.1/8 dev lo."
+        ) from error
 
 
 def check_counts(hosts: int, processes_per_host: int) -> None:
