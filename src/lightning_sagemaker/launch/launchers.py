@@ -257,4 +257,6 @@ def _elastic_variables(cluster: Cluster, rank: int) -> dict[str, str]:
 
 def _mpi_variables(cluster: Cluster, rank: int) -> dict[str, str]:
     size = cluster.processes_per_host * len(cluster.hosts)
-    return {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(size), "PMIX_RANK": str(rank)}
+    ranks = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(size), "PMIX_RANK": str(rank)}
+    # An Open MPI 4 that is asked all the same, as Lightning does, would look for an ssh, and end the process without one.
+    return {**ranks, "OMPI_MCA_ess_singleton_isolated": "1"}
