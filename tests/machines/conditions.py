@@ -107,8 +107,8 @@ CONDITIONS = (
     ),
     Condition(
         "IPv6 only, but for the loopback",
-        f"{_LOOPBACK}; ip link add eth0 type dummy; ip link set eth0 up; ip -6 addr add fd00::7/64 dev eth0 nodad;"
-        " hostname six;"
+        f"{_LOOPBACK}; ip link add eth0 type veth peer name eth1; ip link set eth0 up;"
+        " ip -6 addr add fd00::7/64 dev eth0 nodad; hostname six;"
         f" {_hosts('127.0.0.1 localhost', '::1 localhost', 'fd00::7 six')}",
         unshare=("--net", "--uts"),
     ),
