@@ -4,12 +4,14 @@
 import io
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from lightning_sagemaker.launch import run_local_cluster
+from lightning_sagemaker.launch import LocalClusterError, handover, run_local_cluster
+from lightning_sagemaker.launch.contract import CONTRACT_NAMES, CONTRACT_PREFIXES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely after such imports")
 
@@ -128,3 +130,92 @@ def test_failures_and_signals(tmp_path):
     assert told[False] == told[True]
     assert told[True][0] == 1
     assert [text for _, text in told[True][3]] == ["SIGTERM"] * 3
+
+
+LATE = """
+import os, sys
+os.environ["TORCH_LOGS_FORMAT"] = "%(message)s"
+os.environ["HF_HUB_OFFLINE"] = "1"
+import torch
+import pytorch_lightning as pl
+import lightning_sagemaker
+from lightning_sagemaker import _lightning
+from huggingface_hub import constants
+trainer = pl.Trainer(strategy="sagemaker", accelerator="cpu", logger=False, enable_checkpointing=False)
+print("built on", _lightning.PACKAGE, "lightning.pytorch" in sys.modules, "offline", constants.HF_HUB_OFFLINE, flush=True)
+raise KeyboardInterrupt
+"""
+
+
+def test_variables_that_are_set_before_an_import_and_the_other_lightning(tmp_path):
+    pytest.importorskip("huggingface_hub")
+    (tmp_path / "late.py").write_text(LATE)
+    output = io.StringIO()
+    command = ["python", str(tmp_path / "late.py")]
+    result = run_local_cluster(
+        command,
+        hosts=1,
+        distribution="none",
+        root=tmp_path / "root",
+        preload=True,
+        output=output,
+        timeout=120,
+        environment={"OMP_NUM_THREADS": "1"},
+    )
+    assert (
+        "TORCH_LOGS_FORMAT: set after torch was imported for all processes. HINT: give --no-preload."
+        in output.getvalue()
+    )
+    assert "built on pytorch_lightning False offline True" in output.getvalue()
+    assert result.returncode == 128 + 2, output.getvalue()  # SIGINT, as of a Python that nobody has caught it in
+    assert result.failure.last_lines[1].startswith(f'  File "{command[1]}", line 12')
+
+
+READS = """
+import json, sys
+from lightning_sagemaker.launch import handover
+sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "_AfterImport"]  # as the server does
+hidden = frozenset(package for group in handover.groups() for package in group.packages)
+print(json.dumps([name for group in handover.groups() if handover.load(group, hidden) for name in group.read]))
+"""
+
+
+def test_imports_read_no_other_variable_of_a_rank():
+    """What differs between ranks is seen to by name; a release that reads one more needs that too."""
+    done = subprocess.run([sys.executable, "-c", READS], capture_output=True, text=True, timeout=120, check=True)
+    read = json.loads(done.stdout.splitlines()[-1])
+    of_a_job = {name for name in read if name in CONTRACT_NAMES or name.startswith(CONTRACT_PREFIXES)}
+    assert of_a_job <= handover.RANK_NAMES | {"SM_HP_MP_PARAMETERS"}  # the distribution smp leaves transformers out
+    assert "RANK" in of_a_job
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["true"], "'true' is not run by"),
+        (["python", "-u", "train.py"], "'train.py' is not run by"),
+        (["python", "-c", "1"], "'-c' is neither a module nor a file that ends in .py"),
+    ],
+)
+def test_what_cannot_be_forked(tmp_path, monkeypatch, command, words):
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LocalClusterError, match=words):
+        run_local_cluster(command, root=tmp_path / "root", preload=True, distribution="none")
+    monkeypatch.setattr("lightning_sagemaker.launch.preloading._cores", lambda: 1)
+    output = io.StringIO()
+    run_local_cluster(command, root=tmp_path / "root", distribution="none", output=output, timeout=60)
+    assert f"; each process imports for itself, because {words}" in output.getvalue()
+
+
+@pytest.mark.slow
+def test_a_real_job(tmp_path):
+    """Four hosts of eight: the table's other numbers are those of ``make bench-rehearsal``."""
+    output = io.StringIO()
+    result = run_local_cluster(
+        ["python", str(VIEW)], hosts=4, processes_per_host=8, root=tmp_path, output=output, timeout=500
+    )
+    assert result.returncode == 0, output.getvalue()
+    seen = [json.loads(path.read_text())["view"] for path in tmp_path.glob("algo-*/output/data/view-*.json")]
+    assert sorted(view["after training"]["ranks"] for view in seen) == [[n, n % 8, n // 8, 32] for n in range(32)]
+    assert len({tuple(view["after training"]["weights"]) for view in seen}) == 1

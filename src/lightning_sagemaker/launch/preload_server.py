@@ -43,7 +43,9 @@ def main(arguments: Sequence[str]) -> None:
     loaded = _load(arguments[1].split(","))
     threads = len(os.listdir("/proc/self/task")) - 1
     if threads:  # a fork would copy their locks and not them
-        sys.exit(f"Each process imports for itself, because importing started {threads} thread(s).")
+        sys.exit(
+            f"Each process imports for itself, because importing started {threads} thread(s). HINT: --env OMP_NUM_THREADS=1."
+        )
     gc.collect()
     gc.freeze()  # the forks share these objects' memory as long as nothing touches them
     _serve(listener, loaded)
