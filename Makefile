@@ -74,9 +74,8 @@ bench: $(VENV)/dev ## step time of "smddp" against "ddp", side by side
 bench-safe: $(VENV)/dev ## step time with checkpoints and signals looked after, against without
 	$(BIN)/python benchmarks/step_overhead.py --safe
 
-bench-rehearsal: $(VENV)/dev ## a rehearsal of 4 hosts with 8 processes each, forked and not, and of 16; five minutes
+bench-rehearsal: $(VENV)/dev ## a rehearsal of 4 hosts with 8 processes each, forked and not; three minutes
 	$(BIN)/python benchmarks/rehearsal.py
-	$(BIN)/python benchmarks/rehearsal.py --hosts 16 --forked-only --memory
 
 chaos: $(VENV)/dev ## 300 kinds of runs, interrupted and compared with stock Lightning, and 200 interruptions of one job; an hour
 	$(BIN)/python -m tests.chaos.run_array --cases 300
