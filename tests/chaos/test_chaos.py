@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each kind of interruption of one real job of two processes: nothing hangs, and every step is the one it would have been.
+"""Interruptions of one real job of two processes: nothing hangs, and every step is the one it would have been.
 
-``make chaos`` does it hundreds of times.
+``make chaos`` does it hundreds of times, with each kind of interruption.
 """
 
 import pytest
 
-from tests.chaos.harness import EVENTS, FULL, GENTLE, SAVE_EVERY, Chaos, lines_of, table
+from tests.chaos.harness import DAMAGE, FULL, GENTLE, SAVE_EVERY, Chaos, lines_of, table
 
-CASES = len(EVENTS)
-STEPS = 260
+CASES = ("SIGTERM to the launcher", "SIGKILL of rank 1", FULL, "SIGUSR1 to rank 1", "SIGKILL of the container", *DAMAGE)
+STEPS = 160
 _SLACK = 5.0
 """Seconds more than the time between checkpoints: the job spaces them where saving is slow, and steps take long in CI."""
 
@@ -19,10 +19,8 @@ def chaos(tmp_path_factory):
     chaos = Chaos(tmp_path_factory.mktemp("job"), STEPS, seed=11)
     try:
         chaos.reference()
-        events = [event for event in EVENTS if event != FULL or chaos.has_small_disk]
-        events += [event for event in GENTLE if event != "SIGUSR1 to rank 1"] * 2
-        for event in chaos.random.sample(events[:CASES], min(CASES, len(events))):
-            chaos.interrupt(event)
+        for event in CASES:
+            chaos.interrupt(event if event != FULL or chaos.has_small_disk else "SIGTERM to rank 0")
         chaos.finish()
         yield chaos
     finally:
@@ -32,7 +30,7 @@ def chaos(tmp_path_factory):
 @pytest.mark.timeout(400)
 def test_every_interruption_ends_the_job_in_time(chaos):
     print(table(chaos.outcomes))
-    assert len(chaos.outcomes) == CASES
+    assert len(chaos.outcomes) == len(CASES)
     assert not [outcome for outcome in chaos.outcomes if outcome.hung]
     assert all(outcome.returncode for outcome in chaos.outcomes)
     assert max(outcome.seconds_to_end for outcome in chaos.outcomes) < 15
@@ -46,13 +44,13 @@ def test_every_step_is_the_one_it_would_have_been(chaos):
 
 def test_after_a_signal_nothing_is_lost(chaos):
     gentle = [outcome for outcome in chaos.outcomes if outcome.event in GENTLE]
-    assert len(gentle) >= 6
+    assert len(gentle) >= 2
     assert {outcome.lost_steps for outcome in gentle} == {0}
 
 
 def test_after_a_kill_at_most_the_time_between_checkpoints_is_lost(chaos):
     lost = [outcome.lost_seconds for outcome in chaos.outcomes if outcome.event.startswith("SIGKILL")]
-    assert len(lost) == 3
+    assert len(lost) == 2
     assert max(lost) < SAVE_EVERY + _SLACK
 
 
