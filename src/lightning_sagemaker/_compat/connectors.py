@@ -29,6 +29,9 @@ def trainer_memory(trainer: Any) -> dict[str, Any]:
         "current_fx": connector._current_fx,
         "should_stop": bool(trainer.should_stop),
         "syncs_buffers": getattr(trainer.strategy.model, _SYNCS, None),
+        "plateaus": [
+            (_copied(one.state_dict()), [group["lr"] for group in groups]) for one, groups in _plateaus(trainer)
+        ],
         "callbacks": {
             callback.state_key: {name: _kept(getattr(callback, name)) for name in _UNSAVED if hasattr(callback, name)}
             for callback in trainer.checkpoint_callbacks
@@ -47,9 +50,19 @@ def restore_trainer_memory(trainer: Any, memory: dict[str, Any]) -> None:
     trainer.should_stop = memory["should_stop"]
     if memory["syncs_buffers"] is not None and hasattr(trainer.strategy.model, _SYNCS):
         setattr(trainer.strategy.model, _SYNCS, memory["syncs_buffers"])
+    for (schedule, groups), (state, rates) in zip(_plateaus(trainer), memory["plateaus"], strict=False):
+        schedule.load_state_dict(state)
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
     for callback in trainer.checkpoint_callbacks:
         for name, value in memory["callbacks"].get(callback.state_key, {}).items():
             setattr(callback, name, value)
+
+
+def _plateaus(trainer: Any) -> list[tuple[Any, list[dict[str, Any]]]]:
+    """Schedules that follow a metric, which may be another on each rank, and the groups whose rates they set."""
+    found = [config.scheduler for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
+    return [(one, one.optimizer.param_groups) for one in found if hasattr(one, "state_dict")]
 
 
 def callback_states(trainer: Any) -> dict[str, Any]:
