@@ -17,7 +17,7 @@ FITS = ["bert", "bert-mlm", "gpt2", "accumulate"]
 LAUNCHES = {"two": (2, 1, "one"), "tensor": (2, 2, "two"), "replicas": (2, 1, "tensor"), "four": (4, 1, "replicas")}
 """Name -> stages, processes that share matrices, and the launch from whose checkpoint it goes on."""
 
-FOUR = pytest.param("four", marks=pytest.mark.slow)
+FOUR, REPLICAS = (pytest.param(name, marks=pytest.mark.slow) for name in ("four", "replicas"))
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,7 @@ def test_training_equals_one_process(runs, layout, scenario):
         assert found["rows"] == expected["rows"] == 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", FITS)
 def test_replicas_equal_one_process(runs, scenario):
     expected = runs["one"][0][scenario]
@@ -104,7 +105,7 @@ def test_float16_skips_the_same_steps_on_all_stages(runs, layout):
         assert found["weights"] == first["weights"]
 
 
-@pytest.mark.parametrize("layout", ["two", "tensor", "replicas", FOUR])
+@pytest.mark.parametrize("layout", ["two", "tensor", REPLICAS, FOUR])
 def test_checkpoints_are_whole_and_go_on_in_any_layout(runs, layout):
     expected = runs["one"][0]["checkpoints"]
     ranks = [rank["checkpoints"] for rank in runs[layout]]
@@ -119,7 +120,7 @@ def test_checkpoints_are_whole_and_go_on_in_any_layout(runs, layout):
                 assert found[name] == pytest.approx(expected["rest"], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["two", "tensor", "replicas", FOUR])
+@pytest.mark.parametrize("layout", ["two", "tensor", REPLICAS, FOUR])
 def test_parts_of_each_stage_go_on_in_any_layout(runs, layout):
     """Saved at step 8 while the model is cut, by two stages, by four, and by two copies of two."""
     expected = runs["one"][0]["bert-mlm"]["losses"]
@@ -144,7 +145,7 @@ def test_evaluation_and_prediction_on_every_rank(runs, layout):
         assert found["logits"] == pytest.approx(expected["logits"], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["two", "tensor", "replicas"])
+@pytest.mark.parametrize("layout", ["two", "tensor", REPLICAS])
 def test_callbacks_decide_alike(runs, layout):
     expected = runs["one"][0]["callbacks"]
     for found in (rank["callbacks"] for rank in runs[layout]):
@@ -152,7 +153,7 @@ def test_callbacks_decide_alike(runs, layout):
         assert found["score"] == pytest.approx(expected["score"], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["two", "tensor", "replicas", FOUR])
+@pytest.mark.parametrize("layout", ["two", "tensor", REPLICAS, FOUR])
 def test_bad_input_is_one_error_on_every_rank(runs, layout):
     messages = {
         "twice": "can be called once in a step",

@@ -233,6 +233,7 @@ def test_a_script_with_data_trains_as_announced(distribution, strategy, flag, aw
     assert "/algo-1/site/" in facts["package"]  # the wheel that was sent, not what is installed here
 
 
+@pytest.mark.slow
 def test_model_parallelism_of_a_recipe(aws, runner, tmp_path):
     parallel = {
         "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 2, "microbatches": 2}}}

@@ -114,6 +114,7 @@ def test_each_ranks_view(tmp_path, distribution):
         assert sessions[0] == sessions[1]
 
 
+@pytest.mark.slow
 def test_failures_and_signals(tmp_path):
     (tmp_path / "fail.py").write_text(FAIL)
     told = {}

@@ -51,6 +51,7 @@ def test_classifier_knows_merchants_that_it_has_never_seen(classifier):
     assert {"confusion-validate.png", "curves.png"} <= {path.name for path in (classifier / "output").glob("*.png")}
 
 
+@pytest.mark.slow
 def test_answerer_finds_facts_about_towns_that_it_has_never_seen(answerer):
     # Always saying "no answer" gives 27.8.
     assert metrics(answerer)["val_f1"] > 65
@@ -88,6 +89,7 @@ def test_exported_classifier_serves_a_request(classifier):
     assert all(words in card for words in ("val_accuracy", "learning_rate", "transactions", "lightning-sagemaker |"))
 
 
+@pytest.mark.slow
 def test_exported_answerer_serves_a_request(answerer):
     context = "Tonin is known for its silk. " * 60 + "Its tower is 50 metres tall."
     inputs = {"question": "How tall is the tower of Tonin?", "context": context}
@@ -100,6 +102,7 @@ def test_exported_answerer_serves_a_request(answerer):
     assert [entry["answer"] for entry in request(answerer / "model", body)] == ["", ""]
 
 
+@pytest.mark.slow
 def test_serving_finds_what_validation_found(answerer):
     """The same answers as the recipe's own predictions, for questions whose context fits one window."""
     predictions = json.loads((answerer / "output" / "predictions.json").read_text())
@@ -116,6 +119,7 @@ def test_serving_finds_what_validation_found(answerer):
     assert compared > 10
 
 
+@pytest.mark.slow
 def test_one_recipe_starts_from_the_checkpoint_of_another(answerer, tmp_path):
     options = ["--config", "tiny.yaml", "--strategy", "auto", "--run_dir", tmp_path, "--cache_dir", tmp_path / "cache"]
     start = answerer / "checkpoints" / "last.ckpt"
@@ -152,7 +156,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(tmp_path):
             torch.testing.assert_close(again[name], value, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize("precision", [pytest.param("bf16-mixed", marks=pytest.mark.slow), "bf16-true"])
 def test_bfloat16_trains_and_clips(tmp_path, precision):
     options = ["--config", "tiny.yaml", "--strategy", "auto", "--run_dir", tmp_path, "--cache_dir", tmp_path / "cache"]
     options += ["--max_train_samples", 320, "--max_eval_samples", 20, "--precision", precision, "--max_epochs", 2]
