@@ -175,6 +175,9 @@ def _be_program(request: dict[str, Any], streams: list[int], loaded: list[Group]
         os.close(stream)
     command = request["command"]
     os.umask(request["umask"])
+    for number in shim.FORWARDED:
+        default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN if number in request["ignored"] else default)
     forked_program.settle(command, request["cwd"], request["environment"])
     handover = Handover(loaded, _say_on_rank_zero)
     if command[1] == "-m":

@@ -29,7 +29,7 @@ PRELOAD = "preload"
 """The preload server's socket, in the simulator's own folder."""
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def prctl(option: int, value: int) -> None:
@@ -81,13 +81,13 @@ def supervise(command: list[str], environment: dict[str, str], grace: float | No
         if number in (signal.SIGTERM, signal.SIGINT):
             asked_to_end[0] = min(asked_to_end[0], time.monotonic())
 
-    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     child = os.fork()
     if child == 0:
         _become(command, environment)
-    for number in _FORWARDED:
+    for number in FORWARDED:
         signal.signal(number, pass_on)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
@@ -108,7 +108,9 @@ def run_program(command: list[str], environment: dict[str, str], folder: str, gr
             socket.send_fds(server, [b"+"], [0, 1, 2])
             umask = os.umask(0)
             os.umask(umask)
+            ignored = [int(number) for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN]
             request = {"command": command, "environment": environment, "cwd": os.getcwd(), "umask": umask}
+            request["ignored"] = ignored  # as a child of this process would, and not as the server does
             server.sendall(json.dumps(request).encode() + b"\n")
             if server.recv(1):  # once the server has imported; nothing when it ends without
                 return _follow(server, grace)
@@ -125,7 +127,7 @@ def _follow(server: socket.socket, grace: float | None) -> int:
         if number in (signal.SIGTERM, signal.SIGINT):
             asked_to_end[0] = min(asked_to_end[0], time.monotonic())
 
-    for number in _FORWARDED:
+    for number in FORWARDED:
         signal.signal(number, pass_on)
     server.settimeout(FORK_POLL)
     while True:
@@ -145,7 +147,7 @@ def _follow(server: socket.socket, grace: float | None) -> int:
 def _become(command: list[str], environment: dict[str, str]) -> None:
     os.setpgid(0, 0)  # a launcher signals this process's group; the child hears of it once, from here
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     try:
         os.execvpe(command[0], command, environment)
     except OSError as error:
