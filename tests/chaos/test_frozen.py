@@ -22,7 +22,7 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("frozen", ["0", ""])
+@pytest.mark.parametrize("frozen", ["0", pytest.param("", marks=pytest.mark.slow)])
 def test_the_others_end_and_say_which_rank_it_was(tmp_path, frozen):
     log = tmp_path / "log"
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}

@@ -17,7 +17,7 @@ FITS = ["bert", "bert-mlm", "gpt2", "accumulate"]
 LAUNCHES = {"two": (2, 1, "one"), "tensor": (2, 2, "two"), "replicas": (2, 1, "tensor"), "four": (4, 1, "replicas")}
 """Name -> stages, processes that share matrices, and the launch from whose checkpoint it goes on."""
 
-FOUR, REPLICAS = (pytest.param(name, marks=pytest.mark.slow) for name in ("four", "replicas"))
+FOUR, REPLICAS, TENSOR = (pytest.param(name, marks=pytest.mark.slow) for name in ("four", "replicas", "tensor"))
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def replica_losses(ranks, scenario):
 
 
 LAYOUTS = [
-    pytest.param(layout, scenario, marks=pytest.mark.slow if layout == "four" else ())
+    pytest.param(layout, scenario, marks=() if layout == "two" else pytest.mark.slow)
     for layout in ("two", "tensor", "four")
     for scenario in FITS
     if (layout, scenario) != ("tensor", "gpt2")
@@ -78,21 +78,21 @@ def test_replicas_equal_one_process(runs, scenario):
         assert found["rows"] == 8
 
 
-@pytest.mark.parametrize("layout", ["two", "tensor"])
+@pytest.mark.parametrize("layout", ["two", TENSOR])
 def test_blocks_that_run_again_compute_the_same(runs, layout):
     """Activation checkpointing, with what is kept on the host."""
     for found in (rank["recomputed"] for rank in runs[layout]):
         assert found["losses"] == pytest.approx(runs["one"][0]["recomputed"]["losses"], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["two", "tensor"])
+@pytest.mark.parametrize("layout", ["two", TENSOR])
 def test_bfloat16_is_near(runs, layout):
     expected = runs["one"][0]["bf16"]
     for found in (rank["bf16"] for rank in runs[layout]):
         assert found["losses"] == pytest.approx(expected["losses"], abs=2e-3)
 
 
-@pytest.mark.parametrize("layout", ["two", "tensor"])
+@pytest.mark.parametrize("layout", ["two", TENSOR])
 def test_float16_skips_the_same_steps_on_all_stages(runs, layout):
     """Where they overflow depends on rounding; that they agree does not."""
     expected = runs["one"][0]["fp16"]
@@ -105,7 +105,7 @@ def test_float16_skips_the_same_steps_on_all_stages(runs, layout):
         assert found["weights"] == first["weights"]
 
 
-@pytest.mark.parametrize("layout", ["two", "tensor", REPLICAS, FOUR])
+@pytest.mark.parametrize("layout", ["two", TENSOR, REPLICAS, FOUR])
 def test_checkpoints_are_whole_and_go_on_in_any_layout(runs, layout):
     expected = runs["one"][0]["checkpoints"]
     ranks = [rank["checkpoints"] for rank in runs[layout]]
@@ -120,7 +120,7 @@ def test_checkpoints_are_whole_and_go_on_in_any_layout(runs, layout):
                 assert found[name] == pytest.approx(expected["rest"], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["two", "tensor", REPLICAS, FOUR])
+@pytest.mark.parametrize("layout", ["two", TENSOR, REPLICAS, FOUR])
 def test_parts_of_each_stage_go_on_in_any_layout(runs, layout):
     """Saved at step 8 while the model is cut, by two stages, by four, and by two copies of two."""
     expected = runs["one"][0]["bert-mlm"]["losses"]
@@ -135,7 +135,7 @@ def test_parts_of_each_stage_go_on_in_any_layout(runs, layout):
         assert losses == pytest.approx(expected[8:16], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["two", "tensor"])
+@pytest.mark.parametrize("layout", ["two", TENSOR])
 def test_evaluation_and_prediction_on_every_rank(runs, layout):
     expected = runs["one"][0]["evaluation"]
     for found in (rank["evaluation"] for rank in runs[layout]):
@@ -145,7 +145,7 @@ def test_evaluation_and_prediction_on_every_rank(runs, layout):
         assert found["logits"] == pytest.approx(expected["logits"], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["two", "tensor", REPLICAS])
+@pytest.mark.parametrize("layout", ["two", TENSOR, REPLICAS])
 def test_callbacks_decide_alike(runs, layout):
     expected = runs["one"][0]["callbacks"]
     for found in (rank["callbacks"] for rank in runs[layout]):
@@ -153,7 +153,7 @@ def test_callbacks_decide_alike(runs, layout):
         assert found["score"] == pytest.approx(expected["score"], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["two", "tensor", REPLICAS, FOUR])
+@pytest.mark.parametrize("layout", ["two", TENSOR, REPLICAS, FOUR])
 def test_bad_input_is_one_error_on_every_rank(runs, layout):
     messages = {
         "twice": "can be called once in a step",

@@ -302,6 +302,7 @@ def test_a_rehearsal_takes_a_part_of_the_data(sdk, source, tmp_path, capsys):
         rehearse(make_plan(script(source).config), tmp_path / "data")
 
 
+@pytest.mark.slow
 def test_a_failing_rank_gives_the_jobs_reason(aws, runner, source):
     estimator = script(source, distribution="smddp", hyperparameters={"fail_at": 1})
     with pytest.raises(LaunchError, match="failed: .*ValueError: no such column: amount"):

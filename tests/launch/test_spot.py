@@ -53,6 +53,7 @@ def rows(root: Path) -> list[int]:
         return [int(row["step"]) for row in csv.DictReader(file) if row.get("train_loss") or row.get("loss")]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_a_spot_interruption_loses_nothing(tmp_path):
     job = start(tmp_path)

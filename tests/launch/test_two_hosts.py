@@ -47,7 +47,7 @@ def launch(folder: Path, distribution: str, contract: str, processes: int, argum
     return read_ranks(folder / "out")
 
 
-SLOW = {"smddp-one-each", "smddp-sdk3", "explicit", "mpi"}  # much as others; `make test-slow` runs them
+SLOW = {"smddp-one-each", "smddp-sdk3", "explicit", "mpi", "ddp"}  # much as others; `make test-slow` runs them
 
 
 @pytest.fixture(

@@ -186,6 +186,7 @@ def test_steps_fall_as_the_batch_grows(tmp_path):
     assert metrics(tmp_path)["steps"] == 96 // (8 * 4)
 
 
+@pytest.mark.slow
 def test_two_simulated_hosts_call_the_script_as_sagemaker_does(tmp_path):
     output = io.StringIO()
     script = ROOT / "recipes" / "sequence_classification" / "train.py"
@@ -204,7 +205,9 @@ def test_two_simulated_hosts_call_the_script_as_sagemaker_does(tmp_path):
     assert (job.root / "algo-1" / "output" / "data" / "metrics.json").is_file()
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "bert-qa" else pytest.mark.slow) for name in RECIPES]
+)
 def test_a_copy_of_each_recipe_prints_its_configuration(name, tmp_path, capsys):
     assert cli.main(["ls"]) == 0
     assert name in capsys.readouterr().out

@@ -115,7 +115,10 @@ def epochs(loader, watched, count):
     return batches, places
 
 
-@pytest.mark.parametrize("kind", KINDS)
+_LONG = ("3 workers", "workers' own")
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.slow if kind in _LONG else ()) for kind in KINDS])
 def test_a_loader_goes_on_from_any_place(kind):
     torch.manual_seed(1)
     np.random.seed(1)
