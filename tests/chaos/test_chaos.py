@@ -8,8 +8,8 @@ import pytest
 
 from tests.chaos.harness import DAMAGE, FULL, GENTLE, SAVE_EVERY, Chaos, lines_of, table
 
-CASES = ("SIGTERM to the launcher", "SIGKILL of rank 1", FULL, "SIGUSR1 to rank 1", "SIGKILL of the container", *DAMAGE)
-STEPS = 160
+CASES = ("SIGTERM to the launcher", FULL, "SIGUSR1 to rank 1", "SIGKILL of the container", DAMAGE[1])
+STEPS = 120
 _SLACK = 5.0
 """Seconds more than the time between checkpoints: the job spaces them where saving is slow, and steps take long in CI."""
 
@@ -50,7 +50,7 @@ def test_after_a_signal_nothing_is_lost(chaos):
 
 def test_after_a_kill_at_most_the_time_between_checkpoints_is_lost(chaos):
     lost = [outcome.lost_seconds for outcome in chaos.outcomes if outcome.event.startswith("SIGKILL")]
-    assert len(lost) == 2
+    assert len(lost) == 1
     assert max(lost) < SAVE_EVERY + _SLACK
 
 
