@@ -7,7 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from lightning.fabric import Fabric
 
+from lightning_sagemaker import InterruptibleLoop
 from tests.chaos.fabric_program import BATCHES, EPOCHS
 from tests.conftest import ROOT, Runs, is_contract_variable
 from tests.forked import run_forked
@@ -109,3 +111,12 @@ def test_the_page_has_a_loop_that_runs(tmp_path):
     )
     environment = {name: value for name, value in os.environ.items() if not is_contract_variable(name)}
     assert run_forked([str(script)], 0, environment, tmp_path / "log", 100) == 0, (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("folder", "entry", "words"), [("s3://bucket/run", "model", "is an address"), ("run", "global_step", "rename")]
+)
+def test_bad_input_is_one_sentence(folder, entry, words):
+    fabric = Fabric(accelerator="cpu", devices=1)
+    with pytest.raises(ValueError, match=f"{words}.*HINT|HINT.*{words}"):
+        InterruptibleLoop(fabric, folder, {entry: 1})

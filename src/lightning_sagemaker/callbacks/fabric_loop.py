@@ -77,7 +77,7 @@ class InterruptibleLoop:
         weights_only: bool = True,
     ) -> None:
         self.epoch = self.batch = self.step = 0
-        self._state = FabricState(fabric, Path(dirpath), state, keep, weights_only)
+        self._state = FabricState(fabric, dirpath, state, keep, weights_only)
         self._interval = math.inf if save_every is None else save_every.total_seconds()
         self._exit_code, self._is_first = exit_code, fabric.is_global_zero
         self._signals = StopSignals(signals, grace, exit_code)

@@ -42,12 +42,12 @@ class FabricState:
 
     """
 
-    def __init__(self, fabric: Any, folder: Path, state: dict[str, Any], keep: int, weights_only: bool) -> None:
+    def __init__(self, fabric: Any, folder: str | Path, state: dict[str, Any], keep: int, weights_only: bool) -> None:
         if taken := {_STEP, STATE} & state.keys():
             raise ValueError(f"state has the entries {sorted(taken)}, which are written beside it. HINT: rename them.")
-        if is_remote(str(folder).replace(":/", "://", 1)):
+        if is_remote(str(folder)):
             raise ValueError(f"{folder} is an address. HINT: name a folder; a job's checkpoint_s3_uri keeps it in S3.")
-        self._fabric, self._folder, self._state = fabric, folder, state
+        self._fabric, self._folder, self._state = fabric, Path(folder), state
         self._keep, self._weights_only = keep, weights_only
         self._loaded: dict[str, Any] | None = None
         self._before_evaluation: dict[str, Any] | None = None

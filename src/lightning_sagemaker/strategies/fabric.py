@@ -8,8 +8,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from lightning_sagemaker._lightning import FabricDDPStrategy, reset_seed
-from lightning_sagemaker.job import Launcher
+from lightning_sagemaker._lightning import FabricDDPStrategy
 from lightning_sagemaker.strategies.backend import ReducesBySMDDP
 from lightning_sagemaker.strategies.choice import build_for_job
 from lightning_sagemaker.strategies.job_aware import JobAware
@@ -47,8 +46,6 @@ class FabricSageMakerDDPStrategy(JobAware, FabricDDPStrategy):
         if not self._is_alone:
             super()._setup_distributed()
             return
-        if self.job.launcher is not Launcher.NONE:
-            reset_seed()  # as DDP does: one of one rank draws what it would have drawn there
         self._set_world_ranks()
         self._backward_sync_control: Any = _NothingToSync()
 
