@@ -21,6 +21,7 @@ from lightning_sagemaker.collectives.pace import Pace, ask
 from lightning_sagemaker.collectives.votes import Votes
 from lightning_sagemaker.data.position import Watch
 from lightning_sagemaker.data.tracked import release, watch
+from lightning_sagemaker.data.workers import STOP_SIGNALS
 
 _STOP, _SAVE = range(2)
 """What ranks tell each other."""
@@ -70,7 +71,7 @@ class InterruptibleLoop:
         *,
         save_every: timedelta | None = timedelta(minutes=10),
         keep: int = 2,
-        signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT),
+        signals: Sequence[signal.Signals] = STOP_SIGNALS,
         grace: float = 120.0,
         exit_code: int = 143,
         overhead: float = 0.001,
