@@ -3,6 +3,8 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Tests at once.
+AT_ONCE ?= 2
 # One thread per process: several processes share this machine's cores in the demo and in the tests.
 export OMP_NUM_THREADS ?= 1
 
@@ -50,7 +52,7 @@ test: $(VENV)/dev $(CONTAINERS) ## install into .venv and .containers, and run t
 	  echo "AWS's training toolkit cannot be built here: its tests are skipped"
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
-	$(BIN)/python -m pytest -m "not slow" --durations=60 --durations-min=2
+	$(BIN)/python -m pytest -m "not slow" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder --durations=60 --durations-min=2
 
 test-slow: $(VENV)/dev $(CONTAINERS) ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

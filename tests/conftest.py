@@ -13,7 +13,7 @@ import pytest
 
 from tests.forked import run_forked
 
-pytest_plugins = ["tests.skips"]
+pytest_plugins = ["tests.alone", "tests.skips"]
 
 ROOT = Path(__file__).parent.parent
 

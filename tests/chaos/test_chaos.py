@@ -8,6 +8,8 @@ import pytest
 
 from tests.chaos.harness import DAMAGE, FULL, GENTLE, SAVE_EVERY, Chaos, lines_of, table
 
+pytestmark = pytest.mark.alone
+
 CASES = ("SIGTERM to the launcher", FULL, "SIGUSR1 to rank 1", "SIGKILL of the container", DAMAGE[1])
 STEPS = 120
 _SLACK = 5.0

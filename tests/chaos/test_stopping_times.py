@@ -6,6 +6,7 @@ import pytest
 from tests.chaos.stopping_times import Case, measure
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("seconds", [0.001, 0.3])
 @pytest.mark.parametrize("phase", ["training", "validation", "accumulation"])
 def test_a_signal_ends_a_run_as_soon_as_promised(phase, seconds):

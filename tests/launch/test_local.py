@@ -124,6 +124,7 @@ def test_a_folder_for_temporary_files_that_is_too_long_for_sockets(tmp_path, scr
     assert not list(folder.iterdir())
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("distribution", ["smddp", "torch_distributed", "none"])
 def test_the_first_failing_rank_ends_the_job(tmp_path, script, distribution):
     rank = "2" if distribution == "none" else "1"  # by host number without a launcher
@@ -232,6 +233,7 @@ else:
 """
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(network.obstacle() is not None, reason=str(network.obstacle()))
 def test_the_rate_of_a_network(tmp_path, script):
     _, output = run(script(RELAY), tmp_path, distribution="none", network="netns:100mbit")

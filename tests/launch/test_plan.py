@@ -481,6 +481,7 @@ def test_without_the_sdk_a_dry_run_works_and_a_launch_says_what_to_install():
         assert "lightning-sagemaker[launch]" in refused.stderr
 
 
+@pytest.mark.alone
 def test_help_is_instant_and_a_job_can_be_saved(tmp_path, capsys):
     seconds = []
     for _ in range(4):

@@ -37,6 +37,7 @@ def test_any_order_of_imports(first):
     assert done.stdout.split()[-1:] == [ORDERS[first]], done.stderr[-2000:]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "code",
     [

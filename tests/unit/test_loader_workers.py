@@ -74,6 +74,7 @@ def birth(context: str, count: int, persistent: bool = False, init=ignore):
         return iter(loader)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize(("count", "persistent"), [(1, False), (3, False), (3, True)])
 def test_workers_that_read_a_long_sample_end_at_once(context, count, persistent):
