@@ -18,6 +18,8 @@ ALLOWED = (
     "AWS's training toolkit was not built: that takes a C compiler and Python's headers",
     "the toolkit's runner of MPI needs /usr/sbin/sshd",
     "(drivers look|looks) for processes in /proc",
+    r"a C compiler \(cc\) not found",
+    "from Python 3.12 on nothing waits at a fork",
     "the wheels of Open MPI are Linux's",
     "only Linux forks safely after such imports",
     "could not import 'mpi4py': .*",  # the dev extra brings it on Linux only

@@ -13,6 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 from lightning_sagemaker._lightning import Callback
+from lightning_sagemaker.callbacks.loader_watch import LoaderWatch
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.job.failure import write_failure
 
@@ -32,6 +33,8 @@ class Heartbeat(Callback):
     thread of each rank writes a sign of life into the store through which the ranks met, and looks at the next rank's, on a
     connection of its own.
 
+    A rank that is alive and waits so long for the next batch of its data loader says that, and is not ended.
+
     Args:
         every: Seconds between signs.
         patience: Seconds without one. Long enough for a thread that holds Python's lock, as a slow extension may.
@@ -44,6 +47,7 @@ class Heartbeat(Callback):
         self._threads: list[threading.Thread] = []
         self._heard = 0.0
         self._asked: float | None = None
+        self._loader = LoaderWatch(0, patience)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begin. Collective over all ranks."""
@@ -56,6 +60,7 @@ class Heartbeat(Callback):
         dist.barrier()
         self._over.clear()
         self._heard = time.monotonic()
+        self._loader = LoaderWatch(rank, self._patience)
         job = SageMakerJob.from_environment()
         next_rank = (rank + 1) % dist.get_world_size()
         self._threads = [
@@ -64,6 +69,22 @@ class Heartbeat(Callback):
         ]
         for thread in self._threads:
             thread.start()
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """A batch has come."""
+        self._loader.next_batch()
+
+    def on_validation_batch_start(self, *_: Any) -> None:
+        """As in training."""
+        self._loader.next_batch()
+
+    def on_test_batch_start(self, *_: Any) -> None:
+        """As in training."""
+        self._loader.next_batch()
+
+    def on_predict_batch_start(self, *_: Any) -> None:
+        """As in training."""
+        self._loader.next_batch()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """End; the others do not wait for more."""
@@ -99,6 +120,7 @@ class Heartbeat(Callback):
     def _watch(self, rank: int, other: int, job: SageMakerJob) -> None:
         """A thread of its own, as the other one may be waiting for the store."""
         while not self._over.wait(self._every):
+            self._loader.look()
             now = time.monotonic()
             if now - self._heard > self._patience:
                 # Rank zero holds the store: where it is frozen, a call of the other thread does not return.

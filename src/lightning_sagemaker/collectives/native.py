@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
     _create_work_from_future,
 )
 
-from lightning_sagemaker.collectives import ending
+from lightning_sagemaker.collectives import ending, forks
 
 TRAMPOLINED = (
     "all_gather_single_coalesced",
@@ -58,6 +58,7 @@ class NativeBackedGroup(ProcessGroup):
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
         ending.register(self.backend_name)
+        forks.guard()
         backends = {"cpu": _make_gloo(dist.PrefixStore("gloo", store), rank, size, timeout)}
         if torch.cuda.is_available() and dist.is_nccl_available():
             backends["cuda"] = _make_nccl(dist.PrefixStore("nccl", store), rank, size, timeout)

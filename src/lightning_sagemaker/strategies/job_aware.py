@@ -14,7 +14,7 @@ from lightning_sagemaker._lightning import (
     TorchElasticEnvironment,
     rank_zero_info,
 )
-from lightning_sagemaker.collectives import restarts
+from lightning_sagemaker.collectives import forks, restarts
 from lightning_sagemaker.data.sharing import prepare_sharing
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
@@ -112,6 +112,7 @@ class JobAware:
     def setup_environment(self) -> None:
         """Called in each process before it does anything; makes the process group."""
         assert self._environment is not None
+        forks.guard()
         with restarts.own_store(self._environment.global_rank(), self._environment.world_size()) as port:
             if port is not None and isinstance(self._environment, SageMakerEnvironment):
                 self._environment.use_port(port)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that waits for its data loader says so, while the others wait for that rank."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import threading
+import time
+
+from torch.utils.data import dataloader
+
+
+class LoaderWatch:
+    """Says once for each batch that this process waits for it too long.
+
+    A worker that hangs, be it in the user's code or in a fork, is no error: the training process asks for its batch for
+    ever, and the other ranks wait in a collective whose time limit then names a rank that is well.
+
+    Args:
+        rank: Of this process.
+        patience: Seconds.
+
+    """
+
+    def __init__(self, rank: int, patience: float) -> None:
+        self._rank, self._patience = rank, patience
+        self._batches = self._seen = 0
+        self._since = time.monotonic()
+        self._was_said = False
+
+    def next_batch(self) -> None:
+        """A batch has come. Called by the training thread."""
+        self._batches += 1
+
+    def look(self) -> None:
+        """Called by another thread, every now and then."""
+        now = time.monotonic()
+        if self._seen != self._batches:
+            self._seen, self._since, self._was_said = self._batches, now, False
+        if now - self._since > self._patience and not self._was_said and _is_in_loader():
+            self._was_said = True
+            _say(self._rank, now - self._since)
+
+
+def _is_in_loader() -> bool:
+    """Whether the main thread is in the code of torch's loaders."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_code.co_filename != dataloader.__file__:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _say(rank: int, seconds: float) -> None:
+    workers = [str(worker.pid) for worker in multiprocessing.active_children()]
+    whose = f" (processes {', '.join(workers)})" if workers else ""
+    sys.stderr.write(
+        f"lightning-sagemaker: rank {rank} has waited {seconds:.0f} s for the next batch of its data loader{whose}; other"
+        f" ranks wait for rank {rank}. HINT: see where it hangs: `py-spy dump --pid {workers[0] if workers else 'PID'}`.\n"
+    )
+    sys.stderr.flush()

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forking beside gloo's threads: none of them is within the interpreter when a process is forked.
+
+A tensor that Python has given up while a collective still uses it is freed by gloo's thread, which makes itself a Python
+thread state for that, under a lock of the interpreter. Up to Python 3.11 a process that is forked at that moment, such as a
+loader's worker, takes the same lock before the interpreter has made it anew (``_PyThreadState_DeleteExcept``, called by
+``PyOS_AfterFork_Child``), and waits for ever; Python 3.12 makes it anew first. So each fork waits until all other threads
+sleep, as gloo's do when a collective is over, and then until the lock is free.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from functools import cache
+
+_IS_AFFECTED = sys.version_info < (3, 12) and sys.platform == "linux"
+_TIME_LIMIT = 0.1
+"""Seconds: what computes all the time, such as another thread of the program, is not waited for."""
+_PAUSE = 0.0002
+_TASKS = "/proc/self/task"
+
+
+@cache
+def guard() -> None:
+    """Have the forks of this process wait from here on, where they need to."""
+    if _IS_AFFECTED:
+        os.register_at_fork(before=_settle)
+
+
+def _settle() -> None:
+    deadline = time.monotonic() + _TIME_LIMIT
+    while _others_run() and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
+    sys._current_frames()  # takes the lock and gives it back
+
+
+def _others_run() -> bool:
+    own = str(threading.get_native_id())
+    try:
+        return any(_runs(thread) for thread in os.listdir(_TASKS) if thread != own)
+    except OSError:  # no /proc
+        return False
+
+
+def _runs(thread: str) -> bool:
+    try:
+        with open(f"{_TASKS}/{thread}/stat", "rb") as file:
+            return not file.read().rpartition(b") ")[2].startswith(b"S")
+    except OSError:  # it has ended
+        return False
