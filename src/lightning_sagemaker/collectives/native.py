@@ -62,7 +62,10 @@ class NativeBackedGroup(ProcessGroup):
         backends = {"cpu": _make_gloo(dist.PrefixStore("gloo", store), rank, size, timeout)}
         if torch.cuda.is_available() and dist.is_nccl_available():
             backends["cuda"] = _make_nccl(dist.PrefixStore("nccl", store), rank, size, timeout)
-        self.native = _make_native_group(store, rank, size, timeout, default=backends.get("cuda", backends["cpu"]))
+        default = backends.get("cuda", backends["cpu"])
+        self.native = _make_native_group(store, rank, size, timeout, default)
+        if hasattr(self, "_set_default_backend"):  # torch 2.15's flight recorder asks it for the group's name
+            self._set_default_backend(_backend_type(default))
         for group in (self.native, self):  # in this one too, for the collectives that torch does not look up in Python
             for device, backend in backends.items():
                 group._register_backend(torch.device(device), _backend_type(backend), backend)

@@ -43,7 +43,7 @@ def united(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
     known = [part.numpy() for part in parts if part is not None]
     if len(known) < len(parts) or not known:
         return None
-    return torch.from_numpy(np.bitwise_or.reduce(known))
+    return torch.from_numpy(np.bitwise_or.reduce(np.stack(known)))
 
 
 def remaining(

@@ -8,9 +8,12 @@ reported: ``RuntimeError: SMDDP does not support: ReduceOp`` for ``ReduceOp.AVG`
 
 from __future__ import annotations
 
+import inspect
 import os
+import sys
 from collections.abc import Callable
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
@@ -47,6 +50,9 @@ REFUSED = {
 
 All but SMDDP 1.4's five: all_reduce, broadcast, reduce, all_gather and barrier.
 """
+
+
+_ALL_GATHER_OBJECT = inspect.unwrap(dist.all_gather_object).__code__
 
 
 def is_strict() -> bool:
@@ -117,11 +123,20 @@ class SMDDPProcessGroup(NativeBackedGroup):
 
 def _refused(name: str) -> Callable[..., Any]:
     def collective(self: SMDDPProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        self.refuse(REFUSED[name])
+        if name != "all_gather_single" or not _gathers_objects():
+            self.refuse(REFUSED[name])
         return getattr(self.native, name)(*args, **kwargs)
 
     collective.__name__ = name
     return collective
+
+
+def _gathers_objects() -> bool:
+    """Whether ``all_gather_object`` asks, which used ``all_gather`` in SMDDP's time and does not from torch 2.15 on."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not _ALL_GATHER_OBJECT:
+        frame = frame.f_back
+    return frame is not None
 
 
 for _name in REFUSED:
