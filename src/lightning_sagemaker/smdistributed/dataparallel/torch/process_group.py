@@ -117,8 +117,12 @@ class SMDDPProcessGroup(NativeBackedGroup):
             RuntimeError: If the shim is strict.
 
         """
-        if self._strict:
-            raise RuntimeError(f"SMDDP does not support: {what}")
+        _refuse(what, self._strict)
+
+
+def _refuse(what: str, strict: bool) -> None:
+    if strict:
+        raise RuntimeError(f"SMDDP does not support: {what}")
 
 
 def _refused(name: str) -> Callable[..., Any]:
@@ -154,7 +158,6 @@ def create(options: Any, _: Any) -> SMDDPProcessGroup:
         RuntimeError: If it is for a sub-group, which SMDDP does not have.
 
     """
-    group = SMDDPProcessGroup(options.store, options.group_rank, options.group_size, options.timeout)
     if options.global_ranks_in_group:  # torch names the members of every group but the default one
-        group.refuse("new_group")
-    return group
+        _refuse("new_group", is_strict())
+    return SMDDPProcessGroup(options.store, options.group_rank, options.group_size, options.timeout)
