@@ -8,6 +8,7 @@ do not depend on the number of processes, so a number of samples says where they
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, cast
 
 import numpy as np
@@ -40,10 +41,8 @@ def as_bits(taken: Integers, size: int) -> torch.Tensor:
 
 def united(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
     """What all processes have taken; None if one does not know."""
-    known = [part.numpy() for part in parts if part is not None]
-    if len(known) < len(parts) or not known:
-        return None
-    return torch.from_numpy(np.bitwise_or.reduce(np.stack(known)))
+    known = [part for part in parts if part is not None]
+    return reduce(torch.bitwise_or, known) if known and len(known) == len(parts) else None
 
 
 def remaining(
