@@ -114,7 +114,8 @@ class TrainingBatches(_Batches):
         pools = np.arange(len(order)) // (_POOL * size)
         # Stable, so equally long samples stay in the permutation's order.
         order = order[np.lexsort((self._lengths[order], pools))]
-        return order.reshape(steps, size)[random.permutation(steps)]
+        batches: Integers = order.reshape(steps, size)[random.permutation(steps)]
+        return batches
 
 
 class EvaluationBatches(_Batches):
