@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
+from lightning_sagemaker._compat.sharding import fully_shard, register_fsdp_forward_method
 from lightning_sagemaker.parallel.activations import save_memory
 from lightning_sagemaker.parallel.blocks import find_blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
