@@ -3,13 +3,14 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# Tests at once.
+# Tests at once, a file's one after the other.
 AT_ONCE ?= 2
+PYTEST_AT_ONCE = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 # One thread per process: several processes share this machine's cores in the demo and in the tests.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-machines test-fresh containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat clean
+.PHONY: help demo test test-slow test-newest test-oldest test-machines test-fresh containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,10 +53,22 @@ test: $(VENV)/dev $(CONTAINERS) ## install into .venv and .containers, and run t
 	  echo "AWS's training toolkit cannot be built here: its tests are skipped"
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
-	$(BIN)/python -m pytest -m "not slow" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder --durations=60 --durations-min=2
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) --durations=60 --durations-min=2
 
 test-slow: $(VENV)/dev $(CONTAINERS) ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+define TEST_IN # folder, requirements
+	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --editable ".[dev]" $(2)
+	$(1)/bin/python -m pytest -m "not slow" $(PYTEST_AT_ONCE)
+endef
+
+test-newest: $(CONTAINERS) ## the same tests with the newest torch, Lightning and transformers; brings torch's default build, gigabytes
+	$(call TEST_IN,.venv-newest)
+
+test-oldest: $(CONTAINERS) ## the same tests with the oldest that the metadata allows
+	$(call TEST_IN,.venv-oldest,torch==2.5.1 lightning==2.6.4 transformers==4.56.2)
 
 test-machines: $(VENV)/dev ## other machines: no network, no /dev/shm, a full disk, a simulated Mac, ...; as root, half an hour
 	$(BIN)/python -m pytest -v tests/machines
@@ -102,4 +115,4 @@ compat: ## an unmodified transformers 4.28.1 Trainer on the shim of SMP, in .com
 	PYTHONPATH=src .compat/bin/python tests/compat/run.py
 
 clean: ## remove .venv, .containers, caches and runs
-	rm -rf $(VENV) .containers runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) .venv-newest .venv-oldest .containers runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info

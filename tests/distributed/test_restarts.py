@@ -18,7 +18,7 @@ AGENTS = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_MAX_RESTARTS": "
 @pytest.mark.parametrize("strategy", ["smddp", pytest.param("sagemaker", marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_twice_makes_all_its_steps(strategy, tmp_path):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]
-    result = run_bounded([*launcher, str(WORKER), strategy, str(tmp_path)], timeout=90)
+    result = run_bounded([*launcher, str(WORKER), strategy, str(tmp_path)], timeout=200)
     assert result.returncode == 0, result.stdout[-6000:]
     lines = [tuple(map(int, line.split())) for line in (tmp_path / "steps").read_text().splitlines()]
     assert {attempt for attempt, _ in lines} == {0, 1, 2}

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from torch.distributed.run import get_args_parser
 
 from lightning_sagemaker import cli
 from lightning_sagemaker.launch import LocalClusterError, network, run_local_cluster
@@ -137,7 +138,7 @@ def test_the_first_failing_rank_ends_the_job(tmp_path, script, distribution):
     assert (result.failure.host, result.failure.rank) == ("algo-2", 1)
     lines = output.splitlines()
     assert lines[-1] == "algo-2 [1] | RuntimeError: boom"
-    assert "algo-2 [1] | ValueError: first" in lines[-20:]
+    assert "algo-2 [1] | ValueError: first" in lines[-40:]
     failure = (result.root / "algo-2" / "output" / "failure").read_text()
     assert failure.startswith("RuntimeError: boom (rank 1 failed with exit code 1 on algo-2)")
     assert not (result.root / "algo-1" / "output" / "failure").exists()
@@ -150,10 +151,15 @@ def test_the_exit_code_is_the_failing_ranks(tmp_path, script):
 
 
 def test_torchrun_refuses_the_names_that_it_refuses_in_the_container(tmp_path, script):
-    """It takes a script's --log for the beginning of its own --log-dir or --logs-specs."""
+    """Up to Python 3.12 it takes a script's --log for the beginning of its own --log-dir or --logs-specs."""
     result, output = run([*script(REPORT), "--log", "1"], tmp_path, hosts=1, distribution="torch_distributed")
-    assert result.returncode == 2
-    assert "ambiguous option: --log could match" in output
+    try:
+        get_args_parser().parse_args(["train.py", "--log", "1"])
+    except SystemExit:
+        assert result.returncode == 2
+        assert "ambiguous option: --log could match" in output
+    else:
+        assert result.returncode == 0, output
 
 
 def test_a_scripts_own_words_stay_in_the_failure_file(tmp_path, script):
