@@ -18,23 +18,35 @@ from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
 
 from lightning_sagemaker.collectives import ending, forks
 
-TRAMPOLINED = (
+_SAME = (
+    "all_gather_single",
     "all_gather_single_coalesced",
     "all_to_all_single",
     "allgather",
     "allgather_into_tensor_coalesced",
     "allreduce",
     "allreduce_coalesced",
+    "alltoall",
     "alltoall_base",
     "barrier",
     "broadcast",
+    "gather",
+    "reconfigure",
     "recv",
+    "reduce",
     "reduce_scatter",
+    "reduce_scatter_single",
     "reduce_scatter_single_coalesced",
     "reduce_scatter_tensor_coalesced",
+    "scatter",
     "send",
 )
-"""The collectives that torch's C++ side looks up in a Python process group.
+TRAMPOLINED = {name: name for name in _SAME} | {
+    "end_coalescing": "_end_coalescing",
+    "recvAnysource": "recv_anysource",
+    "start_coalescing": "_start_coalescing",
+}
+"""What torch's C++ side looks up in a Python process group, in torch 2.5 to 2.15 -> the method of torch's own groups.
 
 Each must be overridden: what is not found in Python runs with the GIL held, and deadlocks with gloo's thread, which takes
 the GIL while it holds the lock that the collective waits for. Two names of one collective are two torch versions'.
@@ -104,9 +116,9 @@ def _forward(name: str) -> Callable[..., Any]:
     return collective
 
 
-for _name in TRAMPOLINED:
-    if hasattr(ProcessGroup, _name):
-        setattr(NativeBackedGroup, _name, _forward(_name))
+for _name, _method in TRAMPOLINED.items():
+    if hasattr(ProcessGroup, _method):
+        setattr(NativeBackedGroup, _name, _forward(_method))
 
 
 def allreduce_arguments(tensors: Any, opts: Any) -> tuple[list[torch.Tensor], Any]:

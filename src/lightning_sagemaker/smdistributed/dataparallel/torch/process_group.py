@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from lightning_sagemaker.collectives.native import NativeBackedGroup, allreduce_arguments
+from lightning_sagemaker.collectives.native import TRAMPOLINED, NativeBackedGroup, allreduce_arguments
 
 STRICT_SWITCH = "LIGHTNING_SAGEMAKER_SMDDP_STRICT"
 """Set to ``0`` to let the shim do what gloo and nccl can and SMDDP cannot."""
@@ -38,6 +38,7 @@ REFUSED = {
     "alltoall_base": "alltoall_base",
     "gather": "gather",
     "recv": "recv",
+    "recvAnysource": "recv",
     "recv_anysource": "recv",
     "reduce_scatter": "reduce_scatter",
     "reduce_scatter_single": "_reduce_scatter_base",
@@ -129,7 +130,7 @@ def _refused(name: str) -> Callable[..., Any]:
     def collective(self: SMDDPProcessGroup, *args: Any, **kwargs: Any) -> Any:
         if name != "all_gather_single" or not _gathers_objects():
             self.refuse(REFUSED[name])
-        return getattr(self.native, name)(*args, **kwargs)
+        return getattr(self.native, TRAMPOLINED.get(name, name))(*args, **kwargs)
 
     collective.__name__ = name
     return collective
