@@ -79,6 +79,13 @@ def test_a_rank_that_fails_ends_the_job(python, path, tmp_path):
     assert (result.returncode, result.failure.rank, result.failure.host) == (7, 1, "algo-2"), output
 
 
+def test_without_a_home(python, path, tmp_path, monkeypatch):
+    """mpirun 5 does not even say its version then, and MPI_Init ends the process."""
+    monkeypatch.delenv("HOME", raising=False)
+    result, output, ranks = run(python[0], tmp_path)
+    assert (result.returncode, result.launcher, len(ranks)) == (0, "mpirun", 2), output
+
+
 @pytest.mark.skipif(network.obstacle() is not None, reason=str(network.obstacle()))
 def test_from_host_to_host(python, path, tmp_path):
     result, output, ranks = run(python[0], tmp_path, network="netns")

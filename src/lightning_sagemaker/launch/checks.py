@@ -71,6 +71,12 @@ def temporary_folder() -> str:
     return usual if len(os.fsencode(usual)) <= MAX_TEMPORARY else "/tmp"
 
 
+def own_home() -> str:
+    """HOME, or where there is none the user's home by the system's records, else the folder for temporary files."""
+    home = os.path.expanduser("~")
+    return home if os.path.isabs(home) else temporary_folder()
+
+
 def scratch_folder(parent: str) -> tempfile.TemporaryDirectory[str]:
     """A folder of the simulator's own in ``parent``, until the job ends."""
     try:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from lightning_sagemaker.launch.checks import temporary_folder
+from lightning_sagemaker.launch.checks import own_home, temporary_folder
 from lightning_sagemaker.launch.contract import CONTRACT_NAMES, CONTRACT_PREFIXES, Cluster, Folders, write_config
 
 SMDDPRUN = "LIGHTNING_SAGEMAKER_SMDDPRUN"
@@ -54,12 +54,16 @@ def prepare_folders(
 
 
 def own_environment() -> dict[str, str]:
-    """This process's variables without those of a job or a launcher, and with a TMPDIR in which sockets can be made."""
+    """This process's variables without those of a job or a launcher, with a TMPDIR in which sockets can be made, and a HOME.
+
+    Containers have one, and Open MPI does nothing without.
+    """
     variables = {
         name: value
         for name, value in os.environ.items()
         if name not in CONTRACT_NAMES and not name.startswith(CONTRACT_PREFIXES)
     }
+    variables.setdefault("HOME", own_home())
     return variables if temporary_folder() == tempfile.gettempdir() else variables | {"TMPDIR": temporary_folder()}
 
 

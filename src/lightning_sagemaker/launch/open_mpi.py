@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightning_sagemaker.launch.checks import own_home
+
 _VERSION = re.compile(r"\(Open MPI\) (\d+)\.")
 _NO_MODULE = 3
 _PROBE = f"""
@@ -77,4 +79,5 @@ class OpenMPI:
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    environment = {"HOME": own_home(), **os.environ}
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=environment)
