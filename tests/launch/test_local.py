@@ -15,7 +15,7 @@ from torch.distributed.run import get_args_parser
 
 from lightning_sagemaker import cli
 from lightning_sagemaker.launch import LocalClusterError, network, run_local_cluster
-from tests.conftest import is_contract_variable
+from tests.conftest import ROOT, is_contract_variable, run_bounded
 
 REPORT = """
 import json, os, sys, pathlib
@@ -175,6 +175,16 @@ def test_a_job_that_outlasts_its_time_is_stopped(tmp_path, script):
     result = run_local_cluster(command, distribution="none", root=tmp_path / "root", timeout=1, output=output)
     assert result.returncode == 124
     assert output.getvalue().splitlines()[-1].endswith("stopped after 1 s; every process has ended")
+
+
+def test_on_windows_it_is_one_sentence():
+    """Simulated: names, functions and signals that Windows lacks are taken away in the process."""
+    variables = {"LIGHTNING_SAGEMAKER_TEST_SYSTEM": "windows", "PYTHONPATH": str(ROOT / "tests/machines/simulated")}
+    command = [sys.executable, "-m", "lightning_sagemaker.cli", "local", "--", "train.py"]
+    done = run_bounded(command, timeout=60, **variables)
+    assert done.returncode == 2, done.stdout
+    assert len(done.stdout.splitlines()) == 1, done.stdout
+    assert "HINT: " in done.stdout
 
 
 def processes_with(mark: str) -> list[str]:
