@@ -95,7 +95,7 @@ def test_without_proc_nothing_is_waited_for(monkeypatch):
     assert not forks._others_run()
 
 
-def test_every_strategy_guards_its_forks():
+def test_a_strategy_guards_its_forks_once():
     code = (
         "import os; calls = []; os.register_at_fork = lambda **given: calls.append(given)\n"
         "import lightning_sagemaker; from lightning.pytorch import Trainer\n"

@@ -13,11 +13,14 @@ from lightning_sagemaker.callbacks.loader_watch import LoaderWatch
 
 
 class Slow:
+    def __init__(self, seconds=1.0):
+        self.seconds = seconds
+
     def __len__(self):
         return 2
 
     def __getitem__(self, index):
-        time.sleep(1.0)
+        time.sleep(self.seconds)
         return torch.ones(1)
 
 
@@ -48,5 +51,7 @@ def test_each_slow_batch_is_said_once(watched, capsys, workers):
 
 
 def test_a_long_step_is_not_the_loaders_fault(watched, capsys):
-    time.sleep(0.6)
+    for _ in DataLoader(Slow(0.15)):
+        watched.next_batch()
+        time.sleep(0.6)
     assert capsys.readouterr().err == ""

@@ -36,9 +36,9 @@ class LoaderWatch:
     def look(self) -> None:
         """Called by another thread, every now and then."""
         now = time.monotonic()
-        if self._seen != self._batches:
+        if self._seen != self._batches or not _is_in_loader():  # a long step is no waiting
             self._seen, self._since, self._was_said = self._batches, now, False
-        if now - self._since > self._patience and not self._was_said and _is_in_loader():
+        elif now - self._since > self._patience and not self._was_said:
             self._was_said = True
             _say(self._rank, now - self._since)
 
