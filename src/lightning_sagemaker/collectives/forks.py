@@ -5,8 +5,8 @@ A tensor that Python has given up while a collective still uses it is freed by g
 thread state for that, under a lock of the interpreter. Up to Python 3.11 a process that is forked at that moment, such as a
 loader's worker, takes the same lock before the interpreter has made it anew (``_PyThreadState_DeleteExcept``, called by
 ``PyOS_AfterFork_Child``), and waits for ever; Python 3.12 makes it anew first. So each fork waits until all other threads
-sleep, as gloo's do when a collective is over, and then until the lock is free. What is left is a collective that nobody waits
-for, whose tensor Python has given up, and that ends between the look and the fork.
+sleep, as gloo's do when a collective is over, and then until the lock is free. What is left is a collective that nobody
+waits for, whose tensor Python has given up, and that ends between the look and the fork.
 """
 
 from __future__ import annotations
