@@ -19,6 +19,7 @@ SAME_AS_DDP = [
     "16_mixed",
     "unused_parameters",
     "evaluate",
+    "keep_a_validation",
     "torchmetrics",
     "collectives",
     "average_directly",

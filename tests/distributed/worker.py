@@ -130,6 +130,24 @@ def evaluate():
     return {"validate": numbers(validated[0]), "test": numbers(tested[0]), "predict": merged}
 
 
+class KeepsAValidation(Regression):
+    """Trains with a tensor that a validation has made, which a tensor of inference mode does not allow."""
+
+    def validation_step(self, batch, batch_idx):
+        super().validation_step(batch, batch_idx)
+        self.kept = self.net(batch[0]).mean()
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * self.kept
+
+
+def keep_a_validation():
+    model = KeepsAValidation()
+    make_trainer().validate(model, verbose=False)
+    make_trainer(limit_val_batches=0).fit(model)
+    return {"weights": weights(model)}
+
+
 class Reductions(torchmetrics.Metric):
     """A metric with a state of every reduction that torchmetrics knows."""
 
@@ -293,6 +311,7 @@ SCENARIOS = {
     "16_mixed": _fit_with(precision="16-mixed"),
     "unused_parameters": _fit_with(unused=True, strategy=_unused_strategy()),
     "evaluate": evaluate,
+    "keep_a_validation": keep_a_validation,
     "torchmetrics": torchmetrics_reductions,
     "collectives": collectives,
     "average_directly": average_directly,

@@ -99,9 +99,7 @@ class NativeBackedGroup(ProcessGroup):
 
         def divide(done: torch.futures.Future[Any]) -> list[torch.Tensor]:
             done.value()  # raises here what went wrong there
-            # torch 2.5's thread knows nothing of the caller's mode.
-            with torch.inference_mode(tensors[0].is_inference()):
-                return [t.div_(size) if t.is_floating_point() else t.copy_(t / size) for t in tensors]
+            return [t.div_(size) if t.is_floating_point() else t.copy_(t / size) for t in tensors]
 
         work: dist.Work = _create_work_from_future(self.native.allreduce(tensors, opts).get_future().then(divide))
         return work

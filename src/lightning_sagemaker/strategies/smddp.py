@@ -71,6 +71,15 @@ class SMDDPStrategy(ReducesBySMDDP, JobAware, WholeFiles, DDPStrategy):
 
     """
 
+    @override
+    def setup(self, trainer: Any) -> None:
+        super().setup(trainer)
+        if self.root_device.type == "cpu":
+            # Lightning evaluates without inference mode where it reads that the group is gloo's; here it would read another
+            # name for it. Gloo of torch 2.5 cannot write to such tensors, and none can be trained with afterwards.
+            for loop in (trainer.validate_loop, trainer.test_loop, trainer.predict_loop):
+                loop.inference_mode = False
+
 
 def sagemaker_strategy(**kwargs: Any) -> Any:
     """What ``Trainer(strategy="sagemaker")`` stands for; see :func:`~lightning_sagemaker.strategies.choice.build_for_job`.
