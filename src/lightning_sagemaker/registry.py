@@ -58,7 +58,9 @@ def register() -> None:
             (_lightning.STRATEGY_REGISTRY, entry.fabric),
         ):
             registry.register(entry.name, _factory(home), entry.description, override=True, **entry.arguments)
-    accelerator_connector.take_over(*(_factory(f"machine.{name}") for name in ("is_ours", "pass_over", "leaves_mps")))
+    accelerator_connector.take_over(
+        *(_factory(f"machine.{name}") for name in ("is_ours", "pass_over", "leaves_mps", "knows_ranks"))
+    )
     announce_rank()
 
 

@@ -106,6 +106,8 @@ def test_each_ranks_view(tmp_path, distribution):
             seen[preload, rank], own[preload, rank] = general(found["view"], root), found["own"]
     for rank in range(4):
         assert differences(seen[False, rank], seen[True, rank]) == []
+        loaded = seen[True, rank]["after training"]["loaded"]
+        assert "lightning" in loaded and "mpi4py.MPI" not in loaded  # MPI spins while it waits for all ranks
     for preload in (False, True):
         for name in ("torch", "random", "numpy"):
             assert len({own[preload, rank][name] for rank in range(4)}) == 4, f"{name}: the same numbers on each rank"

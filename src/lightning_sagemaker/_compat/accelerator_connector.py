@@ -44,7 +44,12 @@ _ASKED = "_lightning_sagemaker_asked"
 _MARK = "_lightning_sagemaker"
 
 
-def take_over(is_ours: Callable[[Any], bool], not_there: Report, leaves_mps: Callable[..., bool]) -> None:
+def take_over(
+    is_ours: Callable[[Any], bool],
+    not_there: Report,
+    leaves_mps: Callable[..., bool],
+    knows_ranks: Callable[[Any], bool],
+) -> None:
     """Have the connectors of the Trainer and of Fabric do this for our strategies; others are as they were. Idempotent.
 
     Args:
@@ -52,6 +57,7 @@ def take_over(is_ours: Callable[[Any], bool], not_there: Report, leaves_mps: Cal
         not_there: Called when an environment cannot be asked and is passed over.
         leaves_mps: Called on a machine with an MPS device with the strategy, the accelerator, the devices and the number of
             nodes, as the user gave them; whether the CPU is to be used.
+        knows_ranks: Called with a strategy; whether it takes its ranks from the launcher, so that MPI need not be asked.
 
     """
     for module, class_name in zip(_modules(), _CLASSES, strict=True):
@@ -60,7 +66,7 @@ def take_over(is_ours: Callable[[Any], bool], not_there: Report, leaves_mps: Cal
         require(connector, _ENVIRONMENT, _FLAGS, _DEVICES)
         if hasattr(getattr(connector, _ENVIRONMENT), _MARK):
             continue
-        _replace(connector, _ENVIRONMENT, _environment, module, is_ours, not_there)
+        _replace(connector, _ENVIRONMENT, _environment, module, is_ours, not_there, knows_ranks)
         _replace(connector, _FLAGS, _flags, module.MPSAccelerator, is_ours)
         _replace(connector, _DEVICES, _devices, leaves_mps)
 
@@ -93,12 +99,18 @@ def _replace(owner: type, name: str, make: Callable[..., Callable[..., Any]], *n
 
 
 def _environment(
-    choose: Callable[..., Any], module: ModuleType, is_ours: Callable[[Any], bool], not_there: Report
+    choose: Callable[..., Any],
+    module: ModuleType,
+    is_ours: Callable[[Any], bool],
+    not_there: Report,
+    knows_ranks: Callable[[Any], bool],
 ) -> Callable[..., Any]:
     def chosen(connector: Any) -> Any:
         if not is_ours(connector._strategy_flag):
             return choose(connector)
-        with _passing_over(_environments(module), not_there):
+        # MPI_Init waits for every rank of the job with a spinning processor, here and when the process ends.
+        needs_mpi = any(name in os.environ for name in _MPI_LAUNCHED) and not knows_ranks(connector._strategy_flag)
+        with _passing_over(_environments(module), not_there, needs_mpi):
             return choose(connector)
 
     return chosen
@@ -112,19 +124,19 @@ def _environments(module: ModuleType) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _passing_over(kinds: list[Any], not_there: Report) -> Iterator[None]:
+def _passing_over(kinds: list[Any], not_there: Report, needs_mpi: bool) -> Iterator[None]:
     """Within the block, an environment that cannot be asked says that it is not in force."""
     with contextlib.ExitStack() as stack:
         for kind in kinds:
             stack.callback(setattr, kind, "detect", staticmethod(kind.detect))
-            kind.detect = staticmethod(_asked(kind, kind.detect, not_there))
+            kind.detect = staticmethod(_asked(kind, kind.detect, not_there, needs_mpi))
         yield
 
 
-def _asked(kind: type, detect: Callable[[], bool], not_there: Report) -> Callable[[], bool]:
+def _asked(kind: type, detect: Callable[[], bool], not_there: Report, needs_mpi: bool) -> Callable[[], bool]:
     def detected() -> bool:
         try:
-            if _would_start_mpi(detect) and not any(name in os.environ for name in _MPI_LAUNCHED):
+            if _would_start_mpi(detect) and not needs_mpi:
                 with contextlib.suppress(ModuleNotFoundError):
                     find_spec("mpi4py.MPI")  # raises where there is no library, and starts nothing
                 return False

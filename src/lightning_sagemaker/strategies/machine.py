@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from lightning_sagemaker._lightning import rank_zero_info
-from lightning_sagemaker.job import SageMakerJob, SageMakerJobError
+from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
 from lightning_sagemaker.selection import select_strategy
 
 _REMEDIES = {"MPIEnvironment": "install an MPI library (Open MPI, MPICH), or uninstall mpi4py"}
@@ -67,11 +67,20 @@ def _reason_against_mps(strategy: Any, devices: Any, num_nodes: int) -> str | No
     if strategy != "sagemaker" and not getattr(strategy, "serves_one_device", False):
         name = repr(strategy) if isinstance(strategy, str) else type(strategy).__name__
         return f"strategy {name} needs a process group, which torch does not have for MPS"
-    job = SageMakerJob.from_environment() if isinstance(strategy, str) else strategy.job
+    job = _job(strategy)
     if job.in_container:
         return "this is a SageMaker job, whose hosts have no MPS devices"
     several = select_strategy(job).name != "single_device" or _count(devices) > 1 or num_nodes > 1
     return "there are several processes, and torch has no process group for MPS" if several else None
+
+
+def knows_ranks(strategy: Any) -> bool:
+    """Whether a strategy, as given, finds its ranks in the variables of the launcher, so that MPI need not start."""
+    return _job(strategy).launcher is not Launcher.NONE
+
+
+def _job(strategy: Any) -> SageMakerJob:
+    return SageMakerJob.from_environment() if isinstance(strategy, str) else strategy.job
 
 
 def _count(devices: Any) -> int:
