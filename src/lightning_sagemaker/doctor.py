@@ -22,6 +22,7 @@ from lightning_sagemaker.job import SageMakerJob, SageMakerJobError
 from lightning_sagemaker.job.failure import is_secret
 from lightning_sagemaker.preflight import preflight
 from lightning_sagemaker.selection import select_smddp_backend, select_strategy
+from lightning_sagemaker.smddp_modes import NEWEST, job_engines
 from lightning_sagemaker.trial import try_all
 
 HELP = "show the job as read, the strategy and its reason, versions, devices, and what looks wrong"
@@ -68,14 +69,16 @@ def examine(quick: bool = False) -> dict[str, Any]:
 
     Returns:
         ``job`` (field -> ``{"value", "source"}``), ``selection`` (what the user writes -> ``Selection``'s fields),
-        ``versions``, ``devices``, ``trials`` (fields of :class:`~lightning_sagemaker.trial.Trial`) and ``problems``;
-        ``error`` instead of the first two when the job cannot be read.
+        ``smddp`` (fields of :class:`~lightning_sagemaker.smddp_modes.SmddpEngines`), ``versions``, ``devices``,
+        ``trials`` (fields of :class:`~lightning_sagemaker.trial.Trial`) and ``problems``; ``error`` instead of the first
+        three when the job cannot be read.
 
     """
     report: dict[str, Any] = {}
     problems: list[str] = []
     try:
         job = SageMakerJob.from_environment()
+        engines = job_engines(job)
     except SageMakerJobError as error:
         report["error"] = str(error)
     else:
@@ -84,7 +87,8 @@ def examine(quick: bool = False) -> dict[str, Any]:
             'strategy="sagemaker"': dataclasses.asdict(select_strategy(job)),
             'strategy="smddp"': dataclasses.asdict(select_smddp_backend(job)),
         }
-        problems += [*job.notes, *_problems_of(job)]
+        report["smddp"] = {"version": job.smddp_version, **_plain(engines)}
+        problems += [*job.notes, *engines.notes, *_problems_of(job)]
     report["versions"] = versions = _versions()
     report["devices"] = _devices()
     problems += [
@@ -174,6 +178,15 @@ def _devices() -> list[str]:
     return gpus or [f"CPU ({platform.processor() or platform.machine()})"]
 
 
+def _smddp_lines(smddp: Mapping[str, Any]) -> Iterator[str]:
+    """Which engine takes what, and what is refused."""
+    yield f"SMDDP {smddp['version'] or f'(where it is absent, the shim of {NEWEST})'}"
+    for name, title in (("all_reduce", "AllReduce"), ("all_gather", "AllGather")):
+        yield f"  {title:<17}  {smddp[name]['name']:<8}  {smddp[name]['reason']}"
+    for name, title in (("sub_groups", "new_group"), ("other_collectives", "other collectives")):
+        yield f"  {title:<17}  {'refused' if smddp[name]['refused'] else 'allowed':<8}  {smddp[name]['reason']}"
+
+
 def _show(value: Any) -> str:
     if value is None or value in ([], {}):
         return "-"
@@ -191,7 +204,7 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield from ("", "Selection")
         for written, chosen in report["selection"].items():
             yield f"  {written} is {chosen['name']} with backend {chosen['backend']}. {chosen['reason']}"
-        yield ""
+        yield from ("", *_smddp_lines(report["smddp"]), "")
     yield "Versions"
     for name, number in report["versions"].items():
         yield f"  {name:<26}  {number or 'none'}"

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_sagemaker.job import Distribution, SageMakerJob
-
-SMDDP_INSTANCE_TYPES = ("ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
-"""Where AWS's SMDDP runs (developer guide, supported instance types; read November 2026)."""
+from lightning_sagemaker.job import Distribution, Launcher, SageMakerJob
+from lightning_sagemaker.smddp_modes import SmddpEngines, job_engines
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,9 @@ def select_strategy(job: SageMakerJob) -> Selection:
     Args:
         job: The job as read.
 
+    Raises:
+        SageMakerJobError: If the job asks for SMDDP and a variable that it reads is malformed.
+
     """
     if job.model_parallel_parameters:
         where = job.sources.get("model_parallel_parameters", "the job")
@@ -52,17 +53,28 @@ def select_smddp_backend(job: SageMakerJob) -> Selection:
     Args:
         job: The job as read.
 
+    Raises:
+        SageMakerJobError: If a variable that SMDDP reads is malformed.
+
     """
-    if job.simulated or not job.in_container:
-        where = "This is a simulated job" if job.simulated else "This is not a SageMaker job"
-        if job.smddp_version is not None and job.num_gpus:
-            return Selection("smddp", "smddp", f"SMDDP {job.smddp_version} is installed.")
-        return Selection("smddp", "smddp", f"{where}, so the open shim stands in for AWS's SMDDP.")
-    obstacle = _smddp_obstacle(job)
+    engines = job_engines(job)
+    if (job.simulated or not job.in_container) and (job.smddp_version is None or not job.num_gpus):
+        return Selection("smddp", "smddp", _stand_in(job, engines))
+    obstacle = _smddp_obstacle(job, engines)
     if obstacle is None:
-        return Selection("smddp", "smddp", f"SMDDP {job.smddp_version} is installed and supports {job.instance_type}.")
+        supports = "" if job.instance_type is None else f" and supports {job.instance_type}"
+        return Selection("smddp", "smddp", f"SMDDP {job.smddp_version} is installed{supports}.")
     backend = _plain_backend(job)
     return Selection("smddp", backend, f"{obstacle}, so {backend} reduces the gradients.")
+
+
+def _stand_in(job: SageMakerJob, engines: SmddpEngines) -> str:
+    """Why the shim is used, and where SMDDP itself would not reduce the gradients either."""
+    where = "This is a simulated job" if job.simulated else "This is not a SageMaker job"
+    reason = f"{where}, so the open shim stands in for AWS's SMDDP."
+    if job.launcher is Launcher.NONE or engines.all_reduce.name == "smddp":
+        return reason
+    return f"{reason} {engines.all_reduce.reason}"
 
 
 def _select_asked_smddp(job: SageMakerJob) -> Selection:
@@ -75,15 +87,13 @@ def _select_asked_smddp(job: SageMakerJob) -> Selection:
     return Selection("smddp", "smddp", f"The job asks for SMDDP. {wanted.reason}")
 
 
-def _smddp_obstacle(job: SageMakerJob) -> str | None:
-    """Why AWS's library cannot work in a real job; None when it can."""
+def _smddp_obstacle(job: SageMakerJob, engines: SmddpEngines) -> str | None:
+    """Why AWS's library does not reduce the gradients of a real job; None when it does."""
     if job.smddp_version is None:
         return "AWS's SMDDP is not installed in this image (its images for PyTorch 2.6 and later have none)"
     if not job.num_gpus:
         return "SMDDP needs GPUs and this host has none"
-    if job.instance_type not in SMDDP_INSTANCE_TYPES:
-        return f"SMDDP does not support {job.instance_type} (only {', '.join(SMDDP_INSTANCE_TYPES)})"
-    return None
+    return None if engines.all_reduce.name == "smddp" else engines.all_reduce.reason.removesuffix(".")
 
 
 def _plain_backend(job: SageMakerJob) -> str:

@@ -38,7 +38,7 @@ RELEASES_1 = (
     "https://sagemaker.readthedocs.io/en/v2.212.0/api/training/smd_data_parallel_release_notes/"
     "smd_data_parallel_change_log.html"
 )
-"""SMDDP 1.0 to 1.8: the backend is there from 1.4.0 on, ml.p4de.24xlarge from 1.6.0."""
+"""SMDDP 1.0 to 1.8: ml.p4de.24xlarge from 1.6.0 on, no ``new_group``."""
 
 GUIDE_1 = "https://github.com/awsdocs/amazon-sagemaker-developer-guide/blob/a869fa5/doc_source/data-parallel-use-api.md"
 """The guide of 2023, for SMDDP 1.x: the launcher is ``smdistributed``, and ml.p3.16xlarge is among its types."""
@@ -60,7 +60,7 @@ _DEFAULTS = {SCRATCH: 16 * 2**20, SORT: 128 * 2**20}
 _GPUS_PER_HOST = 8
 """Of every instance type that SMDDP runs on: the eighth in the rule for the sort buffer (:data:`COLLECTIVES`)."""
 
-_BACKEND, _P4DE, _GATHERS, _LEAK_FIXED = (1, 4), (1, 6), (2, 0, 1), (2, 1)
+_P4DE, _GATHERS, _LEAK_FIXED = (1, 6), (2, 0, 1), (2, 1)
 
 _REDUCING = ("ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
 _GATHERING = ("ml.p4d.24xlarge", "ml.p4de.24xlarge")
@@ -186,7 +186,7 @@ def smddp_engines(
     """
     plain = "nccl" if has_gpus else "gloo"
     number = None if version is None else parse_smddp_version(version)
-    mode, why, source = _mode(launcher, variables, number)
+    mode, why, source = _mode(launcher, variables, number, plain)
     reduce = _all_reduce(mode, why, source, number, instance_type, plain)
     gather = _all_gather(mode, why, source, number, instance_type, plain)
     return SmddpEngines(
@@ -233,13 +233,11 @@ def parse_smddp_version(version: str) -> tuple[int, ...]:
 
 
 def _mode(
-    launcher: Launcher, variables: Mapping[str, str], number: tuple[int, ...] | None
+    launcher: Launcher, variables: Mapping[str, str], number: tuple[int, ...] | None, plain: str
 ) -> tuple[SmddpMode, str, str]:
     """The mode, why, and the source."""
     if number is None:
         return SmddpMode.NONE, "SMDDP is not installed", SUPPORT
-    if number < _BACKEND:
-        return SmddpMode.NONE, "SMDDP is a backend of torch.distributed from 1.4.0 on", RELEASES_1
     if launcher is Launcher.NONE:
         return SmddpMode.NONE, "SMDDP is documented for processes that torchrun or mpirun started", LAUNCHERS
     if number < _GATHERS:
@@ -247,11 +245,15 @@ def _mode(
             return SmddpMode.ALL_REDUCE, "SMDDP before 2.0.1 takes AllReduce", INTRODUCTION
         return SmddpMode.NONE, "SMDDP before 2.0.1 is documented for smddprun (smdistributed) alone", GUIDE_1
     if launcher not in _MPIRUN:
-        return SmddpMode.ALL_GATHER, "SMDDP started by torchrun takes AllGather, and AllReduce falls back", LAUNCHERS
+        return (
+            SmddpMode.ALL_GATHER,
+            f"SMDDP started by torchrun takes AllGather, and AllReduce falls back to {plain}",
+            LAUNCHERS,
+        )
     if variables.get(OPTIMIZE_SDP, "").strip().lower() == "true":
-        why = f"SMDDP started by mpirun with {OPTIMIZE_SDP}=true takes AllGather, and AllReduce falls back"
+        why = f"SMDDP started by mpirun with {OPTIMIZE_SDP}=true takes AllGather, and AllReduce falls back to {plain}"
         return SmddpMode.ALL_GATHER, why, LAUNCHERS
-    return SmddpMode.ALL_REDUCE, "SMDDP started by mpirun takes AllReduce, and not AllGather", LAUNCHERS
+    return SmddpMode.ALL_REDUCE, f"SMDDP started by mpirun takes AllReduce, and AllGather goes to {plain}", LAUNCHERS
 
 
 def _all_reduce(

@@ -52,6 +52,11 @@ def partitions(count):
 BAD = [
     ({"distribution": SMDDP, "instance_type": "ml.g5.48xlarge"}, "SMDDP does not run on ml.g5.48xlarge"),
     ({"distribution": SMDDP, "instance_count": 1}, "SMDDP gains nothing on one host"),
+    ({"distribution": SMDDP, "instance_type": "ml.p3.16xlarge"}, "SMDDP 2.6.0 would take no collective: The guide of"),
+    (
+        {"distribution": SMDDP, "environment": {"SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES": "16MB"}},
+        "SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES='16MB' is set, and SMDDP takes multiples of 8192 bytes",
+    ),
     ({"distribution": SMDDP, "pytorch_version": "2.8"}, "image of PyTorch 2.8.0 has no SMDDP"),
     ({"distribution": partitions(3)}, r"3.*\(2 x ml.p4d.24xlarge: 16 processes\)"),
     ({"distribution": {"smdistribute": {}}}, "did you mean 'smdistributed'"),
@@ -381,6 +386,35 @@ def test_what_is_announced():
     assert announce(distribution=partitions(2)).name == "smp"
     assert (announce(distribution="ddp").name, announce(distribution="ddp").backend) == ("ddp", "nccl")
     assert announce(instance_type="ml.m5.xlarge", instance_count=1).name == "single_device"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"distribution": SMDDP}, "2.6.0: AllReduce by smddp, AllGather by nccl. SMDDP started by mpirun"),
+        (
+            {"distribution": "torch_distributed", "pytorch_version": "2.5.1"},
+            "2.6.0: AllReduce by nccl, AllGather by smddp. SMDDP started by torchrun",
+        ),
+        (
+            {"distribution": "ddp", "pytorch_version": "2.5.1", "environment": {"SMDATAPARALLEL_OPTIMIZE_SDP": "true"}},
+            "2.6.0: AllReduce by nccl, AllGather by smddp. SMDDP started by mpirun with SMDATAPARALLEL_OPTIMIZE_SDP=true",
+        ),
+        ({"distribution": SMDDP, "pytorch_version": "2.0.1"}, "SMDDP 2.0.2 leaks CPU memory in AllReduce"),
+        ({"distribution": "torch_distributed"}, None),  # the default image has no SMDDP
+    ],
+)
+def test_the_plan_says_what_smddp_takes(change, words):
+    rows = dict(describe(make_plan(JobConfig.from_mapping({**P4D, **change}))))
+    assert ("smddp" in rows) is (words is not None)
+    assert words is None or words in rows["smddp"]
+
+
+def test_the_plan_of_torchrun_does_not_promise_that_smddp_reduces():
+    change = {"distribution": SMDDP, "environment": {"SMDATAPARALLEL_OPTIMIZE_SDP": "true"}}
+    announced = announced_strategy(make_plan(JobConfig.from_mapping({**P4D, **change})))
+    assert (announced.name, announced.backend) == ("ddp", "nccl")
+    assert "takes AllGather, and AllReduce falls back to nccl, so nccl reduces the gradients." in announced.reason
 
 
 def test_the_plan_says_the_global_batch_and_the_price():

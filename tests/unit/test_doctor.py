@@ -21,6 +21,32 @@ def test_on_a_laptop(capsys, monkeypatch):
     assert "Nothing looks wrong." in text
 
 
+@pytest.mark.parametrize(
+    ("variables", "reduces", "gathers", "others"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, "smddp", "gloo", "refused"),
+        ({"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, "gloo", "smddp", "allowed"),
+    ],
+)
+def test_smddps_engines_by_launcher(capsys, monkeypatch, variables, reduces, gathers, others):
+    zero = ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+    for name, value in {**variables, **dict.fromkeys(zero, "0"), "MASTER_ADDR": "::1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    smddp = json.loads(doctor(capsys, "--quick", "--json")[1])["smddp"]
+    assert (smddp["all_reduce"]["name"], smddp["all_gather"]["name"]) == (reduces, gathers)
+    assert smddp["all_gather"]["source"].startswith("https://docs.aws.amazon.com/")
+    lines = [" ".join(line.split()) for line in doctor(capsys, "--quick")[1].splitlines()]
+    for words in (f"AllReduce {reduces} SMDDP", f"AllGather {gathers} SMDDP", f"other collectives {others} SMDDP"):
+        assert any(line.startswith(words) for line in lines), lines
+
+
+def test_a_malformed_variable_of_smddp(capsys, monkeypatch):
+    monkeypatch.setenv("SMDDP_AG_SORT_BUFFER_SIZE_BYTES", "128MB")
+    code, text = doctor(capsys, "--quick")
+    assert code == 1
+    assert "SMDDP_AG_SORT_BUFFER_SIZE_BYTES='128MB' is set, and SMDDP takes multiples of 8192" in text
+
+
 def test_a_name_of_ones_own_without_address(capsys, monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "nowhere.invalid")
     _, text = doctor(capsys, "--quick")

@@ -3,7 +3,7 @@ import dataclasses
 
 import pytest
 
-from lightning_sagemaker.job import Distribution, Launcher, SageMakerJob
+from lightning_sagemaker.job import Distribution, Launcher, SageMakerJob, SageMakerJobError
 from lightning_sagemaker.selection import Selection, select_smddp_backend, select_strategy
 
 LAPTOP = SageMakerJob()
@@ -67,7 +67,26 @@ def test_select_strategy(job, name, backend, words):
     ("job", "backend", "words"),
     [
         (LAPTOP, "smddp", "This is not a SageMaker job, so the open shim"),
-        (but(LAPTOP, num_gpus=8, smddp_version="2.6.0"), "smddp", "SMDDP 2.6.0 is installed."),
+        (but(LAPTOP, num_gpus=8, smddp_version="2.6.0", launcher=Launcher.MPI), "smddp", "SMDDP 2.6.0 is installed."),
+        (
+            but(LAPTOP, num_gpus=8, smddp_version="2.6.0", launcher=Launcher.TORCHRUN),
+            "nccl",
+            "SMDDP started by torchrun takes AllGather, and AllReduce falls back to nccl, so nccl reduces the gradients.",
+        ),
+        (but(REAL, launcher=Launcher.TORCHRUN), "nccl", "falls back to nccl, so nccl reduces the gradients."),
+        (
+            but(REAL, smddp_variables={"SMDATAPARALLEL_OPTIMIZE_SDP": "true"}),
+            "nccl",
+            "OPTIMIZE_SDP=true takes AllGather",
+        ),
+        (but(REAL, launcher=Launcher.NONE), "nccl", "for processes that torchrun or mpirun started, so nccl"),
+        (but(REAL, instance_type="ml.p3.16xlarge"), "nccl", "The guide of SMDDP 2 does not list ml.p3.16xlarge"),
+        (but(REAL, instance_type="ml.p3.16xlarge", smddp_version="1.8.0"), "smddp", "supports ml.p3.16xlarge."),
+        (
+            but(REAL, simulated=True, smddp_version=None, num_gpus=0, launcher=Launcher.TORCHRUN),
+            "smddp",
+            "stands in for AWS's SMDDP. SMDDP started by torchrun takes AllGather, and AllReduce falls back to gloo.",
+        ),
         (but(REAL, simulated=True, smddp_version=None), "smddp", "This is a simulated job, so the open shim"),
         (REAL, "smddp", "is installed and supports"),
         (but(REAL, **ONE_HOST), "smddp", "is installed and supports"),  # asked for in the script: honoured
@@ -79,6 +98,12 @@ def test_select_smddp_backend(job, backend, words):
     selection = select_smddp_backend(job)
     assert (selection.name, selection.backend) == ("smddp", backend)
     assert words in selection.reason
+
+
+def test_a_malformed_buffer_is_an_error_before_any_process_group():
+    job = but(REAL, smddp_variables={"SMDDP_AG_SORT_BUFFER_SIZE_BYTES": "1"})
+    with pytest.raises(SageMakerJobError, match="multiples of 8192 bytes. HINT"):
+        select_strategy(job)
 
 
 def test_selection_is_a_value():

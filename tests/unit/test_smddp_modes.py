@@ -77,7 +77,6 @@ def test_truth_table(version, kind, launcher, variables, expected):
         (Launcher.MPI, {"SMDATAPARALLEL_OPTIMIZE_SDP": "false"}, "2.6.0", SmddpMode.ALL_REDUCE),
         (Launcher.SMDDPRUN, SDP, "1.8.0", SmddpMode.ALL_REDUCE),
         (Launcher.NONE, {}, "2.6.0", SmddpMode.NONE),
-        (Launcher.SMDDPRUN, {}, "1.3.0", SmddpMode.NONE),
         (Launcher.SMDDPRUN, {}, None, SmddpMode.NONE),
     ],
 )

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.job import Distribution, SageMakerJob
+from lightning_sagemaker.job import SMDDP_VARIABLES, Distribution, Launcher, SageMakerJob
 from lightning_sagemaker.launch import rules
 from lightning_sagemaker.launch.aws import sentences
 from lightning_sagemaker.launch.bundle import make_bundle
+from lightning_sagemaker.launch.distribution import DistributionRequest
 from lightning_sagemaker.launch.errors import LaunchError
 from lightning_sagemaker.launch.images import SMDDP_PYTORCH, Image, find_image
 from lightning_sagemaker.launch.inputs import FileSystemInput
@@ -22,6 +23,7 @@ from lightning_sagemaker.launch.pricing import Estimate, estimate, load_prices
 from lightning_sagemaker.launch.request import SPOT_PATIENCE, JobPlan, base_name
 from lightning_sagemaker.metric_lines import metric_definitions, names_of
 from lightning_sagemaker.selection import Selection, select_strategy
+from lightning_sagemaker.smddp_modes import job_engines
 
 _DISTRIBUTIONS = {
     "smddp": Distribution.SMDDP,
@@ -109,12 +111,17 @@ def announced_strategy(plan: JobPlan, simulated: bool = False) -> Selection:
         simulated: Whether it runs in a simulated cluster.
 
     """
+    return select_strategy(_announced_job(plan, simulated))
+
+
+def _announced_job(plan: JobPlan, simulated: bool = False) -> SageMakerJob:
+    """The job as a process in it will read it."""
     config, request = plan.config, plan.config.distributed
     instance = find_instance(config.instance_type)
     gpus = 0 if instance is None or simulated else instance.gpus
     per_host = request.processes_per_host or (1 if request.kind == "none" else max(1, gpus))
     launched = request.kind != "none" or request.processes_per_host is not None
-    job = SageMakerJob(
+    return SageMakerJob(
         in_container=True,
         simulated=simulated,
         hosts=tuple(f"algo-{index}" for index in range(1, config.instance_count + 1)),
@@ -124,9 +131,16 @@ def announced_strategy(plan: JobPlan, simulated: bool = False) -> Selection:
         distribution=_DISTRIBUTIONS[request.kind],
         model_parallel_parameters=dict(request.parameters),
         world_size=per_host * config.instance_count if launched else None,
+        launcher=_launcher(request) if launched else Launcher.NONE,
         smddp_version=plan.image.smddp,
+        smddp_variables={name: value for name, value in plan.environment.items() if name in SMDDP_VARIABLES},
     )
-    return select_strategy(job)
+
+
+def _launcher(request: DistributionRequest) -> Launcher:
+    if request.kind in ("smddp", "ddp", "mpi"):
+        return Launcher.SMDDPRUN if request.kind == "smddp" else Launcher.MPI
+    return Launcher.TORCHRUN if request.uses_torchrun else Launcher.MPI
 
 
 def describe(plan: JobPlan) -> list[tuple[str, str]]:
@@ -147,6 +161,7 @@ def describe(plan: JobPlan) -> list[tuple[str, str]]:
         ("hosts", f"{config.instance_count} x {config.instance_type}: {gpus}"),
         ("image", plan.image.uri),
         ("strategy", f"{chosen.name} ({chosen.backend}). {chosen.reason}"),
+        *([("smddp", _smddp(plan))] if plan.image.smddp else []),
         ("global batch", _global_batch(plan)),
         ("source", _source(plan)),
         ("inputs", "; ".join(_inputs(plan)) or "none"),
@@ -157,6 +172,14 @@ def describe(plan: JobPlan) -> list[tuple[str, str]]:
     ]
     lines += [("remark", remark) for remark in _remarks(plan)]
     return lines
+
+
+def _smddp(plan: JobPlan) -> str:
+    """What the image's SMDDP does for a program that asks for it."""
+    engines = job_engines(_announced_job(plan))
+    reasons = dict.fromkeys((engines.all_reduce.reason, engines.all_gather.reason, *engines.notes))
+    takes = f"AllReduce by {engines.all_reduce.name}, AllGather by {engines.all_gather.name}"
+    return f"{plan.image.smddp}: {takes}. {' '.join(reasons)}"
 
 
 def world_size(plan: JobPlan) -> int:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lightning_sagemaker.job import Launcher, SageMakerJobError
 from lightning_sagemaker.launch.contract import MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE
 from lightning_sagemaker.launch.errors import LaunchError
 from lightning_sagemaker.launch.images import SMDDP_PYTORCH, SMDDP_VERSIONS, Image
@@ -18,7 +19,7 @@ from lightning_sagemaker.launch.instances import find_instance
 from lightning_sagemaker.launch.job_config import JobConfig
 from lightning_sagemaker.launch.request import serialise
 from lightning_sagemaker.metric_lines import MAX_DEFINITIONS
-from lightning_sagemaker.selection import SMDDP_INSTANCE_TYPES
+from lightning_sagemaker.smddp_modes import INSTANCE_TYPES, smddp_engines
 
 MAX_RUN = 28 * 86_400
 MAX_KEEP_ALIVE = 21_600
@@ -207,9 +208,9 @@ def _check_degrees(parameters: Mapping[str, Any], world_size: int, config: JobCo
 def _check_smddp(config: JobConfig, image: Image) -> None:
     if config.distributed.kind != "smddp":
         return
-    if config.instance_type not in SMDDP_INSTANCE_TYPES:
+    if config.instance_type not in INSTANCE_TYPES:
         raise LaunchError(
-            f"SMDDP does not run on {config.instance_type}. HINT: take one of {', '.join(SMDDP_INSTANCE_TYPES)} (developer"
+            f"SMDDP does not run on {config.instance_type}. HINT: take one of {', '.join(INSTANCE_TYPES)} (developer"
             ' guide, November 2026), or distribution="ddp".'
         )
     if config.instance_count < 2:
@@ -222,6 +223,16 @@ def _check_smddp(config: JobConfig, image: Image) -> None:
             f" {', '.join(SMDDP_VERSIONS)} (release notes, November 2026; the newest is {SMDDP_PYTORCH}), or"
             ' distribution="ddp".'
         )
+    if image.smddp is not None:
+        try:
+            engines = smddp_engines(Launcher.SMDDPRUN, config.environment, image.smddp, config.instance_type)
+        except SageMakerJobError as error:
+            raise LaunchError(str(error)) from error
+        if "smddp" not in (engines.all_reduce.name, engines.all_gather.name):
+            raise LaunchError(
+                f"SMDDP {image.smddp} would take no collective: {engines.all_reduce.reason} {engines.all_gather.reason}"
+                ' HINT: take an ml.p4d.24xlarge, or distribution="ddp".'
+            )
 
 
 _RULES: tuple[Callable[[JobConfig], None], ...] = (
