@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank runs of the shim: ``shim_worker.py old|backend OUT`` writes ``OUT/rank-R.json``.
+"""What every rank runs of the shim: ``shim_worker.py old|backend torchrun|mpirun OUT`` writes ``OUT/rank-R.json``.
 
 ``old`` is a script of SMDDP 1.0 to 1.3: its functions and its own DistributedDataParallel. ``backend`` is one of 1.4 on:
-torch.distributed with the backend ``smddp``.
+torch.distributed with the backend ``smddp``. ``mpirun`` gives the process Open MPI's variables in the place of torchrun's;
+scripts that a real mpirun starts are in test_aws_samples.py.
 """
 
 import importlib.util
@@ -17,24 +18,63 @@ import torch
 from lightning_sagemaker.smdistributed import importer
 
 importer.install()
-MODE, OUT = sys.argv[1], Path(sys.argv[2])
+SHARDS_ON_CPU = not torch.__version__.startswith("2.5.")  # whose gloo has no reduce_scatter
+MODE, LAUNCHER, OUT = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+if LAUNCHER == "mpirun":
+    del os.environ["TORCHELASTIC_RUN_ID"]
+    for name, of_torchrun in (
+        ("RANK",) * 2,
+        ("SIZE", "WORLD_SIZE"),
+        ("LOCAL_RANK",) * 2,
+        ("LOCAL_SIZE", "LOCAL_WORLD_SIZE"),
+    ):
+        os.environ[f"OMPI_COMM_WORLD_{name}"] = os.environ[of_torchrun]
 
 
-def average_of_gradients(wrap) -> list[float]:
-    """Gradients of a small network, each rank with its own half of the data."""
+def after_backward(wrap) -> torch.nn.Module:
+    """A small network with its gradients, each rank with its own part of the data."""
     torch.manual_seed(0)
     model = wrap(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)))
     data = torch.linspace(-1, 1, 32).reshape(8, 4).chunk(int(os.environ.get("WORLD_SIZE", 1)))
     model(data[int(os.environ.get("RANK", 0))]).square().mean().backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()]).tolist()
+    return model
+
+
+def average_of_gradients(wrap) -> list[float]:
+    return torch.cat([p.grad.flatten() for p in after_backward(wrap).parameters()]).tolist()
+
+
+def weights_of_fsdp() -> list[float]:
+    """After a step of SGD, with FSDP's first version."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model = after_backward(lambda m: FullyShardedDataParallel(m, device_id=torch.device("cpu")))
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    with FullyShardedDataParallel.summon_full_params(model, writeback=False):
+        return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
+
+
+def weights_of_fully_shard() -> list[float]:
+    """After a step of SGD, with FSDP's second version."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    model = after_backward(lambda m: fully_shard(m, mesh=mesh))
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    return torch.cat([p.full_tensor().detach().flatten() for p in model.parameters()]).tolist()
 
 
 def message(function, *args, **kwargs) -> str:
+    outcome = outcome_of(function, *args, **kwargs)
+    return outcome if isinstance(outcome, str) else "done"
+
+
+def outcome_of(function, *args, **kwargs):
     try:
-        function(*args, **kwargs)
+        return function(*args, **kwargs)
     except Exception as error:  # the tests look at what is refused and how
         return f"{type(error).__name__}: {error}"
-    return "done"
 
 
 def old() -> dict:
@@ -114,6 +154,8 @@ def backend() -> dict:
     dist.all_gather_object(objects, {"rank": rank})
     results["objects"] = objects
     results["gradients"] = average_of_gradients(torch.nn.parallel.DistributedDataParallel)
+    if SHARDS_ON_CPU:
+        results |= {"fsdp": outcome_of(weights_of_fsdp), "fully_shard": outcome_of(weights_of_fully_shard)}
     return results
 
 

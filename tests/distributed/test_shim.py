@@ -6,38 +6,62 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import read_ranks, torchrun
+from tests.conftest import Runs, fork_ranks, read_ranks
 
 WORKER = Path(__file__).with_name("shim_worker.py")
+RELAXED = {"LIGHTNING_SAGEMAKER_SMDDP_STRICT": "0"}
+KINDS = {
+    "old": ("old", "torchrun", {}),
+    "mpirun": ("backend", "mpirun", {}),
+    "relaxed": ("backend", "mpirun", RELAXED),
+    "torchrun": ("backend", "torchrun", {}),
+    "mpirun that gathers": ("backend", "mpirun", {"SMDATAPARALLEL_OPTIMIZE_SDP": "true"}),
+}
+GATHERING = ["torchrun", "mpirun that gathers"]
+
+
+def network() -> torch.nn.Module:
+    """As in the worker, after backward."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    model(torch.linspace(-1, 1, 32).reshape(8, 4)).square().mean().backward()
+    return model
 
 
 @pytest.fixture(scope="module")
 def single_process_gradients() -> list[float]:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-    model(torch.linspace(-1, 1, 32).reshape(8, 4)).square().mean().backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()]).tolist()
-
-
-def launch(tmp_path_factory, mode: str, **environment: str) -> list[dict]:
-    folder = tmp_path_factory.mktemp(mode)
-    torchrun(WORKER, mode, folder, processes=2, **environment)
-    return read_ranks(folder)
+    return torch.cat([p.grad.flatten() for p in network().parameters()]).tolist()
 
 
 @pytest.fixture(scope="module")
-def old(tmp_path_factory):
-    return launch(tmp_path_factory, "old")
+def single_process_weights() -> list[float]:
+    return torch.cat([(p - p.grad).detach().flatten() for p in network().parameters()]).tolist()
 
 
 @pytest.fixture(scope="module")
-def strict(tmp_path_factory):
-    return launch(tmp_path_factory, "backend")
+def runs(tmp_path_factory):
+    def launch(name: str) -> list[dict]:
+        mode, launcher, environment = KINDS[name]
+        folder = tmp_path_factory.mktemp(mode)
+        fork_ranks(WORKER, mode, launcher, folder, processes=2, **environment)
+        return read_ranks(folder)
+
+    return Runs(launch)
 
 
 @pytest.fixture(scope="module")
-def relaxed(tmp_path_factory):
-    return launch(tmp_path_factory, "backend", LIGHTNING_SAGEMAKER_SMDDP_STRICT="0")
+def old(runs):
+    return runs["old"]
+
+
+@pytest.fixture(scope="module")
+def strict(runs):
+    return runs["mpirun"]
+
+
+@pytest.fixture(scope="module")
+def relaxed(runs):
+    return runs["relaxed"]
 
 
 def test_functions_of_the_old_api(old):
@@ -59,9 +83,9 @@ def test_the_old_api_says_what_to_use_instead(old):
     assert {"init_process_group", "is_available", "is_initialized"} <= names
 
 
-@pytest.mark.parametrize("script", ["old", "strict"])
-def test_gradients_equal_those_of_one_process(script, request, single_process_gradients):
-    for result in request.getfixturevalue(script):
+@pytest.mark.parametrize("kind", ["old", "mpirun", *GATHERING])
+def test_gradients_equal_those_of_one_process(kind, runs, single_process_gradients):
+    for result in runs[kind]:
         assert result["gradients"] == pytest.approx(single_process_gradients, abs=1e-7)
 
 
@@ -117,4 +141,25 @@ def test_the_relaxed_shim_does_what_gloo_can(relaxed):
     )
     for rank in relaxed:
         assert {name: rank[name] for name in names} == dict.fromkeys(names, "done")
-        assert rank["send_recv"] == rank["new_group"] == "done"
+        assert rank["send_recv"] == rank["new_group"] == rank["barrier_device_ids"] == "done"
+
+
+@pytest.mark.parametrize("kind", GATHERING)
+def test_nothing_is_refused_where_shards_are_gathered(kind, runs):
+    """AWS's guide: all but AllGather falls back to nccl, and sub-groups are refused in jobs of DDP only."""
+    names = ("all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all_single", "gather")
+    for rank in runs[kind]:
+        assert {rank[name] for name in (*names, "scatter", "send_recv", "new_group")} == {"done"}
+        assert (rank["AVG"], rank["PRODUCT"]) == ([1.5, 1.5], [2.0, 2.0])
+        assert rank["barrier_device_ids"] == "RuntimeError: SMDDP does not support: device_ids"  # since 1.4, in both
+
+
+@pytest.mark.skipif(torch.__version__.startswith("2.5."), reason="gloo of torch 2.5 has no reduce_scatter")
+@pytest.mark.parametrize("version", ["fsdp", "fully_shard"])
+def test_fsdp_under_each_launcher(version, runs, single_process_weights):
+    for kind in GATHERING:
+        for rank in runs[kind]:
+            assert rank[version] == pytest.approx(single_process_weights, abs=1e-6)
+    # On a CPU, FSDP's first version gathers a list of tensors, so that its gradients are the first to be refused.
+    first = {"fsdp": "_reduce_scatter_base", "fully_shard": "_allgather_base"}[version]
+    assert [rank[version] for rank in runs["mpirun"]] == [f"RuntimeError: SMDDP does not support: {first}"] * 2

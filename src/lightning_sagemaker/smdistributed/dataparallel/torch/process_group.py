@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shim's process group: gloo or nccl, and as strict as SMDDP, so that what passes here passes on SageMaker.
 
-What is refused, and with which message, is what AWS documents (developer guide, "SMDDP supported collectives") and users
-reported: ``RuntimeError: SMDDP does not support: ReduceOp`` for ``ReduceOp.AVG``, ``... _allgather_base`` for
-``all_gather_into_tensor``.
+What is refused depends on SMDDP's mode (see ``smddp_modes.py``). In AllReduce's, under mpirun, it is what AWS documents
+(developer guide, "SMDDP supported collectives") and users reported: ``RuntimeError: SMDDP does not support: ReduceOp`` for
+``ReduceOp.AVG``, ``... _allgather_base`` for ``all_gather_into_tensor``. In AllGather's, under torchrun, all is handed on.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import sys
@@ -19,6 +20,8 @@ from typing import Any
 import torch.distributed as dist
 
 from lightning_sagemaker.collectives.native import TRAMPOLINED, NativeBackedGroup, allreduce_arguments
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.smddp_modes import NEWEST, SmddpEngines, job_engines
 
 STRICT_SWITCH = "LIGHTNING_SAGEMAKER_SMDDP_STRICT"
 """Set to ``0`` to let the shim do what gloo and nccl can and SMDDP cannot."""
@@ -49,7 +52,7 @@ REFUSED = {
 }
 """Method of torch's process group -> the name in SMDDP's message, which is the one that torch had in SMDDP's time.
 
-All but SMDDP 1.4's five: all_reduce, broadcast, reduce, all_gather and barrier.
+All but SMDDP 1.4's five: all_reduce, broadcast, reduce, all_gather and barrier. Refused in AllReduce's mode.
 """
 
 
@@ -69,14 +72,18 @@ class SMDDPProcessGroup(NativeBackedGroup):
         rank: Rank of this process.
         size: Number of processes.
         timeout: How long a collective may take.
+        engines: SMDDP's mode, and with it what is refused; that of AllReduce when None.
 
     """
 
     backend_name = "smddp"
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(
+        self, store: dist.Store, rank: int, size: int, timeout: timedelta, engines: SmddpEngines | None = None
+    ) -> None:
         super().__init__(store, rank, size, timeout)
         self._strict = is_strict()
+        self._refuses_others = self._strict and (engines is None or engines.other_collectives.refused)
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
         """All-reduce in place.
@@ -86,13 +93,13 @@ class SMDDPProcessGroup(NativeBackedGroup):
             opts: ``AllreduceOptions``, a reduce operation, or None for the sum.
 
         Raises:
-            RuntimeError: If the operation is none of sum, minimum and maximum.
+            RuntimeError: If the operation is none of sum, minimum and maximum, in AllReduce's mode.
 
         """
         tensors, opts = allreduce_arguments(tensors, opts)
         # The operation compares equal to a constant from the left only, so `in` would not find it.
         if not any(opts.reduceOp == supported for supported in SUPPORTED_OPERATIONS):
-            self.refuse("ReduceOp")
+            self.refuse("ReduceOp", self._refuses_others)
         if opts.reduceOp == dist.ReduceOp.AVG and tensors[0].device.type == "cpu":
             return self.average(tensors, opts)
         return self.native.allreduce(tensors, opts)  # type: ignore[no-any-return]
@@ -108,28 +115,29 @@ class SMDDPProcessGroup(NativeBackedGroup):
 
         """
         if opts is not None and opts.device_ids:
-            self.refuse("device_ids")
+            self.refuse("device_ids", self._strict)
         return self.native.barrier() if opts is None else self.native.barrier(opts)  # type: ignore[no-any-return]
 
-    def refuse(self, what: str) -> None:
-        """Refuse as SMDDP does, unless the shim is relaxed.
+    @staticmethod
+    def refuse(what: str, refused: bool) -> None:
+        """Refuse as SMDDP does.
+
+        Args:
+            what: The name in SMDDP's message.
+            refused: Whether to.
 
         Raises:
-            RuntimeError: If the shim is strict.
+            RuntimeError: If so.
 
         """
-        _refuse(what, self._strict)
-
-
-def _refuse(what: str, strict: bool) -> None:
-    if strict:
-        raise RuntimeError(f"SMDDP does not support: {what}")
+        if refused:
+            raise RuntimeError(f"SMDDP does not support: {what}")
 
 
 def _refused(name: str) -> Callable[..., Any]:
     def collective(self: SMDDPProcessGroup, *args: Any, **kwargs: Any) -> Any:
         if name != "all_gather_single" or not _gathers_objects():
-            self.refuse(REFUSED[name])
+            self.refuse(REFUSED[name], self._refuses_others)
         return getattr(self.native, TRAMPOLINED.get(name, name))(*args, **kwargs)
 
     collective.__name__ = name
@@ -156,9 +164,12 @@ def create(options: Any, _: Any) -> SMDDPProcessGroup:
         options: torch's ``_DistributedBackendOptions``.
 
     Raises:
-        RuntimeError: If it is for a sub-group, which SMDDP does not have.
+        RuntimeError: If it is for a sub-group, which SMDDP does not have in AllReduce's mode.
+        SageMakerJobError: If a variable that SMDDP reads is malformed.
 
     """
+    job = SageMakerJob.from_environment()
+    engines = job_engines(dataclasses.replace(job, smddp_version=job.smddp_version or NEWEST))
     if options.global_ranks_in_group:  # torch names the members of every group but the default one
-        _refuse("new_group", is_strict())
-    return SMDDPProcessGroup(options.store, options.group_rank, options.group_size, options.timeout)
+        SMDDPProcessGroup.refuse("new_group", is_strict() and engines.sub_groups.refused)
+    return SMDDPProcessGroup(options.store, options.group_rank, options.group_size, options.timeout, engines)
