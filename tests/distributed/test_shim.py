@@ -115,6 +115,9 @@ def test_the_relaxed_shim_does_what_gloo_can(relaxed):
         "gather",
         "scatter",
     )
+    expected = dict.fromkeys(names, "done")
+    if torch.__version__.startswith("2.5."):
+        expected["reduce_scatter"] = "RuntimeError: ProcessGroupGloo does not support reduce_scatter"
     for rank in relaxed:
-        assert {name: rank[name] for name in names} == dict.fromkeys(names, "done")
+        assert {name: rank[name] for name in names} == expected
         assert rank["send_recv"] == rank["new_group"] == "done"
