@@ -6,8 +6,13 @@ A plugin of pytest: it lists at the end what was skipped, and why.
 
 import re
 from collections import Counter
+from importlib.metadata import version
 
 import pytest
+
+needs_shards = pytest.mark.skipif(
+    version("torch").startswith("2.5."), reason="sharded parameters on a CPU need torch 2.6"
+)
 
 ALLOWED = (
     "network namespaces (need root|are Linux's)",
@@ -23,6 +28,7 @@ ALLOWED = (
     "the wheels of Open MPI are Linux's",
     "only Linux forks safely after such imports",
     "could not import 'mpi4py': .*",  # the dev extra brings it on Linux only
+    r"sharded parameters on a CPU need torch 2\.6",
     "transformers 4 has no such attention for ELECTRA",
 )
 """Patterns of whole reasons."""

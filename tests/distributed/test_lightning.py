@@ -56,7 +56,10 @@ def smddp(launch, ddp):
 def test_smddp_equals_ddp(ddp, smddp, scenario):
     """Losses, weights, metrics, predictions and errors are the same to the last digit on both ranks."""
     for mine, reference in zip(smddp, ddp, strict=True):
-        assert mine[scenario] == reference[scenario]
+        if scenario == "average_directly" and "ReduceOp.AVG with Gloo" in str(reference[scenario]):
+            assert mine[scenario] == [1.5]  # SMDDP takes it, and torch 2.5's gloo does not
+        else:
+            assert mine[scenario] == reference[scenario]
 
 
 def test_only_the_expected_scenario_fails(smddp):

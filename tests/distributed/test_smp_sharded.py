@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Runs, fork_ranks, read_ranks
+from tests.skips import needs_shards
 
+pytestmark = needs_shards
 WORKER = Path(__file__).with_name("sharded_worker.py")
 NAMES = ("bert", "bert-mlm", "roberta", "distilbert", "llama", "albert")
 BRIEF = ("bert", "albert")

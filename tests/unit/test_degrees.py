@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lightning_sagemaker.parallel import sharding
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.keys import BY_NAME, KEYS, Fate
 from lightning_sagemaker.parallel.schedule import SCHEDULES
@@ -188,6 +189,13 @@ def test_bad_parameters_are_refused(parameters, message):
 def test_degrees_that_do_not_fit_the_processes_are_refused(degrees, world, message):
     with pytest.raises(ParallelConfigError, match=f"{message}"):
         degrees.replicas(world)
+
+
+def test_a_torch_that_cannot_shard_on_a_cpu_is_named(monkeypatch):
+    monkeypatch.setattr(sharding, "SHARDS_ON_CPU", False)
+    sharding.check_shardable("cuda")
+    with pytest.raises(ParallelConfigError, match=r"need torch 2\.6, and this is torch .* HINT"):
+        sharding.check_shardable("cpu")
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # the first text takes a second

@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sharded parameters of torch, wherever this version has them."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
 try:
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 except ImportError:  # before torch 2.6
@@ -9,4 +15,15 @@ except ImportError:  # before torch 2.6
         register_fsdp_forward_method,
     )
 
-__all__ = ["fully_shard", "register_fsdp_forward_method"]
+SHARDS_ON_CPU = hasattr(torch.distributed.fsdp, "fully_shard")
+"""Whether parameters on a CPU can be sharded; before torch 2.6 the engine needs CUDA's streams."""
+
+
+def total_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The 2-norm of all gradients, which are of one mesh: ``torch.nn.utils.get_total_norm`` of torch 2.6."""
+    norms = torch._foreach_norm(list(gradients))
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total
+
+
+__all__ = ["SHARDS_ON_CPU", "fully_shard", "register_fsdp_forward_method", "total_norm"]

@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
     AllreduceOptions,
     ProcessGroup,
     ProcessGroupGloo,
+    ScatterOptions,
     _create_work_from_future,
 )
 
@@ -113,9 +114,37 @@ def _forward(name: str) -> Callable[..., Any]:
     return collective
 
 
+def _alltoall(
+    self: NativeBackedGroup, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *opts: Any
+) -> dist.Work:
+    """As scatters where gloo has none (torch 2.5).
+
+    ``torch.distributed.nn.all_gather``, hence ``all_gather(sync_grads=True)``, does the same for a group named "gloo".
+    """
+    try:
+        work: dist.Work = self.native.alltoall(outputs, inputs, *opts)
+        return work
+    except RuntimeError as error:
+        if "does not support alltoall" not in str(error):
+            raise
+    scattered = []
+    for root, output in enumerate(outputs):
+        options = ScatterOptions()
+        options.rootRank = root
+        scattered.append(self.native.scatter([output], [inputs] if root == self.rank() else [], options).get_future())
+
+    def finish(done: torch.futures.Future[Any]) -> list[torch.Tensor]:
+        for one in done.value():
+            one.value()  # raises here what went wrong there
+        return outputs
+
+    scatters: dist.Work = _create_work_from_future(torch.futures.collect_all(scattered).then(finish))
+    return scatters
+
+
 for _name, _method in TRAMPOLINED.items():
     if hasattr(ProcessGroup, _method):
-        setattr(NativeBackedGroup, _name, _forward(_method))
+        setattr(NativeBackedGroup, _name, _alltoall if _name == "alltoall" else _forward(_method))
 
 
 def allreduce_arguments(tensors: Any, opts: Any) -> tuple[list[torch.Tensor], Any]:

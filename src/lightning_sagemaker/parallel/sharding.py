@@ -13,7 +13,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
-from lightning_sagemaker._compat.sharding import fully_shard, register_fsdp_forward_method
+from lightning_sagemaker._compat.sharding import (
+    SHARDS_ON_CPU,
+    fully_shard,
+    register_fsdp_forward_method,
+    total_norm,
+)
 from lightning_sagemaker.parallel.activations import save_memory
 from lightning_sagemaker.parallel.blocks import find_blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
@@ -56,6 +61,20 @@ def shard_module(
         fully_shard(unit, mesh=data)
     for method in methods:
         register_fsdp_forward_method(root, method)
+
+
+def check_shardable(device_type: str) -> None:
+    """Refuse devices on which this torch cannot shard parameters.
+
+    Raises:
+        ParallelConfigError: For a CPU before torch 2.6.
+
+    """
+    if device_type == "cpu" and not SHARDS_ON_CPU:
+        raise ParallelConfigError(
+            f"Sharded parameters on a CPU need torch 2.6, and this is torch {torch.__version__}."
+            " HINT: train on a GPU, use a newer torch, or ask for partitions instead of shards and shared matrices."
+        )
 
 
 def share_matrices(root: nn.Module, mesh: DeviceMesh) -> list[str]:
@@ -117,7 +136,7 @@ def clip_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
         by_mesh[key].append(gradient)
     squares = []
     for group in by_mesh.values():
-        norm = torch.nn.utils.get_total_norm(group)
+        norm = total_norm(group)
         squares.append((norm.full_tensor() if isinstance(norm, DTensor) else norm).float() ** 2)
     total = torch.stack(squares).sum().sqrt()
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)

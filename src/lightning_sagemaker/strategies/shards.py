@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from lightning_sagemaker.parallel.degrees import ParallelDegrees
-from lightning_sagemaker.parallel.sharding import make_mesh, shard_module
+from lightning_sagemaker.parallel.sharding import check_shardable, make_mesh, shard_module
 
 
 class Shards:
@@ -21,6 +21,10 @@ class Shards:
     activation_checkpointing: bool
     world_size: int
     root_device: torch.device
+
+    def _setup_distributed(self) -> None:
+        check_shardable(self.root_device.type)  # refuses before there is any process group
+        super()._setup_distributed()  # type: ignore[misc]
 
     def mesh(self) -> DeviceMesh:
         """As :func:`~lightning_sagemaker.parallel.sharding.make_mesh`."""

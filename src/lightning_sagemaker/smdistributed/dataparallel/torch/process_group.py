@@ -138,7 +138,9 @@ def _refused(name: str) -> Callable[..., Any]:
     def collective(self: SMDDPProcessGroup, *args: Any, **kwargs: Any) -> Any:
         if name != "all_gather_single" or not _gathers_objects():
             self.refuse(REFUSED[name], self._refuses_others)
-        return getattr(self.native, TRAMPOLINED.get(name, name))(*args, **kwargs)
+        if name in TRAMPOLINED:
+            return getattr(NativeBackedGroup, name)(self, *args, **kwargs)
+        return getattr(self.native, name)(*args, **kwargs)
 
     collective.__name__ = name
     return collective
