@@ -109,6 +109,7 @@ def test_each_ranks_view(tmp_path, distribution):
         assert differences(seen[False, rank], seen[True, rank]) == []
         loaded = seen[True, rank]["after training"]["loaded"]
         assert "lightning" in loaded
+        assert seen[True, rank]["after training"]["version 2"] == "lightning_sagemaker.torch_sagemaker"
         assert "mpi4py.MPI" not in loaded  # MPI spins while it waits for all ranks
     for preload in (False, True):
         for name in ("torch", "random", "numpy"):

@@ -223,6 +223,7 @@ view["after training"] = {
     "strategy": type(trainer.strategy).__name__,
     "weights": torch.cat([p.detach().flatten() for p in model.parameters()]).tolist(),
     "loaded": [name for name in PACKAGES if name in sys.modules],
+    "version 2": importlib.import_module("torch.sagemaker").__name__,
 }
 (here / f"view-{rank}.json").write_text(json.dumps({"view": view, "own": own}))
 

@@ -3,11 +3,14 @@
 
 import importlib
 import importlib.util
+import json
+import os
 import subprocess
 import sys
 
 import pytest
 
+from lightning_sagemaker.launch import hosts
 from lightning_sagemaker.smdistributed import importer
 
 SHIM = "lightning_sagemaker.smdistributed.dataparallel.torch"
@@ -85,6 +88,46 @@ def test_installing_does_not_import_torch():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout.split()
     assert "lightning_sagemaker.smdistributed.importer" in loaded
     assert "torch" not in loaded
+
+
+LOOK = """
+import json, importlib.util, os, sys
+before = [name for name in sys.modules if name.startswith("lightning_sagemaker")]
+found = importlib.util.find_spec("torch.sagemaker")
+said = {"before": before, "found": found and type(found.loader).__name__, "path": sys.path}
+said["absent"] = importlib.util.find_spec("absent") is None
+print(json.dumps(said | {"marks": [name for name in os.environ if name.startswith("MARK_")]}))
+"""
+
+
+@pytest.mark.parametrize("installed", [None, "sagemaker", "own"])
+def test_processes_of_a_simulated_job_find_version_2_when_they_start(tmp_path, installed):
+    """By a folder on PYTHONPATH, which gives way to AWS's library and to another ``sitecustomize``; torch is empty here."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    if installed == "sagemaker":
+        (tmp_path / "torch" / "sagemaker.py").touch()
+    if installed == "own":
+        (tmp_path / "sitecustomize.py").write_text("import os; os.environ['MARK_' + __name__] = '1'")
+    seen = {}
+    for name, path in (("with", hosts.module_path(str(tmp_path))), ("without", f"{tmp_path}{os.pathsep}{hosts.IMAGE}")):
+        environment = {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, timeout=60, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        seen[name] = json.loads(done.stdout)
+    assert seen["with"]["before"] == []
+    assert seen["with"]["path"] == seen["without"]["path"]
+    assert seen["with"]["marks"] == seen["without"]["marks"] == (["MARK_sitecustomize"] if installed == "own" else [])
+    assert seen["with"]["absent"]
+    expected = ("SourceFileLoader",) * 2 if installed == "sagemaker" else ("_Alias", None)
+    assert (seen["with"]["found"], seen["without"]["found"]) == expected
+
+
+def test_an_error_in_another_sitecustomize_is_told(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import absent_module")
+    environment = {**os.environ, "PYTHONPATH": hosts.module_path(str(tmp_path))}
+    done = subprocess.run([sys.executable, "-c", ""], capture_output=True, text=True, timeout=60, env=environment)
+    assert "absent_module" in done.stderr
 
 
 def test_model_parallelism_beside_an_installed_smddp(tmp_path, monkeypatch):

@@ -19,10 +19,10 @@ from lightning_sagemaker.launch import checks
 from lightning_sagemaker.launch.contract import GROUP, Folders, write_atomically
 from lightning_sagemaker.launch.errors import LaunchError
 from lightning_sagemaker.launch.hosts import (
-    IMAGE,
     free_port,
     gpu_variables,
     gpus_per_host,
+    module_path,
     own_environment,
     visible_gpus,
 )
@@ -147,7 +147,7 @@ class _Run:
             "LIGHTNING_SAGEMAKER_MAIN_PORT": str(self._port),
             "LIGHTNING_SAGEMAKER_SIMULATED": "1",
             "PATH": os.pathsep.join(path),
-            "PYTHONPATH": os.pathsep.join(filter(None, (given.get("PYTHONPATH"), str(IMAGE)))),
+            "PYTHONPATH": module_path(given.get("PYTHONPATH")),
             "PYTHONUNBUFFERED": "1",
             "SAGEMAKER_BASE_DIR": str(base),
             "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{_REGION}:111122223333:training-job/{name}",

@@ -22,6 +22,9 @@ SMDDPRUN = "LIGHTNING_SAGEMAKER_SMDDPRUN"
 IMAGE = Path(__file__).with_name("image")
 """What a training image has installed and this machine may not: ``smdistributed``."""
 
+START = Path(__file__).with_name("image_start")
+"""The same for ``torch.sagemaker``, by what Python runs when a process starts."""
+
 _NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".venv", "runs")
 
 
@@ -81,9 +84,18 @@ def host_environment(cluster: Cluster, module: ModuleType, host: str, folders: F
         "PYTHONUNBUFFERED": "1",
         "SAGEMAKER_BASE_DIR": str(folders.base),
     }
-    path = (variables.get("PYTHONPATH", os.environ.get("PYTHONPATH")), str(IMAGE))
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    variables["PYTHONPATH"] = module_path(variables.get("PYTHONPATH", os.environ.get("PYTHONPATH")))
     return variables
+
+
+def module_path(given: str | None) -> str:
+    """PYTHONPATH of a simulated job: what it would be, and what AWS's images have.
+
+    Args:
+        given: Without that.
+
+    """
+    return os.pathsep.join(filter(None, (str(START), given, str(IMAGE))))
 
 
 def rank_environment(cluster: Cluster, module: ModuleType, index: int, folders: Folders) -> dict[str, str]:

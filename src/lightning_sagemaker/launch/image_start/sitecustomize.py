@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Has ``import torch.sagemaker`` find the shim in a simulated job, as AWS's images have the library.
+
+It lies within torch, where no folder of the module path can put it. Python runs this file when a process starts: it loads
+nothing until a program imports that name and no library of AWS's answers. Afterwards this folder is off the path, and the
+``sitecustomize`` that the job would have had without it is run.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing alone would double what this costs
+    from typing import Any
+
+
+class _TorchSageMaker:
+    """The last finder: asked when no other has found a module."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        if name != "torch.sagemaker":
+            return None
+        from lightning_sagemaker.smdistributed import importer
+
+        importer.install()
+        specs = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not cls)
+        return next((spec for spec in specs if spec is not None), None)
+
+
+def _run_the_next() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    mine = sys.modules.pop("sitecustomize")
+    try:
+        import sitecustomize  # noqa: F401 - another file of this name
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        sys.modules["sitecustomize"] = mine
+
+
+sys.meta_path.append(_TorchSageMaker)
+_run_the_next()
