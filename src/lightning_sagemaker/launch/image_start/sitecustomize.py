@@ -33,7 +33,7 @@ def _run_the_next() -> None:
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
     mine = sys.modules.pop("sitecustomize")
     try:
-        import sitecustomize  # noqa: F401 - another file of this name
+        __import__("sitecustomize")  # another file of this name
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
