@@ -54,6 +54,14 @@ BAD = [
     ({"distribution": SMDDP, "instance_count": 1}, "SMDDP gains nothing on one host"),
     ({"distribution": SMDDP, "instance_type": "ml.p3.16xlarge"}, "SMDDP 2.6.0 would take no collective: The guide of"),
     (
+        {
+            "distribution": SMDDP,
+            "instance_type": "ml.p3dn.24xlarge",
+            "environment": {"SMDATAPARALLEL_OPTIMIZE_SDP": "true"},
+        },
+        "SMDDP 2.6.0 would take no collective: SMDDP's AllGather is for P4 alone",
+    ),
+    (
         {"distribution": SMDDP, "environment": {"SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES": "16MB"}},
         "SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES='16MB' is set, and SMDDP takes multiples of 8192 bytes",
     ),

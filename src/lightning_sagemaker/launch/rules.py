@@ -19,7 +19,7 @@ from lightning_sagemaker.launch.instances import find_instance
 from lightning_sagemaker.launch.job_config import JobConfig
 from lightning_sagemaker.launch.request import serialise
 from lightning_sagemaker.metric_lines import MAX_DEFINITIONS
-from lightning_sagemaker.smddp_modes import INSTANCE_TYPES, smddp_engines
+from lightning_sagemaker.smddp_modes import INSTANCE_TYPES, SmddpMode, smddp_engines
 
 MAX_RUN = 28 * 86_400
 MAX_KEEP_ALIVE = 21_600
@@ -228,10 +228,11 @@ def _check_smddp(config: JobConfig, image: Image) -> None:
             engines = smddp_engines(Launcher.SMDDPRUN, config.environment, image.smddp, config.instance_type)
         except SageMakerJobError as error:
             raise LaunchError(str(error)) from error
-        if "smddp" not in (engines.all_reduce.name, engines.all_gather.name):
+        engine = engines.all_gather if engines.mode is SmddpMode.ALL_GATHER else engines.all_reduce
+        if engine.name != "smddp":
             raise LaunchError(
-                f"SMDDP {image.smddp} would take no collective: {engines.all_reduce.reason} {engines.all_gather.reason}"
-                ' HINT: take an ml.p4d.24xlarge, or distribution="ddp".'
+                f"SMDDP {image.smddp} would take no collective: {engine.reason} HINT: take an ml.p4d.24xlarge, or"
+                ' distribution="ddp".'
             )
 
 
