@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from lightning_sagemaker.job.job import SageMakerJob
+from lightning_sagemaker.job.job import SMDDP_VARIABLES, SageMakerJob
 from lightning_sagemaker.job.process import SPAWNED_BY_LIGHTNING
 from lightning_sagemaker.job.types import Distribution, InstanceGroup, Launcher, SageMakerJobError
 
 __all__ = [
+    "SMDDP_VARIABLES",
     "SPAWNED_BY_LIGHTNING",
     "Distribution",
     "InstanceGroup",

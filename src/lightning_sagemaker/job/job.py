@@ -29,6 +29,13 @@ SMDDP_PORT_OFFSET = 2
 
 _LOOPBACK = "127.0.0.1"
 
+SMDDP_VARIABLES = (
+    "SMDATAPARALLEL_OPTIMIZE_SDP",
+    "SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES",
+    "SMDDP_AG_SORT_BUFFER_SIZE_BYTES",
+)
+"""What SMDDP reads of its two modes; see ``smddp_modes.py``."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SageMakerJob:
@@ -63,6 +70,7 @@ class SageMakerJob:
         main_address: Where the process with rank 0 listens.
         main_port: Its port.
         smddp_version: Of AWS's SMDDP where it is installed; None elsewhere (this package's shim does not count).
+        smddp_variables: Variables that tell SMDDP which collectives to take, and of which sizes.
         notes: One sentence for each place where what was asked for and what is differ.
         sources: Field -> where it was read.
 
@@ -96,6 +104,7 @@ class SageMakerJob:
     main_address: str = _LOOPBACK
     main_port: int = DEFAULT_PORT
     smddp_version: str | None = None
+    smddp_variables: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -196,6 +205,7 @@ def _assemble(
         main_address=address,
         main_port=port,
         smddp_version=_smddp_version(),
+        smddp_variables={name: value for name in SMDDP_VARIABLES if (value := source.text(name)) is not None},
         notes=tuple(source.notes),
         sources=dict(source.origins),
     )
