@@ -81,6 +81,8 @@ class SMPShardedStrategy(CheckedParts, Shards, FollowsDegrees, JobAware, InJob, 
     @override
     def setup(self, trainer: Any) -> None:
         super().setup(trainer)
+        for loop in (trainer.validate_loop, trainer.test_loop, trainer.predict_loop):
+            loop.inference_mode = False  # what is gathered in inference mode cannot be trained with afterwards
         vars(self.precision_plugin)["clip_grad_by_norm"] = self._clip_norm  # of all processes
 
     def _clip_norm(self, optimizer: Any, clip_val: float) -> None:

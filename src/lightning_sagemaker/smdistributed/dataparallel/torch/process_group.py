@@ -52,6 +52,9 @@ REFUSED = {
 All but SMDDP 1.4's five: all_reduce, broadcast, reduce, all_gather and barrier.
 """
 
+GATHERS = ("_allgather_base", "all_gather_single")
+"""What is not refused where SMDDP's AllGather is in force: ``all_gather_into_tensor``."""
+
 
 _ALL_GATHER_OBJECT = inspect.unwrap(dist.all_gather_object).__code__
 
@@ -77,6 +80,10 @@ class SMDDPProcessGroup(NativeBackedGroup):
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(store, rank, size, timeout)
         self._strict = is_strict()
+        self.gathers = False
+        """Whether SMDDP's AllGather is in force, as in sharded data parallel jobs."""
+        self.gathered = 0
+        """Number of gathers so far."""
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
         """All-reduce in place.
@@ -128,7 +135,9 @@ def _refuse(what: str, strict: bool) -> None:
 
 def _refused(name: str) -> Callable[..., Any]:
     def collective(self: SMDDPProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        if name != "all_gather_single" or not _gathers_objects():
+        if self.gathers and name in GATHERS:
+            self.gathered += 1
+        elif name != "all_gather_single" or not _gathers_objects():
             self.refuse(REFUSED[name])
         return getattr(self.native, TRAMPOLINED.get(name, name))(*args, **kwargs)
 
