@@ -8,8 +8,8 @@ import pytest
 from tests.conftest import Runs, fork_ranks, read_ranks
 
 WORKER = Path(__file__).with_name("fsdp_worker.py")
-SCRATCH = "32768"
-"""Bytes; between the sizes of the blocks and of the rest of the models, so that both engines gather."""
+SCRATCH = 65536
+"""Bytes among all processes: between the sizes of the blocks and of the rest of the models, so that both engines gather."""
 BRIEF = ("plain", "bf16-mixed", "offload", "accumulated", "own units")
 CASES = (
     *BRIEF,
@@ -28,7 +28,7 @@ LONG = [2, 4]
 
 def run(folder, kind, processes):
     names = BRIEF if processes == 0 else CASES
-    variables = {"SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES": SCRATCH}
+    variables = {"SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES": str(SCRATCH // (processes or 2))}
     fork_ranks(WORKER, folder, kind, ",".join(names), processes=processes or 2, **variables)
     return read_ranks(folder)
 
@@ -69,7 +69,7 @@ def test_rank_zero_says_which_engine_and_how_much(runs):
     said = [line for line in first if line.startswith("SMDDPFSDPStrategy: ")]
     assert "backend 'smddp'. SMDDP started by torchrun takes AllGather" in said[0]
     assert "SMDDP gathers 8" in said[1]
-    assert f"SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES={SCRATCH}" in said[1]
+    assert f"SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES={SCRATCH // 2}" in said[1]
     assert sum("gathers" in line for line in first) == len(BRIEF) + 2  # once for each strategy: traffic and Fabric's
     assert not any("gathers" in line for line in second)
 
