@@ -23,10 +23,10 @@ class SMDDPFSDPStrategy(GathersBySMDDP, TakesShardOptions, SMPShardedStrategy):
     both once. While gradients are accumulated they stay whole on each process and are not communicated.
 
     Args:
-        save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
         **kwargs: ``hybrid_shard_degree``, ``auto_wrap_policy``, ``mp_policy``, ``cpu_offload`` and ``reshard_after_forward``
-            of :class:`~lightning_sagemaker.strategies.fsdp_options.TakesShardOptions`, ``activation_checkpointing``,
-            ``parameters``, ``degrees`` and ``job`` of
+            of :class:`~lightning_sagemaker.strategies.fsdp_options.TakesShardOptions`, ``async_checkpoint`` and
+            ``save_distributed_checkpoint`` of :class:`~lightning_sagemaker.strategies.beside.WritesBeside`,
+            ``activation_checkpointing``, ``parameters``, ``degrees`` and ``job`` of
             :class:`~lightning_sagemaker.strategies.smp_parameters.FollowsDegrees`, and those of
             ``lightning.pytorch.strategies.ModelParallelStrategy``; ``process_group_backend`` overrides the choice.
 
