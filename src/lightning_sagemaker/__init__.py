@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SageMaker's distributed strategies for PyTorch Lightning.
 
-``import lightning_sagemaker`` makes the strategies ``"sagemaker"``, ``"smddp"`` and ``"smp"`` known to Lightning's Trainer,
-and to Fabric. The import itself is light: torch and Lightning are loaded only when one of the names below is used, or by
-the script itself, in which case the strategies are registered as soon as Lightning has loaded.
+``import lightning_sagemaker`` makes the strategies ``"sagemaker"``, ``"smddp"``, ``"smddp_fsdp"`` and ``"smp"`` known to
+Lightning's Trainer, and to Fabric. The import itself is light: torch and Lightning are loaded only when one of the names
+below is used, or by the script itself, in which case the strategies are registered as soon as Lightning has loaded.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
     from lightning_sagemaker.selection import Selection, select_smddp_backend, select_strategy
     from lightning_sagemaker.strategies.fabric import FabricSageMakerDDPStrategy, FabricSMDDPStrategy
+    from lightning_sagemaker.strategies.fabric_fsdp import FabricSMDDPFSDPStrategy
+    from lightning_sagemaker.strategies.fsdp import SMDDPFSDPStrategy
     from lightning_sagemaker.strategies.model_parallel import SMPStrategy
     from lightning_sagemaker.strategies.sharded import SMPShardedStrategy
     from lightning_sagemaker.strategies.smddp import SageMakerDDPStrategy, SMDDPStrategy
@@ -38,6 +40,7 @@ _HOMES = {
     "AutoResume": "callbacks.auto_resume",
     "Distribution": "job",
     "EvenLoader": "data.even",
+    "FabricSMDDPFSDPStrategy": "strategies.fabric_fsdp",
     "FabricSMDDPStrategy": "strategies.fabric",
     "FabricSageMakerDDPStrategy": "strategies.fabric",
     "Heartbeat": "callbacks.heartbeat",
@@ -49,6 +52,7 @@ _HOMES = {
     "ParallelDegrees": "parallel.degrees",
     "ResumableLoader": "data.loader",
     "S3CheckpointIO": "checkpoint.s3",
+    "SMDDPFSDPStrategy": "strategies.fsdp",
     "SMDDPStrategy": "strategies.smddp",
     "SMPShardedStrategy": "strategies.sharded",
     "SMPStrategy": "strategies.model_parallel",
@@ -68,6 +72,7 @@ __all__ = [
     "AutoResume",
     "Distribution",
     "EvenLoader",
+    "FabricSMDDPFSDPStrategy",
     "FabricSMDDPStrategy",
     "FabricSageMakerDDPStrategy",
     "Heartbeat",
@@ -79,6 +84,7 @@ __all__ = [
     "ParallelDegrees",
     "ResumableLoader",
     "S3CheckpointIO",
+    "SMDDPFSDPStrategy",
     "SMDDPStrategy",
     "SMPShardedStrategy",
     "SMPStrategy",

@@ -26,6 +26,7 @@ COMMANDS = {
     "stop": "lightning_sagemaker.launch.stop_command",
     "download": "lightning_sagemaker.launch.download_command",
     "metrics": "lightning_sagemaker.metrics_command",
+    "convert": "lightning_sagemaker.convert_command",
     "template": "lightning_sagemaker.launch.template_command",
     "image": "lightning_sagemaker.launch.image_command",
     "demo": "lightning_sagemaker.demo_command",

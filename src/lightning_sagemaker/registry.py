@@ -21,6 +21,7 @@ class _Entry(NamedTuple):
 
 _SMDDP = "Data parallel with SageMaker's all-reduce library, or the open shim where that is absent"
 _SMP = "Model parallel as SageMaker's mp_parameters say: the layers of a model on several processes"
+_FSDP = "Sharded data parallel (FSDP2) with SageMaker's AllGather, or the open shim where that is absent"
 _FIND_UNUSED = "find_unused_parameters"
 
 STRATEGIES = (
@@ -32,6 +33,7 @@ STRATEGIES = (
         {},
     ),
     _Entry("smddp", "smddp.SMDDPStrategy", "fabric.FabricSMDDPStrategy", _SMDDP, {}),
+    _Entry("smddp_fsdp", "fsdp.SMDDPFSDPStrategy", "fabric_fsdp.FabricSMDDPFSDPStrategy", _FSDP, {}),
     _Entry("smp", "smp_parameters.smp_strategy", "fabric_smp.fabric_smp_strategy", _SMP, {}),
     *(
         _Entry(

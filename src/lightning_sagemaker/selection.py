@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from lightning_sagemaker.job import Distribution, Launcher, SageMakerJob
+from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.smddp_modes import SmddpEngines, job_engines
 
 
@@ -14,7 +17,7 @@ class Selection:
     """What was chosen.
 
     Attributes:
-        name: Strategy: ``smddp``, ``ddp``, ``smp`` or ``single_device``.
+        name: Strategy: ``smddp``, ``ddp``, ``smp``, ``smddp_fsdp`` or ``single_device``.
         backend: Of ``torch.distributed``: ``smddp``, ``nccl`` or ``gloo``.
         reason: Why, in one sentence.
 
@@ -37,6 +40,11 @@ def select_strategy(job: SageMakerJob) -> Selection:
     """
     if job.model_parallel_parameters:
         where = job.sources.get("model_parallel_parameters", "the job")
+        if _shards_only(job.model_parallel_parameters) and job.world_size != 1:
+            gathering = select_gathering(job)
+            if gathering.backend == "smddp":
+                reason = f"The job asks for sharded parameters in {where}, which SMDDP gathers. {gathering.reason}"
+                return Selection("smddp_fsdp", gathering.backend, reason)
         return Selection("smp", _plain_backend(job), f"The job asks for model parallelism in {where}.")
     if job.distribution is Distribution.SMDDP:
         return _select_asked_smddp(job)
@@ -75,6 +83,41 @@ def _stand_in(job: SageMakerJob, engines: SmddpEngines) -> str:
     if job.launcher is Launcher.NONE or engines.all_reduce.name == "smddp":
         return reason
     return f"{reason} {engines.all_reduce.reason}"
+
+
+def select_gathering(job: SageMakerJob) -> Selection:
+    """What an explicit ``strategy="smddp_fsdp"`` gathers its parameters with in ``job``.
+
+    Args:
+        job: The job as read.
+
+    """
+    gather = gather_engines(job).all_gather
+    is_shim = gather.name == "smddp" and job.smddp_version is None
+    reason = f"{gather.reason} The open shim stands in for AWS's library." if is_shim else gather.reason
+    return Selection("smddp_fsdp", gather.name, reason)
+
+
+def gather_engines(job: SageMakerJob) -> SmddpEngines:
+    """Which engine takes what where parameters are sharded.
+
+    On a bare machine, where Lightning starts the processes, the shim gathers as it does under torchrun.
+
+    Args:
+        job: The job as read.
+
+    """
+    bare = not job.in_container and job.launcher is Launcher.NONE
+    return job_engines(replace(job, launcher=Launcher.TORCHRUN) if bare else job)
+
+
+def _shards_only(parameters: Mapping[str, Any]) -> bool:
+    """Whether parameters are to be sharded, and neither layers nor matrices."""
+    try:
+        degrees, _ = ParallelDegrees.from_parameters(parameters)
+    except ParallelConfigError:  # "smp" says what is wrong
+        return False
+    return degrees.pipeline == degrees.tensor == 1 and degrees.shard != 1
 
 
 def _select_asked_smddp(job: SageMakerJob) -> Selection:

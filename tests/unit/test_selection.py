@@ -4,7 +4,7 @@ import dataclasses
 import pytest
 
 from lightning_sagemaker.job import Distribution, Launcher, SageMakerJob, SageMakerJobError
-from lightning_sagemaker.selection import Selection, select_smddp_backend, select_strategy
+from lightning_sagemaker.selection import Selection, select_gathering, select_smddp_backend, select_strategy
 
 LAPTOP = SageMakerJob()
 REAL = SageMakerJob(
@@ -28,6 +28,8 @@ def but(job: SageMakerJob, **changes) -> SageMakerJob:
     return dataclasses.replace(job, **changes)
 
 
+GATHERS = but(REAL, launcher=Launcher.TORCHRUN, distribution=Distribution.MODEL_PARALLEL)
+SHARDS = {"hybrid_shard_degree": 8}
 ONE_HOST = {"hosts": ("algo-1",), "num_nodes": 1, "world_size": 8}
 
 
@@ -54,6 +56,29 @@ ONE_HOST = {"hosts": ("algo-1",), "num_nodes": 1, "world_size": 8}
         (but(REAL, distribution=Distribution.TORCH_DISTRIBUTED), "ddp", "nccl", "asks for torch_distributed"),
         (but(REAL, distribution=Distribution.NONE), "ddp", "nccl", "the job asks for no distribution"),
         (but(REAL, model_parallel_parameters={"partitions": 2}), "smp", "nccl", "asks for model parallelism"),
+        (
+            but(GATHERS, model_parallel_parameters=SHARDS),
+            "smddp_fsdp",
+            "smddp",
+            "which SMDDP gathers. SMDDP started by",
+        ),
+        (
+            but(GATHERS, model_parallel_parameters={**SHARDS, "tensor_parallel_degree": 2}),
+            "smp",
+            "nccl",
+            "asks for model",
+        ),
+        (but(GATHERS, model_parallel_parameters={"hybrid_shard_degree": 1}), "smp", "nccl", "asks for model"),
+        (but(GATHERS, model_parallel_parameters={"no such": 1}), "smp", "nccl", "asks for model"),
+        (but(GATHERS, model_parallel_parameters=SHARDS, smddp_version="1.8.0"), "smp", "nccl", "asks for model"),
+        (but(GATHERS, model_parallel_parameters=SHARDS, smddp_version=None), "smp", "nccl", "asks for model"),
+        (but(REAL, model_parallel_parameters=SHARDS), "smp", "nccl", "asks for model"),
+        (
+            but(GATHERS, model_parallel_parameters=SHARDS, simulated=True, smddp_version=None),
+            "smddp_fsdp",
+            "smddp",
+            "The open shim stands in",
+        ),
     ],
 )
 def test_select_strategy(job, name, backend, words):
@@ -110,3 +135,11 @@ def test_selection_is_a_value():
     assert select_strategy(LAPTOP) == select_strategy(LAPTOP)
     with pytest.raises(dataclasses.FrozenInstanceError):
         Selection("ddp", "gloo", "because").name = "smddp"
+
+
+def test_a_bare_machine_gathers_by_the_shim():
+    """Lightning starts the processes there, and SMDDP's documents say nothing about that."""
+    selection = select_gathering(LAPTOP)
+    assert (selection.name, selection.backend) == ("smddp_fsdp", "smddp")
+    assert "open shim" in selection.reason
+    assert select_gathering(but(REAL, launcher=Launcher.NONE)).backend == "nccl"

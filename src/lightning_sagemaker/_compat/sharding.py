@@ -8,9 +8,18 @@ from collections.abc import Iterable
 import torch
 
 try:
-    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+    from torch.distributed.fsdp import (
+        CPUOffloadPolicy,
+        FSDPModule,
+        MixedPrecisionPolicy,
+        fully_shard,
+        register_fsdp_forward_method,
+    )
 except ImportError:  # before torch 2.6
     from torch.distributed._composable.fsdp import (
+        CPUOffloadPolicy,
+        FSDPModule,
+        MixedPrecisionPolicy,
         fully_shard,
         register_fsdp_forward_method,
     )
@@ -26,4 +35,12 @@ def total_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
     return total
 
 
-__all__ = ["SHARDS_ON_CPU", "fully_shard", "register_fsdp_forward_method", "total_norm"]
+__all__ = [
+    "SHARDS_ON_CPU",
+    "CPUOffloadPolicy",
+    "FSDPModule",
+    "MixedPrecisionPolicy",
+    "fully_shard",
+    "register_fsdp_forward_method",
+    "total_norm",
+]

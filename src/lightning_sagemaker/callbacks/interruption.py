@@ -250,11 +250,14 @@ class SpotInterruption(Callback):
     def _stop(self, trainer: Any, within_validation: bool = False) -> None:
         """End this process, with a checkpoint of what was trained; all ranks come here together."""
         if trainer.state.fn == "fit":
-            left, needed = trainer.strategy.broadcast((self._seconds_left(), self._save_seconds or 0.0))
+            beside = getattr(trainer.strategy, "background_seconds", 0.0)
+            left, needed = trainer.strategy.broadcast((self._seconds_left(), max(self._save_seconds or 0.0, beside)))
             if needed < left:
                 if within_validation:
                     swap_averages(trainer)
                 path = self._save(trainer)
+                if hasattr(trainer.strategy, "finish_saving"):  # it may be written beside the training
+                    trainer.strategy.finish_saving()
                 rank_zero_info(
                     f"Interrupted at step {trainer.global_step}: {path} is written, exit code {self._exit_code}."
                 )

@@ -40,7 +40,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             finally:
                 written = temporary.stat().st_size
         temporary.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except (OSError, RuntimeError) as error:  # torch.save makes a RuntimeError of a full disk
         raise CheckpointError(_explain(path, error, written)) from error
     finally:
@@ -48,8 +48,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
-    """So that the new name survives a loss of power, where a folder can be opened: not on Windows."""
+def sync_folder(folder: Path) -> None:
+    """So that new names in it survive a loss of power, where a folder can be opened: not on Windows."""
     try:
         number = os.open(folder, os.O_RDONLY)
     except PermissionError:

@@ -76,11 +76,11 @@ def _create(options: Any, _: Any) -> CompositeProcessGroup:
     store, rank, size, timeout = options.store, options.group_rank, options.group_size, options.timeout
     # torch names the members of every group but the default one; SMDDP documents that it has no sub-groups.
     is_default_group = not options.global_ranks_in_group
-    engine = _create_engine(dist.PrefixStore("smddp", store), rank, size, timeout) if is_default_group else None
+    engine = create_engine(dist.PrefixStore("smddp", store), rank, size, timeout) if is_default_group else None
     return CompositeProcessGroup(store, rank, size, timeout, engine)
 
 
-def _create_engine(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+def create_engine(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
     """Call SMDDP's creator the way ``init_process_group(backend="smddp")`` would."""
     plugin = dist.Backend._plugins["SMDDP"]
     if not plugin.extended_api:

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
@@ -31,12 +32,24 @@ def save_memory(blocks: Iterable[nn.Module], recompute: bool, offload: bool, pin
     for block in blocks:
         forward = block.forward
         if recompute:
-            forward = functools.partial(checkpoint, forward, use_reentrant=False)
+            forward = functools.partial(_twice, forward)
         if offload:
             forward = functools.partial(_on_host, forward, pin)
         if recompute or offload:
             replaced.replace(block, forward)
     return replaced
+
+
+def _twice(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a block again in the backward pass; its cache of keys and values would be added to twice, so it has none."""
+    if torch.is_grad_enabled():
+        kwargs |= {name: None for name in _CACHES if name in kwargs}
+        kwargs |= {"use_cache": False} if "use_cache" in kwargs else {}
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+
+_CACHES = ("past_key_values", "past_key_value", "layer_past")
+"""What transformers' blocks call it, in versions 4 and 5."""
 
 
 def _on_host(forward: Callable[..., Any], pin: bool, *args: Any, **kwargs: Any) -> Any:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from torch import nn
@@ -45,6 +46,39 @@ def find_blocks(root: nn.Module) -> Blocks:
             " tensor_parallel_degree or sharded_data_parallel_degree instead."
         )
     return max(found, key=lambda blocks: sum(_weight(block) for block in blocks.modules))
+
+
+def find_units(root: nn.Module, kinds: Collection[type[nn.Module]] | None = None) -> list[nn.Module]:
+    """The modules whose parameters are gathered and freed together, inner ones first.
+
+    Args:
+        root: Of the model.
+        kinds: Their classes. Default: what a model of transformers names as not to be split, where there is more than one
+            of it; else the members of :func:`find_blocks`; none where there is neither, as in ALBERT with its one block.
+
+    Raises:
+        ParallelConfigError: If there is no module of ``kinds``.
+
+    """
+    modules = [module for module in root.modules() if module is not root][::-1]
+    if kinds is not None:
+        found = [module for module in modules if isinstance(module, tuple(kinds))]
+        if not found:
+            names = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise ParallelConfigError(
+                f"auto_wrap_policy={{{names}}} was set, but {type(root).__name__} contains no such module. HINT: name"
+                " classes of its blocks, or leave it out."
+            )
+        return found
+    named = {name for module in root.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    counts = Counter(type(module).__name__ for module in modules)
+    found = [module for module in modules if counts[type(module).__name__] > 1 and type(module).__name__ in named]
+    if found:
+        return found
+    try:
+        return list(find_blocks(root).modules)
+    except ParallelConfigError:
+        return []
 
 
 def _blocks_of(name: str, module: nn.Module) -> Blocks | None:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,12 +16,15 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from lightning_sagemaker._compat.sharding import (
     SHARDS_ON_CPU,
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
     fully_shard,
     register_fsdp_forward_method,
     total_norm,
 )
 from lightning_sagemaker.parallel.activations import save_memory
-from lightning_sagemaker.parallel.blocks import find_blocks
+from lightning_sagemaker.parallel.blocks import find_units
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.plans import COLUMNS, count_own_heads, tensor_plan
 
@@ -28,13 +32,51 @@ REPLICAS, SHARDS, TENSOR = "replicas", "shards", "tensor"
 """Dimensions of the mesh: copies, who shards the parameters of a copy, who shares its matrices."""
 
 
+@dataclass(frozen=True)
+class ShardOptions:
+    """How parameters are sharded.
+
+    Attributes:
+        units: Classes of the modules that are gathered and freed as a whole; default: the repeated blocks of the model.
+        mp_policy: In which precision parameters are gathered and gradients reduced; default: their own.
+        cpu_offload: Shards, their gradients and the optimizer's states are kept in the host's memory.
+        reshard_after_forward: Whether parameters are freed between the forward and the backward pass; default: those of
+            blocks are, the rest are not.
+
+    """
+
+    units: Collection[type[nn.Module]] | None = None
+    mp_policy: MixedPrecisionPolicy | None = None
+    cpu_offload: bool = False
+    reshard_after_forward: bool | None = None
+
+    def keywords(self, pin: bool) -> dict[str, Any]:
+        """Arguments of ``fully_shard`` that are not its defaults.
+
+        Args:
+            pin: Whether the host's memory is locked, for copies beside the computation: with a GPU.
+
+        """
+        given = {
+            "mp_policy": self.mp_policy,
+            "offload_policy": CPUOffloadPolicy(pin_memory=pin) if self.cpu_offload else None,
+            "reshard_after_forward": self.reshard_after_forward,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
 def shard_module(
-    root: nn.Module, mesh: DeviceMesh, methods: Iterable[str], recompute: bool = False, offload: bool = False
+    root: nn.Module,
+    mesh: DeviceMesh,
+    methods: Iterable[str],
+    recompute: bool = False,
+    offload: bool = False,
+    options: ShardOptions | None = None,
 ) -> None:
     """Share the matrices of ``root`` over the mesh's last dimension and shard its parameters over the second.
 
     Each block of the model is gathered and freed as a whole; what is not in a block is one more unit, which is there while
-    one of ``methods`` runs.
+    one of ``methods`` runs. A module of which something is sharded already is left as it is.
 
     Args:
         root: The module, whole and equal on all processes.
@@ -42,23 +84,28 @@ def shard_module(
         methods: Of ``root``, which are called from outside.
         recompute: Blocks keep their inputs only for the backward pass, in which they run again.
         offload: What blocks keep for the backward pass is kept in the host's memory.
+        options: How parameters are sharded.
 
     Raises:
-        ParallelConfigError: If there is no plan for the matrices.
+        ParallelConfigError: If there is no plan for the matrices, or there are no units of the classes asked for.
 
     """
-    if mesh[TENSOR].size() > 1:
+    options = options or ShardOptions()
+    on_gpu = mesh.device_type == "cuda"
+    own = [module for module in root.modules() if isinstance(module, FSDPModule)]
+    if not own and mesh[TENSOR].size() > 1:
         share_matrices(root, mesh[TENSOR])
-    data = mesh[REPLICAS, SHARDS]
-    blocks = _blocks(root)
+    blocks = [module for module in own if module is not root] if own else find_units(root, options.units)
     if (recompute or offload) and not blocks:
         raise ParallelConfigError(
             f"activation_checkpointing or offload_activations was set, but {type(root).__name__} has no list of different"
             " blocks. HINT: set neither, or use the model's own gradient_checkpointing_enable()."
         )
-    save_memory(blocks, recompute, offload, mesh.device_type == "cuda")
-    for unit in (*blocks, root):
-        fully_shard(unit, mesh=data)
+    save_memory(blocks, recompute, offload, on_gpu)
+    if not own:
+        data = mesh[SHARDS] if mesh[REPLICAS].size() == 1 else mesh[REPLICAS, SHARDS]
+        for unit in (*blocks, root):
+            fully_shard(unit, mesh=data, **options.keywords(on_gpu))
     for method in methods:
         register_fsdp_forward_method(root, method)
 
@@ -116,24 +163,22 @@ def make_mesh(degrees: ParallelDegrees, world_size: int, device_type: str) -> De
     return DeviceMesh(device_type, ranks, mesh_dim_names=(REPLICAS, SHARDS, TENSOR))
 
 
-def _blocks(root: nn.Module) -> Sequence[nn.Module]:
-    try:
-        return find_blocks(root).modules
-    except ParallelConfigError:  # ALBERT's one block, or no list of blocks: the whole is one unit
-        return ()
-
-
 @torch.no_grad()
 def clip_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
     """Scale gradients so that their norm over all processes is at most ``max_norm``; the norm before. Collective.
 
-    torch's own refuses parameters of different meshes, which matrices that are shared and the rest are.
+    torch's own refuses parameters of different meshes, which matrices that are shared and the rest are; where there is one
+    mesh it is used.
     """
+    parameters = list(parameters)
     by_mesh: dict[Any, list[Tensor]] = defaultdict(list)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     for gradient in gradients:
         key = (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else None
         by_mesh[key].append(gradient)
+    if len(by_mesh) == 1:
+        total = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        return total.full_tensor() if isinstance(total, DTensor) else total
     squares = []
     for group in by_mesh.values():
         norm = total_norm(group)

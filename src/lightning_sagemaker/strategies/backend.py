@@ -10,7 +10,7 @@ import torch
 from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.collectives import composite
 from lightning_sagemaker.job import SageMakerJob
-from lightning_sagemaker.selection import select_smddp_backend
+from lightning_sagemaker.selection import Selection, select_smddp_backend
 from lightning_sagemaker.smdistributed import importer
 
 
@@ -22,7 +22,11 @@ def choose_backend(job: SageMakerJob, device: torch.device) -> tuple[str, str]:
         device: The device of this process.
 
     """
-    selection = select_smddp_backend(job)
+    return choose_for_device(select_smddp_backend(job), job, device)
+
+
+def choose_for_device(selection: Selection, job: SageMakerJob, device: torch.device) -> tuple[str, str]:
+    """As :func:`choose_backend`, for what was selected: a CPU has gloo only."""
     if device.type == "cpu" and (selection.backend == "nccl" or _is_aws_library(selection.backend, job)):
         return "gloo", f"{selection.backend} needs a GPU and this process trains on the CPU, so gloo is used."
     return selection.backend, selection.reason

@@ -13,13 +13,16 @@ from lightning_sagemaker.selection import select_strategy
 T = TypeVar("T")
 
 
-def build_for_job(smddp: Callable[..., T], ddp: Callable[..., T], smp: Callable[..., T], **kwargs: Any) -> T:
+def build_for_job(
+    smddp: Callable[..., T], ddp: Callable[..., T], smp: Callable[..., T], fsdp: Callable[..., T], **kwargs: Any
+) -> T:
     """The strategy that fits this process's job; its reason is logged on rank zero.
 
     Args:
         smddp: Makes the strategy with SMDDP.
         ddp: Makes the plain data parallel strategy, which also serves a single device.
         smp: Makes the strategy for model parallelism.
+        fsdp: Makes the strategy for sharded parameters that SMDDP gathers.
         **kwargs: Passed on.
 
     Raises:
@@ -29,4 +32,4 @@ def build_for_job(smddp: Callable[..., T], ddp: Callable[..., T], smp: Callable[
     job = SageMakerJob.from_environment()
     selection = select_strategy(job)
     rank_zero_info(f"strategy='sagemaker' is {selection.name!r} here. {selection.reason}")
-    return {"smddp": smddp, "smp": smp}.get(selection.name, ddp)(job=job, **kwargs)
+    return {"smddp": smddp, "smp": smp, "smddp_fsdp": fsdp}.get(selection.name, ddp)(job=job, **kwargs)

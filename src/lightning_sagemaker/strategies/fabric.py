@@ -74,10 +74,16 @@ def fabric_sagemaker_strategy(**kwargs: Any) -> Any:
         **kwargs: Those of ``lightning.fabric.strategies.DDPStrategy``.
 
     """
-    return build_for_job(FabricSMDDPStrategy, FabricSageMakerDDPStrategy, _smp, **kwargs)
+    return build_for_job(FabricSMDDPStrategy, FabricSageMakerDDPStrategy, _smp, _fsdp, **kwargs)
 
 
 def _smp(**kwargs: Any) -> Any:
     from lightning_sagemaker.strategies.fabric_smp import fabric_smp_strategy
 
     return fabric_smp_strategy(**kwargs)
+
+
+def _fsdp(**kwargs: Any) -> Any:
+    from lightning_sagemaker.strategies.fabric_fsdp import FabricSMDDPFSDPStrategy
+
+    return FabricSMDDPFSDPStrategy(**kwargs)

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from lightning_sagemaker._lightning import ModelParallelStrategy
 from lightning_sagemaker.parallel.sharding import TENSOR, clip_norm
+from lightning_sagemaker.strategies.beside import WritesBeside
 from lightning_sagemaker.strategies.checked_parts import CheckedParts
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.shards import Shards
@@ -20,25 +21,25 @@ from lightning_sagemaker.strategies.trainer_defaults import InJob
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
-class SMPShardedStrategy(CheckedParts, Shards, FollowsDegrees, JobAware, InJob, ModelParallelStrategy):
+class SMPShardedStrategy(WritesBeside, CheckedParts, Shards, FollowsDegrees, JobAware, InJob, ModelParallelStrategy):
     """SageMaker's tensor parallelism and sharded data parallelism, by DTensor and FSDP2.
 
     The LightningModule stays as it is: after ``configure_model`` its linear layers are shared among
     ``tensor_parallel_degree`` processes, and the parameters of each block are sharded.
 
     Args:
-        save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
-        **kwargs: ``parameters``, ``degrees``, ``job`` and ``activation_checkpointing`` of
-            :class:`~lightning_sagemaker.strategies.smp_parameters.FollowsDegrees`, and those of
-            ``lightning.pytorch.strategies.ModelParallelStrategy``.
+        **kwargs: ``async_checkpoint`` and ``save_distributed_checkpoint`` of
+            :class:`~lightning_sagemaker.strategies.beside.WritesBeside`, ``parameters``, ``degrees``, ``job`` and
+            ``activation_checkpointing`` of :class:`~lightning_sagemaker.strategies.smp_parameters.FollowsDegrees`, and those
+            of ``lightning.pytorch.strategies.ModelParallelStrategy``.
 
     Raises:
         ParallelConfigError: If the parameters contradict each other or the number of processes, or there are none.
 
     """
 
-    def __init__(self, *args: Any, save_distributed_checkpoint: bool = False, **kwargs: Any) -> None:
-        super().__init__(*args, save_distributed_checkpoint=save_distributed_checkpoint, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._tensor_parallel_size = self.degrees.tensor
         self._tensor_group: Any = None
 
@@ -81,6 +82,8 @@ class SMPShardedStrategy(CheckedParts, Shards, FollowsDegrees, JobAware, InJob, 
     @override
     def setup(self, trainer: Any) -> None:
         super().setup(trainer)
+        for loop in (trainer.validate_loop, trainer.test_loop, trainer.predict_loop):
+            loop.inference_mode = False  # what is gathered in inference mode cannot be trained with afterwards
         vars(self.precision_plugin)["clip_grad_by_norm"] = self._clip_norm  # of all processes
 
     def _clip_norm(self, optimizer: Any, clip_val: float) -> None:

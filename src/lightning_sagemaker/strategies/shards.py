@@ -9,9 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 from lightning_sagemaker.parallel.degrees import ParallelDegrees
-from lightning_sagemaker.parallel.sharding import check_shardable, make_mesh, shard_module
+from lightning_sagemaker.parallel.sharding import ShardOptions, check_shardable, make_mesh, shard_module
 
 
 class Shards:
@@ -30,6 +31,10 @@ class Shards:
         """As :func:`~lightning_sagemaker.parallel.sharding.make_mesh`."""
         return make_mesh(self.degrees, self.world_size, self.root_device.type)
 
+    def sharding_options(self) -> ShardOptions:
+        """How parameters are sharded."""
+        return ShardOptions()
+
     def shard(self, module: nn.Module, mesh: DeviceMesh, methods: Iterable[str] = ()) -> None:
         """Share and shard ``module`` in place, with the weights of the first process. Collective over all processes.
 
@@ -41,7 +46,10 @@ class Shards:
         """
         with torch.no_grad():
             for tensor in [*module.parameters(), *module.buffers()]:
+                if isinstance(tensor, DTensor) or tensor.is_meta:  # sharded or made by the user, materialized later
+                    continue
                 found = tensor.data.to(self.root_device)  # one by one: the whole need not fit there
                 dist.broadcast(found, 0)
                 tensor.data.copy_(found)
-        shard_module(module, mesh, methods, self.activation_checkpointing, self.degrees.offload_activations)
+        saving = self.activation_checkpointing, self.degrees.offload_activations
+        shard_module(module, mesh, methods, *saving, self.sharding_options())

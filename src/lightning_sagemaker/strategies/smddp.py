@@ -88,6 +88,12 @@ def sagemaker_strategy(**kwargs: Any) -> Any:
         **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``.
 
     """
-    strategy = build_for_job(SMDDPStrategy, SageMakerDDPStrategy, smp_strategy, **kwargs)
+    strategy = build_for_job(SMDDPStrategy, SageMakerDDPStrategy, smp_strategy, _fsdp, **kwargs)
     strategy.stops_together = strategy.job.in_container
     return strategy
+
+
+def _fsdp(**kwargs: Any) -> Any:
+    from lightning_sagemaker.strategies.fsdp import SMDDPFSDPStrategy
+
+    return SMDDPFSDPStrategy(**kwargs)

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
-from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
+from lightning_sagemaker._compat.dcp import read_whole
 from lightning_sagemaker.checkpoint.resume import META
 from lightning_sagemaker.collectives.agreement import together
 from lightning_sagemaker.job import SageMakerJobError
@@ -62,9 +61,7 @@ def load_parts(path: Path) -> dict[str, Any]:
             f"{path} holds no {META}, so saving was interrupted. HINT: go on from an earlier checkpoint."
         )
     checkpoint: dict[str, Any] = torch.load(path / META, map_location="cpu", weights_only=True)
-    parts: dict[str, Any] = {}
-    everything = _EmptyStateDictLoadPlanner()  # type: ignore[no-untyped-call]
-    _load_state_dict(parts, dcp.FileSystemReader(path), planner=everything, no_dist=True)
+    parts = read_whole(path)
     groups = checkpoint.pop("param_groups")
     checkpoint["state_dict"] = parts["state_dict"]
     checkpoint["optimizer_states"] = [

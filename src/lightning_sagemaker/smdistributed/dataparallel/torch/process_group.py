@@ -55,6 +55,9 @@ REFUSED = {
 All but SMDDP 1.4's five: all_reduce, broadcast, reduce, all_gather and barrier. Refused in AllReduce's mode.
 """
 
+GATHERS = ("_allgather_base", "all_gather_single")
+"""What is not refused where SMDDP's AllGather is in force: ``all_gather_into_tensor``."""
+
 
 _ALL_GATHER_OBJECT = inspect.unwrap(dist.all_gather_object).__code__
 
@@ -84,6 +87,10 @@ class SMDDPProcessGroup(NativeBackedGroup):
         super().__init__(store, rank, size, timeout)
         self._strict = is_strict()
         self._refuses_others = self._strict and (engines is None or engines.other_collectives.refused)
+        self.gathers = False
+        """Whether SMDDP's AllGather is in force, as in sharded data parallel jobs."""
+        self.gathered = 0
+        """Number of gathers so far."""
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
         """All-reduce in place.
@@ -136,7 +143,9 @@ class SMDDPProcessGroup(NativeBackedGroup):
 
 def _refused(name: str) -> Callable[..., Any]:
     def collective(self: SMDDPProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        if name != "all_gather_single" or not _gathers_objects():
+        taken = self.gathers and name in GATHERS
+        self.gathered += taken
+        if not taken and (name != "all_gather_single" or not _gathers_objects()):
             self.refuse(REFUSED[name], self._refuses_others)
         if name in TRAMPOLINED:
             return getattr(NativeBackedGroup, name)(self, *args, **kwargs)

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint of torch's distributed format, read whole by one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+
+
+def read_whole(path: Path) -> dict[str, Any]:
+    """Everything in ``path``, with whole tensors on the processor, whoever has written it.
+
+    Args:
+        path: Folder.
+
+    """
+    everything: dict[str, Any] = {}
+    planner = _EmptyStateDictLoadPlanner()  # type: ignore[no-untyped-call]
+    _load_state_dict(everything, dcp.FileSystemReader(path), planner=planner, no_dist=True)
+    return everything

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a checkpoint in parts to one file, and from any to a Hugging Face folder. Neither needs a process group."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightning_sagemaker._compat.dcp import read_whole
+from lightning_sagemaker.checkpoint.export import export_huggingface
+from lightning_sagemaker.checkpoint.resume import META
+from lightning_sagemaker.checkpoint.whole import CheckpointError, whole_file
+
+_GROUPS, _OPTIMIZER = "param_groups", "optimizer_"
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint of Lightning's Trainer, whole, on the processor; as its strategies for one process write it.
+
+    Args:
+        path: File, or folder of parts.
+
+    Raises:
+        CheckpointError: If it is not whole, or not Lightning's.
+
+    """
+    meta = path / META if path.is_dir() else path
+    if not meta.is_file():
+        raise CheckpointError(
+            f"{path} is no file, and holds no {META}: it is no checkpoint of Lightning, or saving was interrupted."
+            " HINT: name another one."
+        )
+    checkpoint: dict[str, Any] = torch.load(meta, map_location="cpu", weights_only=True)
+    if path.is_dir():
+        parts = read_whole(path)
+        checkpoint["state_dict"] = parts.pop("state_dict")
+        groups = checkpoint.pop(_GROUPS, None)  # of pipeline stages, whose parts hold the states alone
+        states = [parts[name] for name in sorted(parts, key=_number) if name.startswith(_OPTIMIZER)]
+        checkpoint["optimizer_states"] = [
+            _by_number(state) if groups is None else _of_stages(state, groups[number])
+            for number, state in enumerate(states)
+        ]
+    if "state_dict" not in checkpoint:
+        raise CheckpointError(f"{path} holds no state_dict. HINT: name a checkpoint that a Trainer has written.")
+    return checkpoint
+
+
+def to_file(path: Path, target: Path) -> None:
+    """Write a checkpoint in parts as one file, whole or not at all.
+
+    Raises:
+        CheckpointError: If it cannot be read or written.
+
+    """
+    checkpoint = read_checkpoint(path)
+    if target.is_dir():
+        raise CheckpointError(f"{target} is a folder. HINT: name a file, such as {target / 'whole.ckpt'}.")
+    with whole_file(target) as file:
+        torch.save(checkpoint, file)
+
+
+def to_huggingface(path: Path, target: Path, like: str, architecture: str | None = None) -> None:
+    """Write the model of transformers in a checkpoint so that ``from_pretrained`` reads it.
+
+    Args:
+        path: File, or folder of parts.
+        target: Folder.
+        like: Folder or name of the hub, for the configuration and the tokenizer.
+        architecture: Class of transformers. Default: what the configuration names.
+
+    Raises:
+        CheckpointError: If the checkpoint holds no such model.
+
+    """
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(like)
+    name = architecture or next(iter(config.architectures or ()), None)
+    kind = getattr(transformers, name or "", None)
+    if kind is None:
+        raise CheckpointError(
+            f"{like} names no architecture of transformers ({name}). HINT: pass --architecture, such as"
+            " BertForSequenceClassification."
+        )
+    with torch.device("meta"):
+        model = kind(config)
+    state = _of_model(read_checkpoint(path)["state_dict"], model, path)
+    model.load_state_dict(state, strict=False, assign=True)
+    model.tie_weights()
+    tokenizer = None
+    with contextlib.suppress(OSError, ValueError):  # it has none
+        tokenizer = transformers.AutoTokenizer.from_pretrained(like)
+    export_huggingface(model, target, tokenizer)
+
+
+def _of_model(state: dict[str, Any], model: torch.nn.Module, path: Path) -> dict[str, Any]:
+    """The entries of ``model`` in a LightningModule's state, by their names in the model."""
+    wanted = {name: value.shape for name, value in model.state_dict().items()}
+    tied = set(getattr(model, "_tied_weights_keys", None) or ())
+    needed = wanted.keys() - tied
+    prefixes = {""} | {name[: -len(some)] for some in needed for name in state if name.endswith(f".{some}")}
+    found = max(prefixes, key=lambda prefix: sum(prefix + name in state for name in needed))
+    missing = sorted(name for name in needed if found + name not in state)
+    if missing:
+        raise CheckpointError(
+            f"{path} lacks {len(missing)} of {len(needed)} weights of {type(model).__name__}, such as {missing[0]}. HINT:"
+            " name the model that was trained with --like and --architecture."
+        )
+    taken = {name: state[found + name] for name in wanted if found + name in state}
+    other = [name for name, value in taken.items() if value.shape != wanted[name]]
+    if other:
+        raise CheckpointError(
+            f"{path} has {found}{other[0]} of shape {tuple(taken[other[0]].shape)}, and {type(model).__name__} of"
+            f" {tuple(wanted[other[0]])}. HINT: pass the configuration with which it was trained."
+        )
+    return taken
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix(_OPTIMIZER)) if name.startswith(_OPTIMIZER) else -1
+
+
+def _by_number(state: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer's state by the numbers of its parameters, in the order of its groups, and not by their names."""
+    names = [name for group in state[_GROUPS] for name in group["params"]]
+    numbers = {name: number for number, name in enumerate(names)}
+    groups = [{**group, "params": [numbers[name] for name in group["params"]]} for group in state[_GROUPS]]
+    return {"state": {numbers[name]: entry for name, entry in state.get("state", {}).items()}, _GROUPS: groups}
+
+
+def _of_stages(state: dict[str, Any], groups: Any) -> dict[str, Any]:
+    return {"state": {int(number): entry for number, entry in state.items()}, _GROUPS: groups}

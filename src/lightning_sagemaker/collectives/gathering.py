@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Process groups of sharded data parallel training: parameters are gathered by SMDDP, everything else by gloo and nccl.
+
+SMDDP's AllGather takes what fits its buffers and leaves the rest to nccl. Here that is decided before it is called, so that
+what went where is known: :data:`TRAFFIC` counts it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from lightning_sagemaker.collectives.composite import create_engine
+from lightning_sagemaker.collectives.native import NativeBackedGroup, allreduce_arguments
+
+GATHERING_BACKEND = "smddp_gathering"
+"""Name under which :func:`register` makes these groups known to ``torch.distributed.init_process_group``."""
+
+
+Obstacle = Callable[[int, int, bool], str | None]
+"""Why SMDDP does not gather so many bytes of each of so many processes, whether floating-point or not; None if it does."""
+
+
+@dataclass
+class Traffic:
+    """What was gathered in this process since its default group was made.
+
+    Attributes:
+        engine: Number of gathers by SMDDP.
+        engine_bytes: Bytes of their outputs.
+        rest_bytes: Bytes of all others' outputs, by the reason.
+
+    """
+
+    engine: int = 0
+    engine_bytes: int = 0
+    rest_bytes: Counter[str] = field(default_factory=Counter)
+
+    def clear(self) -> None:
+        """Begin to count anew."""
+        self.engine = self.engine_bytes = 0
+        self.rest_bytes.clear()
+
+    def __str__(self) -> str:
+        total = self.engine_bytes + self.rest_bytes.total()
+        if not total:
+            return "Nothing was gathered."
+        text = f"SMDDP gathers {self.engine_bytes / total:.1%} of {total / 2**20:.1f} MiB"
+        rest = " ".join(f"{count / total:.1%}: {why}" for why, count in self.rest_bytes.most_common(_REASONS))
+        return f"{text}, and gloo or nccl the rest. {rest}" if rest else f"{text}."
+
+
+TRAFFIC = Traffic()
+_REASONS = 3
+"""That are named, the most frequent ones."""
+
+
+class GatheringProcessGroup(NativeBackedGroup):
+    """A process group whose ``all_gather_into_tensor`` is SMDDP's where it takes the tensor; all else is gloo's or nccl's.
+
+    SMDDP's engine is made at the first gather, which many groups of a device mesh never see.
+
+    Args:
+        store: Rendezvous store, already private to this group.
+        rank: Rank of this process in the group.
+        size: Number of processes in the group.
+        timeout: How long a collective may take.
+        make_engine: Makes SMDDP's own group. Collective over this one.
+        obstacle: What it does not take.
+
+    """
+
+    backend_name = GATHERING_BACKEND
+
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        make_engine: Callable[[], Any],
+        obstacle: Obstacle,
+    ) -> None:
+        super().__init__(store, rank, size, timeout)
+        self._make_engine, self._engine, self._obstacle = make_engine, None, cache(obstacle)
+        self._device_type = "cuda" if torch.cuda.is_available() and dist.is_nccl_available() else "cpu"
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+        """All-reduce in place, as gloo's or nccl's; gloo does not have the mean of integers.
+
+        Args:
+            tensors: A list with one tensor of any shape, or the tensor.
+            opts: ``AllreduceOptions``; the sum when None.
+
+        """
+        tensors, opts = allreduce_arguments(tensors, opts)
+        if opts.reduceOp == dist.ReduceOp.AVG and tensors[0].device.type == "cpu":
+            return self.average(tensors, opts)
+        return self.native.allreduce(tensors, opts)  # type: ignore[no-any-return]
+
+    def all_gather_single(self, output: Any, tensor: Any, *args: Any) -> dist.Work:
+        """Gather ``tensor`` of all processes in ``output``, as many times its size.
+
+        Args:
+            output: Result, by rank.
+            tensor: What this process has.
+            *args: Options, as torch passes them.
+
+        """
+        return self._gather("all_gather_single", output, tensor, *args)
+
+    def _allgather_base(self, output: Any, tensor: Any, *args: Any) -> dist.Work:
+        """The name of the same before torch 2.13."""
+        return self._gather("_allgather_base", output, tensor, *args)
+
+    def _gather(self, name: str, output: Any, tensor: Any, *args: Any) -> dist.Work:
+        nbytes = output.numel() * output.element_size()
+        obstacle = self._obstacle_to(tensor)
+        if obstacle is not None:
+            TRAFFIC.rest_bytes[obstacle] += nbytes
+            return getattr(self.native, name)(output, tensor, *args)  # type: ignore[no-any-return]
+        if self._engine is None:
+            self._engine = self._make_engine()
+        TRAFFIC.engine += 1
+        TRAFFIC.engine_bytes += nbytes
+        return getattr(self._engine, name)(output, tensor, *args)  # type: ignore[no-any-return]
+
+    def _obstacle_to(self, tensor: torch.Tensor) -> str | None:
+        """Why SMDDP does not gather a tensor; the same on all processes of the group."""
+        if self.size() == 1:
+            return "This group is of one process."
+        if tensor.device.type != self._device_type:
+            return f"SMDDP works on the {self._device_type}, and not on the {tensor.device.type}."
+        return self._obstacle(tensor.numel() * tensor.element_size(), self.size(), tensor.is_floating_point())
+
+
+def register(obstacle: Obstacle) -> None:
+    """Make :data:`GATHERING_BACKEND` known to ``torch.distributed``.
+
+    The backend ``smddp`` must be registered first (by importing ``torch_smddp``, AWS's or the shim's).
+
+    Args:
+        obstacle: What SMDDP does not gather; that of the first call.
+
+    """
+    if GATHERING_BACKEND.upper() not in dist.Backend._plugins:
+
+        def create(options: Any, _: Any) -> GatheringProcessGroup:
+            return _create(options, obstacle)
+
+        dist.Backend.register_backend(GATHERING_BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _create(options: Any, obstacle: Obstacle) -> GatheringProcessGroup:
+    store, rank, size, timeout = options.store, options.group_rank, options.group_size, options.timeout
+    if not options.global_ranks_in_group:  # torch names the members of every group but the default one
+        TRAFFIC.clear()
+
+    def make_engine() -> Any:
+        engine = create_engine(dist.PrefixStore("smddp", store), rank, size, timeout)
+        if hasattr(engine, "gathers"):  # the shim's, which refuses gathers elsewhere
+            engine.gathers = True
+        return engine
+
+    return GatheringProcessGroup(store, rank, size, timeout, make_engine, obstacle)

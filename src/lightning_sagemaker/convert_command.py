@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convert a checkpoint: a folder of parts to one file, or any checkpoint to a Hugging Face folder.
+
+  lightning-sagemaker convert checkpoints/last.ckpt whole.ckpt
+  lightning-sagemaker convert checkpoints/last.ckpt model/ --like google-bert/bert-base-uncased
+
+The first goes on in a Trainer with any strategy. With --like, the weights of the model of transformers in the
+LightningModule are written with the configuration (and the tokenizer, if it has one) of another folder or of the hub.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "convert a checkpoint in parts to one file, or any to a Hugging Face folder"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What, and where to."""
+    parser.add_argument("checkpoint", type=Path, help="folder of parts, or file, of Lightning")
+    parser.add_argument("target", type=Path, help="file; with --like, a folder")
+    parser.add_argument("--like", metavar="MODEL", help="folder or name of the hub whose configuration to use")
+    parser.add_argument("--architecture", help="class of transformers; default: what the configuration names")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Convert it."""
+    from lightning_sagemaker.checkpoint import convert
+    from lightning_sagemaker.job import SageMakerJobError
+
+    try:
+        if args.like is None:
+            convert.to_file(args.checkpoint, args.target)
+        else:
+            convert.to_huggingface(args.checkpoint, args.target, args.like, args.architecture)
+    except SageMakerJobError as error:
+        print(f"convert: {error}")
+        return 1
+    print(f"{args.target} is written.")
+    return 0

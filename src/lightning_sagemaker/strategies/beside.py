@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints written while the training goes on, as an option of the strategies that shard parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
+
+from lightning_sagemaker._lightning import MisconfigurationException
+from lightning_sagemaker.checkpoint.background import BackgroundSave
+from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
+from lightning_sagemaker.checkpoint.staging import Staging
+
+_PATIENCE = 60.0
+"""Seconds that a checkpoint under way is given when the Trainer ends, by an error too."""
+
+
+class WritesBeside:
+    """Mixin before :class:`~lightning_sagemaker.strategies.checked_parts.CheckedParts`.
+
+    Args:
+        async_checkpoint: Checkpoints of a fit are copied in memory, and written from there while it goes on, each process
+            its part. One that failed is an error at the next, or at the end of the fit, on all processes. Implies
+            ``save_distributed_checkpoint``.
+        save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
+        **kwargs: Those of the strategy.
+
+    Raises:
+        MisconfigurationException: If one file is asked for beside the training.
+
+    """
+
+    broadcast: Any
+    global_rank: int
+    world_size: int
+    model: Any
+    lightning_module: Any
+    remote_checkpoints: S3CheckpointIO
+    _scratch: Any
+
+    def __init__(
+        self,
+        *args: Any,
+        async_checkpoint: bool = False,
+        save_distributed_checkpoint: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if async_checkpoint and save_distributed_checkpoint is False:
+            raise MisconfigurationException(
+                "async_checkpoint=True was set beside save_distributed_checkpoint=False, but what is written beside the"
+                " training is a folder of parts. HINT: leave one out; `lightning-sagemaker convert` makes one file of it."
+            )
+        in_parts = async_checkpoint or bool(save_distributed_checkpoint)
+        super().__init__(*args, **{**kwargs, "save_distributed_checkpoint": in_parts})
+        self.async_checkpoint = async_checkpoint
+        self._staging = Staging()
+        self._background: BackgroundSave | None = None
+
+    @property
+    def background_seconds(self) -> float:
+        """What the last checkpoint took from its beginning until it was whole."""
+        return self._background.seconds if self._background is not None else 0.0
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """The weights of this process; where they are copied for a checkpoint anyway, as they are."""
+        if not self.async_checkpoint:
+            found: dict[str, Any] = super().lightning_module_state_dict()  # type: ignore[misc]
+            return found
+        return dict(get_model_state_dict(self.model, options=StateDictOptions()))
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        """The states of this process, likewise."""
+        if not self.async_checkpoint:
+            found: dict[str, Any] = super().optimizer_state(optimizer)  # type: ignore[misc]
+            return found
+        optimizer = getattr(optimizer, "_optimizer", optimizer)  # without LightningOptimizer around it
+        return dict(get_optimizer_state_dict(self.model, optimizer, options=StateDictOptions()))
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Begin to write a checkpoint; called on all processes.
+
+        Raises:
+            RuntimeError: On all of them, if the last one failed.
+
+        """
+        if not self.async_checkpoint:
+            super().save_checkpoint(checkpoint, filepath, storage_options)  # type: ignore[misc]
+            return
+        self.finish_saving()
+        if self._background is None:
+            self._background = BackgroundSave(self.global_rank, self.world_size, lambda: self.remote_checkpoints)
+        rest = dict(checkpoint)
+        parts = {"state_dict": rest.pop("state_dict")}
+        for number, state in enumerate(rest.pop("optimizer_states", [])):
+            parts[f"optimizer_{number}"] = state
+        place = str(self.broadcast(filepath))
+        self._background.begin(self._staging.copy(parts), rest, place, self._scratch())
+        if self.lightning_module.trainer.state.finished:  # nothing goes on beside which it could be written
+            self.finish_saving()
+
+    def finish_saving(self) -> None:
+        """Wait for a checkpoint under way. Collective.
+
+        Raises:
+            RuntimeError: On all processes, if one could not write its part.
+
+        """
+        if self._background is not None:
+            self._background.finish()
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Read a checkpoint; called on all processes."""
+        self.finish_saving()
+        found: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)  # type: ignore[misc]
+        return found
+
+    def remove_checkpoint(self, filepath: Any) -> None:
+        """Remove a checkpoint; one that a checkpoint under way takes the place of, when that one is whole."""
+        if self._background is not None and self._background.is_under_way:
+            self._background.after(lambda: self._remove(filepath))
+        else:
+            self._remove(filepath)
+
+    def _remove(self, filepath: Any) -> None:
+        super().remove_checkpoint(filepath)  # type: ignore[misc]
+
+    def on_train_end(self) -> None:
+        """Called when a fit ends well."""
+        super().on_train_end()  # type: ignore[misc]
+        self.finish_saving()
+
+    def teardown(self) -> None:
+        """Called when the Trainer ends, by an error too."""
+        if self._background is not None:
+            self._background.wait(_PATIENCE)
+        super().teardown()  # type: ignore[misc]

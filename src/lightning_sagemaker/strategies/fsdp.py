@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``"smddp_fsdp"`` for the Trainer: sharded data parallel training, parameters gathered by SMDDP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from typing_extensions import override
+
+from lightning_sagemaker.parallel.sharding import ShardOptions
+from lightning_sagemaker.strategies.fsdp_options import TakesShardOptions, move_buffers, without_sync
+from lightning_sagemaker.strategies.gathers import GathersBySMDDP
+from lightning_sagemaker.strategies.sharded import SMPShardedStrategy
+
+
+class SMDDPFSDPStrategy(GathersBySMDDP, TakesShardOptions, SMPShardedStrategy):
+    """Sharded data parallel (FSDP2) with SageMaker's AllGather (SMDDP).
+
+    The LightningModule stays as it is: after ``configure_model`` the parameters of each repeated block are sharded as a
+    unit, what is left as another. A ``configure_model`` that calls ``fully_shard`` itself, on ``self.device_mesh``, is left
+    to it. Parameters are gathered by SMDDP where it takes them, all else goes to nccl or gloo; rank zero logs the share of
+    both once. While gradients are accumulated they stay whole on each process and are not communicated.
+
+    Args:
+        **kwargs: ``hybrid_shard_degree``, ``auto_wrap_policy``, ``mp_policy``, ``cpu_offload`` and ``reshard_after_forward``
+            of :class:`~lightning_sagemaker.strategies.fsdp_options.TakesShardOptions`, ``async_checkpoint`` and
+            ``save_distributed_checkpoint`` of :class:`~lightning_sagemaker.strategies.beside.WritesBeside`,
+            ``activation_checkpointing``, ``parameters``, ``degrees`` and ``job`` of
+            :class:`~lightning_sagemaker.strategies.smp_parameters.FollowsDegrees`, and those of
+            ``lightning.pytorch.strategies.ModelParallelStrategy``; ``process_group_backend`` overrides the choice.
+
+    Raises:
+        ParallelConfigError: If the parameters contradict each other or the number of processes.
+        MisconfigurationException: With a precision that FSDP2 does not have.
+
+    """
+
+    @override
+    def setup_environment(self) -> None:
+        self.sharding_options()  # refuses before there is any process group
+        super().setup_environment()
+
+    @override
+    def sharding_options(self) -> ShardOptions:
+        return self.options_for(self.precision_plugin)
+
+    @override
+    def model_to_device(self) -> None:
+        assert self.model is not None
+        if self.shard_options.cpu_offload:
+            move_buffers(self.model, self.root_device)
+        else:
+            super().model_to_device()
+
+    @contextmanager
+    @override
+    def block_backward_sync(self) -> Iterator[None]:
+        """Within it gradients are accumulated without communication."""
+        assert self.model is not None
+        with without_sync(self.model):
+            yield

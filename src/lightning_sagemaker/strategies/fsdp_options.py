@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Trainer's and Fabric's ``"smddp_fsdp"`` share: their arguments, and accumulation without communication."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from lightning_sagemaker._compat.sharding import FSDPModule, MixedPrecisionPolicy
+from lightning_sagemaker._lightning import MisconfigurationException
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+from lightning_sagemaker.parallel.sharding import ShardOptions
+from lightning_sagemaker.strategies.keywords import check_keywords
+from lightning_sagemaker.strategies.smp_parameters import degrees_of
+
+PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true")
+"""Those of Lightning's ModelParallelStrategy, which checks them only where it is given as an object."""
+
+
+class TakesShardOptions:
+    """Mixin before :class:`~lightning_sagemaker.strategies.smp_parameters.FollowsDegrees`.
+
+    Args:
+        hybrid_shard_degree: Processes that share the parameters of a copy of the model; 0: all. Default: as the job's
+            ``mp_parameters`` say, else 0. Goes before ``parameters`` and ``degrees``.
+        auto_wrap_policy: Classes of the modules whose parameters are gathered and freed together. Default: the repeated
+            blocks of the model. Has no effect where the user's ``configure_model`` has called ``fully_shard``, as have the
+            next three.
+        mp_policy: Precision of gathers and reductions. Default: with ``precision="bf16-mixed"`` parameters are gathered as
+            bfloat16 and gradients reduced as float32, else both as they are.
+        cpu_offload: Shards, their gradients and the optimizer's states are kept in the host's memory.
+        reshard_after_forward: Whether parameters are freed between the forward and the backward pass. Default: those of
+            blocks are, the rest are not.
+        **kwargs: Those of :class:`~lightning_sagemaker.strategies.smp_parameters.FollowsDegrees`.
+
+    Raises:
+        ParallelConfigError: If pipeline stages were asked for.
+
+    """
+
+    degrees: ParallelDegrees
+
+    def __init__(
+        self,
+        *args: Any,
+        hybrid_shard_degree: int | None = None,
+        auto_wrap_policy: Collection[type[nn.Module]] | None = None,
+        mp_policy: MixedPrecisionPolicy | None = None,
+        cpu_offload: bool = False,
+        reshard_after_forward: bool | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        degrees: ParallelDegrees | None = None,
+        job: SageMakerJob | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_keywords(kwargs, type(self))
+        job = SageMakerJob.from_environment() if job is None else job
+        if degrees is None and not (job.model_parallel_parameters if parameters is None else parameters):
+            degrees = ParallelDegrees(shard=0)
+        if hybrid_shard_degree is not None:
+            found, _ = degrees_of(job, parameters, degrees)
+            degrees = dataclasses.replace(found, shard=_checked(hybrid_shard_degree))
+        self.shard_options = ShardOptions(auto_wrap_policy, mp_policy, cpu_offload, reshard_after_forward)
+        given: dict[str, Any] = {**kwargs, "parameters": parameters, "degrees": degrees, "job": job}
+        super().__init__(*args, **given)
+        if self.degrees.pipeline > 1:
+            raise ParallelConfigError(
+                f"strategy='smddp_fsdp' was asked for partitions={self.degrees.pipeline}, but it shards parameters and cuts"
+                " no layers. HINT: use strategy='smp', or a shard degree instead of partitions."
+            )
+
+    def options_for(self, precision: Any) -> ShardOptions:
+        """The options with the precision that the Trainer or Fabric was given.
+
+        Args:
+            precision: Lightning's plugin.
+
+        Raises:
+            MisconfigurationException: If parameters cannot be sharded with it.
+
+        """
+        name = str(precision.precision)
+        if name not in PRECISIONS:
+            raise MisconfigurationException(
+                f"precision={name!r} was set beside strategy='smddp_fsdp'. HINT: choose one of {', '.join(PRECISIONS)}."
+            )
+        if self.shard_options.mp_policy is not None or name != "bf16-mixed":
+            return self.shard_options
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        return dataclasses.replace(self.shard_options, mp_policy=policy)
+
+
+def _checked(degree: Any) -> int:
+    if isinstance(degree, bool) or not isinstance(degree, int) or degree < 0:
+        raise ParallelConfigError(
+            f"hybrid_shard_degree={degree!r} was set. HINT: give a whole number of processes, or 0 for all."
+        )
+    return degree
+
+
+@contextlib.contextmanager
+def without_sync(module: nn.Module) -> Iterator[None]:
+    """Within it a backward pass adds to whole gradients on each process, which the next one outside reduces."""
+    units = [unit for unit in module.modules() if isinstance(unit, FSDPModule)]
+    for unit in units:
+        unit.set_requires_gradient_sync(False, recurse=False)
+    try:
+        yield
+    finally:
+        for unit in units:
+            unit.set_requires_gradient_sync(True, recurse=False)
+
+
+def move_buffers(module: nn.Module, device: torch.device) -> None:
+    """Bring what is not sharded to where is computed; shards stay in the host's memory."""
+    for part in module.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = buffer.to(device)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ``torch.distributed`` backend sharded data parallel training uses, and why; what it gathered, said once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lightning_sagemaker._lightning import rank_zero_info
+from lightning_sagemaker.collectives import gathering
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.selection import gather_engines, select_gathering
+from lightning_sagemaker.strategies.backend import choose_for_device, load_backend
+
+
+class GathersBySMDDP:
+    """Mixin before a ``ModelParallelStrategy``: its parameters are gathered by SMDDP.
+
+    ``process_group_backend`` overrides the choice; ``"smddp"`` stands for SMDDP wherever it takes a tensor.
+    """
+
+    job: SageMakerJob
+    root_device: torch.device
+    _process_group_backend: str | None
+    _has_said = False
+
+    def _get_process_group_backend(self) -> str:
+        backend = self._process_group_backend
+        if backend is None:
+            backend, reason = choose_for_device(select_gathering(self.job), self.job, self.root_device)
+            rank_zero_info(f"{type(self).__name__}: backend {backend!r}. {reason}")
+        if backend != "smddp":
+            return backend
+        load_backend(backend)
+        gathering.register(gather_engines(self.job).gather_obstacle)
+        return gathering.GATHERING_BACKEND
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Called for each step; after the first, rank zero logs which engine has gathered how much of it."""
+        result = super().optimizer_step(*args, **kwargs)  # type: ignore[misc]
+        if not self._has_said:
+            self._has_said = True
+            if self._process_group_backend == gathering.GATHERING_BACKEND:
+                rank_zero_info(f"{type(self).__name__}: {gathering.TRAFFIC}")
+        return result
