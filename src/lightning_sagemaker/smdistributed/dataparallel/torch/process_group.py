@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from lightning_sagemaker.collectives.native import TRAMPOLINED, NativeBackedGroup, allreduce_arguments
+from lightning_sagemaker.collectives.native import TRAMPOLINED, NativeBackedGroup, allreduce_arguments, untraced
 
 STRICT_SWITCH = "LIGHTNING_SAGEMAKER_SMDDP_STRICT"
 """Set to ``0`` to let the shim do what gloo and nccl can and SMDDP cannot."""
@@ -78,6 +78,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
         super().__init__(store, rank, size, timeout)
         self._strict = is_strict()
 
+    @untraced
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
         """All-reduce in place.
 
@@ -97,6 +98,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
             return self.average(tensors, opts)
         return self.native.allreduce(tensors, opts)  # type: ignore[no-any-return]
 
+    @untraced
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait for every process.
 
@@ -127,6 +129,7 @@ def _refuse(what: str, strict: bool) -> None:
 
 
 def _refused(name: str) -> Callable[..., Any]:
+    @untraced
     def collective(self: SMDDPProcessGroup, *args: Any, **kwargs: Any) -> Any:
         if name != "all_gather_single" or not _gathers_objects():
             self.refuse(REFUSED[name])
