@@ -10,12 +10,18 @@ import pytest
 from lightning.fabric import Fabric
 from lightning.fabric import connector as fabric_connector
 from lightning.fabric.strategies import STRATEGY_REGISTRY
+from lightning.fabric.strategies import DDPStrategy as FabricDDPStrategy
 from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import StrategyRegistry
+from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 from lightning.pytorch.trainer.connectors import accelerator_connector as trainer_connector
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-import lightning_sagemaker  # noqa: F401 - registers the strategies
+from lightning_sagemaker import (
+    FabricSageMakerDDPStrategy,
+    FabricSMDDPStrategy,
+    SageMakerDDPStrategy,
+    SMDDPStrategy,
+)
 from lightning_sagemaker.job import SageMakerJobError
 from lightning_sagemaker.strategies import starting
 
@@ -107,6 +113,25 @@ def test_each_name_of_ddp_has_its_like(registry):
     for name in names:
         ours, theirs = (registry.get(prefix + name[3:]) for prefix in ("smddp", "ddp"))
         assert (ours._start_method, ours._ddp_kwargs) == (theirs._start_method, theirs._ddp_kwargs)
+
+
+EARLY = (
+    *("local_rank", "global_rank", "node_rank", "world_size", "is_global_zero", "root_device", "parallel_devices"),
+    *("num_nodes", "num_processes", "distributed_sampler_kwargs", "process_group_backend", "launcher", "accelerator"),
+)
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_what_is_read_before_there_is_a_trainer_is_ddps(name):
+    def read(strategy):
+        try:
+            return getattr(strategy, name)
+        except Exception as error:
+            return type(error)
+
+    ours = (SMDDPStrategy, SageMakerDDPStrategy), (FabricSMDDPStrategy, FabricSageMakerDDPStrategy)
+    for stock, kinds in zip((DDPStrategy, FabricDDPStrategy), ours, strict=True):
+        assert [read(kind()) for kind in kinds] == [read(stock())] * 2
 
 
 @pytest.fixture

@@ -97,7 +97,8 @@ class JobAware:
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
         """Arguments of the ``DistributedSampler``: the environment's world size, whatever ``num_nodes`` says."""
-        assert self._environment is not None
+        if self._environment is None:  # no Trainer has it yet
+            return super().distributed_sampler_kwargs  # type: ignore[misc, no-any-return]
         return {"num_replicas": self._environment.world_size(), "rank": self._environment.global_rank()}
 
     def process_dataloader(self, dataloader: Any) -> Any:
