@@ -62,7 +62,7 @@ class SageMakerEnvironment(ClusterEnvironment):
         self._main_port = port
 
     def _choose_port(self) -> int:
-        if self.launched or self.job.num_nodes > 1 or "MASTER_PORT" in os.environ:
+        if (self.launched and self.job.world_size != 1) or self.job.num_nodes > 1 or "MASTER_PORT" in os.environ:
             return self.job.main_port
         return int(find_free_network_port())  # one host, nobody else needs to know it beforehand
 
@@ -131,8 +131,7 @@ class SageMakerEnvironment(ClusterEnvironment):
                 f"devices={num_devices} was set, but {job.launcher.value} started {job.local_world_size} process(es)"
                 f" on each host. HINT: leave devices out, or set devices={job.local_world_size}."
             )
-        if not self.launched:
-            # Tells the processes that Lightning starts now that their LOCAL_RANK is no stray variable.
+        if not self.creates_processes_externally:
             os.environ[SPAWNED_BY_LIGHTNING] = "1"
 
     @override

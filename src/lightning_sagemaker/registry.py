@@ -22,28 +22,45 @@ class _Entry(NamedTuple):
 _SMDDP = "Data parallel with SageMaker's all-reduce library, or the open shim where that is absent"
 _SMP = "Model parallel as SageMaker's mp_parameters say: the layers of a model on several processes"
 _FSDP = "Sharded data parallel (FSDP2) with SageMaker's AllGather, or the open shim where that is absent"
-_FIND_UNUSED = "find_unused_parameters"
+_UNUSED: dict[str, dict[str, Any]] = {
+    "": {},
+    "_find_unused_parameters_false": {"find_unused_parameters": False},
+    "_find_unused_parameters_true": {"find_unused_parameters": True},
+}
+
+
+def _with(arguments: dict[str, Any]) -> str:
+    listed = ", ".join(f"`{name}={value!r}`" for name, value in arguments.items())
+    return f", with {listed}" if listed else ""
+
+
+_STARTED: dict[str, dict[str, Any]] = {"": {}, "_spawn": {"start_method": "spawn"}, "_fork": {"start_method": "fork"}}
+_STARTED["_notebook"] = _STARTED["_fork"]
+"""Ending of a name -> arguments, as Lightning has for "ddp"."""
 
 STRATEGIES = (
-    _Entry(
-        "sagemaker",
-        "smddp.sagemaker_strategy",
-        "fabric.fabric_sagemaker_strategy",
-        "What the SageMaker job asked for and this machine can do",
-        {},
+    *(
+        _Entry(
+            f"sagemaker{ending}",
+            "smddp.sagemaker_strategy",
+            "fabric.fabric_sagemaker_strategy",
+            "What the SageMaker job asked for and this machine can do" + _with(arguments),
+            arguments,
+        )
+        for ending, arguments in _STARTED.items()
     ),
-    _Entry("smddp", "smddp.SMDDPStrategy", "fabric.FabricSMDDPStrategy", _SMDDP, {}),
     _Entry("smddp_fsdp", "fsdp.SMDDPFSDPStrategy", "fabric_fsdp.FabricSMDDPFSDPStrategy", _FSDP, {}),
     _Entry("smp", "smp_parameters.smp_strategy", "fabric_smp.fabric_smp_strategy", _SMP, {}),
     *(
         _Entry(
-            f"smddp_{_FIND_UNUSED}_{str(value).lower()}",
+            f"smddp{ending}{unused}",
             "smddp.SMDDPStrategy",
             "fabric.FabricSMDDPStrategy",
-            f"`smddp` with `{_FIND_UNUSED}={value}`",
-            {_FIND_UNUSED: value},
+            _SMDDP + _with(started | arguments),
+            started | arguments,
         )
-        for value in (False, True)
+        for ending, started in _STARTED.items()
+        for unused, arguments in _UNUSED.items()
     ),
 )
 

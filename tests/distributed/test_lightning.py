@@ -5,6 +5,7 @@ Each launch runs every scenario of worker.py once; the tests compare what the ra
 """
 
 import functools
+import shutil
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,9 @@ SAME_AS_DDP = [
     "early_stopping",
     "comm_hooks",
     "sync_batchnorm",
+    "asynchronous_checkpoint",
+    "monitored_barrier",
+    "compiled",
 ]
 
 
@@ -72,6 +76,15 @@ def test_only_the_expected_scenario_fails(smddp):
 def test_the_default_group_is_the_composite(ddp, smddp):
     assert [rank["backend"] for rank in smddp] == ["smddp_composite"] * 2
     assert ddp[0]["backend"] == "gloo"
+
+
+@pytest.mark.slow  # the compiler's part takes most of it
+@pytest.mark.skipif(shutil.which("cc") is None, reason="a C compiler (cc) not found")
+def test_compiled_by_others_equals_ddp(launch):
+    only = {"SCENARIOS": "fit,compiled", "COMPILERS": "eager,inductor"}
+    ddp, smddp = (launch(strategy, 2, **only)[0]["compiled"] for strategy in ("ddp", "smddp"))
+    assert "error" not in smddp
+    assert smddp == ddp
 
 
 def test_checkpoints_are_interchangeable(ddp, smddp, launch):

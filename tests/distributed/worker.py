@@ -7,16 +7,20 @@ tests compare these between strategies and between numbers of processes; nothing
 
 import json
 import os
+import re
 import sys
 import warnings
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torchmetrics
+from compiled import compiled
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.plugins import AsyncCheckpointIO
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -238,6 +242,31 @@ def checkpoint():
     return {"path": str(path), **resume(path)}
 
 
+def asynchronous_checkpoint():
+    """The plugin has nothing inside: the strategy says what writes the file."""
+    model, trainer = Regression(), make_trainer(max_epochs=1, plugins=AsyncCheckpointIO())
+    trainer.fit(model)
+    path = OUT / "asynchronous.ckpt"
+    trainer.save_checkpoint(path)
+    trainer.strategy.checkpoint_io.teardown()
+    trainer.strategy.barrier()
+    return {**resume(path), "state": sorted(torch.load(path, weights_only=True)["state_dict"])}
+
+
+def monitored_barrier():
+    dist.monitored_barrier()
+    group = dist.new_group()  # a barrier that ran out of time leaves its group unusable
+    dist.monitored_barrier(group, timeout=timedelta(minutes=1))
+    late = ""
+    if dist.get_rank() == 0:
+        try:
+            dist.monitored_barrier(group, timeout=timedelta(seconds=0.5), wait_all_ranks=True)
+        except RuntimeError as error:
+            late = re.search(r"[Rr]anks? 1(, [0-9]+)* failed", str(error)).group()
+    dist.barrier()
+    return late
+
+
 def resume(path: Path):
     model, trainer = Regression(), make_trainer(max_epochs=2)
     trainer.fit(model, ckpt_path=path)
@@ -321,6 +350,9 @@ SCENARIOS = {
     "comm_hooks": comm_hooks,
     "sync_batchnorm": sync_batchnorm,
     "cli": cli,
+    "asynchronous_checkpoint": asynchronous_checkpoint,
+    "monitored_barrier": monitored_barrier,
+    "compiled": lambda: compiled(STRATEGY),
 }
 
 

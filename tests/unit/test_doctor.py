@@ -87,6 +87,7 @@ def test_in_a_job_as_json(capsys, monkeypatch, tmp_path):
 @pytest.mark.parametrize("arguments", [("--quick",), ("--quick", "--json")])
 def test_a_job_that_cannot_be_read(capsys, monkeypatch, arguments):
     monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
     code, text = doctor(capsys, *arguments)
     assert code == 1
     assert "LOCAL_RANK=0 is set, but no launcher" in text

@@ -181,14 +181,14 @@ def test_what_was_asked_for(env, expected):
         (CONTAINER | TORCHRUN | {"LOCAL_RANK": "2"}, "LOCAL_RANK=2 is out of range for LOCAL_WORLD_SIZE=2"),
         (CONTAINER | TORCHRUN | {"GROUP_RANK": "2"}, "GROUP_RANK=2 is out of range"),
         (TORCHRUN | {"MASTER_ADDR": ""}, "MASTER_ADDR is not"),
-        (TORCHRUN | {"MASTER_PORT": ""}, "MASTER_PORT is not"),
+        (TORCHRUN | {"MASTER_PORT": "", "TORCHELASTIC_RUN_ID": ""}, "MASTER_PORT is not"),
         (TORCHRUN | {"MASTER_PORT": "http"}, "MASTER_PORT='http' is not a whole number"),
         (CONTAINER | TORCHRUN | {"WORLD_SIZE": "8"}, "WORLD_SIZE=8 contradicts GROUP_WORLD_SIZE=2"),
         (CONTAINER | TORCHRUN | {"WORLD_SIZE": "8", "GROUP_WORLD_SIZE": ""}, "needs 4 hosts, but the job has 2"),
         (CONTAINER | TORCHRUN | {"WORLD_SIZE": "5"}, "WORLD_SIZE=5 contradicts LOCAL_WORLD_SIZE=2"),
         (CONTAINER | {"LOCAL_RANK": "0"}, "LOCAL_RANK=0 is set, but no launcher"),
-        ({"LOCAL_RANK": "0", "RANK": "0"}, "LOCAL_RANK=0 is set, but no launcher"),
-        ({"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}, "set LOCAL_WORLD_SIZE"),
+        ({"LOCAL_RANK": "x"}, "LOCAL_RANK='x' is not a whole number"),
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "", "WORLD_SIZE": "5"}, "set LOCAL_WORLD_SIZE"),
         (CONTAINER | TORCHRUN | {"SM_NUM_GPUS": "1"}, "SM_NUM_GPUS=1 GPUs"),
         (MPIRUN, "MASTER_ADDR is not set"),
         (MPIRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": ""}, "OMPI_COMM_WORLD_LOCAL_SIZE is not set"),
@@ -225,6 +225,32 @@ def test_a_bad_file_is_named(tmp_path, content):
 )
 def test_processes_that_lightning_started_are_no_stray(env):
     assert read(env).launcher is Launcher.NONE
+
+
+@pytest.mark.parametrize(
+    ("env", "found"),
+    [
+        ({"LOCAL_RANK": "0", "RANK": "0"}, {"LOCAL_RANK": 0, "RANK": 0}),
+        ({"LOCAL_RANK": "1", "RANK": "1", "WORLD_SIZE": "2"}, {"LOCAL_RANK": 1, "RANK": 1, "WORLD_SIZE": 2}),
+        (
+            {"LOCAL_RANK": "0", "NODE_RANK": "1", "MASTER_PORT": "1"},
+            {"LOCAL_RANK": 0, "NODE_RANK": 1, "MASTER_PORT": 1},
+        ),
+    ],
+)
+def test_what_was_set_by_hand_is_kept_and_said(env, found):
+    job = read(env)
+    assert (job.launcher, job.world_size, job.by_hand) == (Launcher.NONE, None, found)
+    assert all(f"{name}={value}" in job.notes[-1] for name, value in found.items())
+
+
+def test_defaults_of_a_launcher_that_says_less():
+    job = read(TORCHRUN | {"MASTER_PORT": ""})
+    assert (job.main_address, job.main_port) == ("algo-1", 12910)
+    one_host = {"WORLD_SIZE": "2", "RANK": "1", "GROUP_RANK": "", "GROUP_WORLD_SIZE": ""}
+    job = read(TORCHRUN | one_host | {"MASTER_ADDR": ""})
+    assert (job.main_address, job.main_port, job.num_nodes) == ("127.0.0.1", 7777, 1)
+    assert "MASTER_ADDR is not set, so 127.0.0.1 is used" in job.notes[0]
 
 
 def test_ranks_of_an_unknown_launcher():

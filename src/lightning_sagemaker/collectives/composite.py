@@ -15,7 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lightning_sagemaker.collectives.native import NativeBackedGroup, allreduce_arguments
+from lightning_sagemaker._compat import monitored_barrier
+from lightning_sagemaker.collectives.native import NativeBackedGroup, allreduce_arguments, untraced
 
 COMPOSITE_BACKEND = "smddp_composite"
 """Name under which :func:`register` makes the composite known to ``torch.distributed.init_process_group``."""
@@ -47,6 +48,7 @@ class CompositeProcessGroup(NativeBackedGroup):
         super().__init__(store, rank, size, timeout)
         self.engine = engine
 
+    @untraced
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
         """All-reduce in place: floating-point sums (which gradients are) by the engine, anything else by gloo or nccl.
 
@@ -68,6 +70,7 @@ def register() -> None:
 
     The backend ``smddp`` must be registered first (by importing ``torch_smddp``, AWS's or the shim's).
     """
+    monitored_barrier.take_over(CompositeProcessGroup)
     if COMPOSITE_BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(COMPOSITE_BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
 

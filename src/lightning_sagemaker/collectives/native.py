@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -54,6 +54,17 @@ the GIL while it holds the lock that the collective waits for. Two names of one 
 """
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def untraced(function: F) -> F:
+    """Keep ``torch.compile`` out of what torch's C++ side calls in Python, with all that it calls.
+
+    DDP around a compiled module builds its buckets anew in the midst of a compiled step; no graph can hold a process group.
+    """
+    return cast(F, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
+
+
 class NativeBackedGroup(ProcessGroup):
     """A process group whose collectives all go to ``native``, torch's own group over gloo and nccl; to be subclassed.
 
@@ -75,7 +86,8 @@ class NativeBackedGroup(ProcessGroup):
         backends = {"cpu": _make_gloo(dist.PrefixStore("gloo", store), rank, size, timeout)}
         if torch.cuda.is_available() and dist.is_nccl_available():
             backends["cuda"] = _make_nccl(dist.PrefixStore("nccl", store), rank, size, timeout)
-        default = backends.get("cuda", backends["cpu"])
+        self.gloo = backends["cpu"]
+        default = backends.get("cuda", self.gloo)
         self.native = _make_native_group(store, rank, size, timeout, default)
         if hasattr(self, "_set_default_backend"):  # torch 2.15's flight recorder asks it for the group's name
             self._set_default_backend(_backend_type(default))
@@ -83,10 +95,12 @@ class NativeBackedGroup(ProcessGroup):
             for device, backend in backends.items():
                 group._register_backend(torch.device(device), _backend_type(backend), backend)
 
+    @untraced
     def getBackendName(self) -> str:  # the name that torch's C++ side calls
         """Name of this group in torch's messages."""
         return self.backend_name
 
+    @untraced
     def average(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         """Mean by gloo, which has no ``ReduceOp.AVG`` in every torch: the sum, divided when it has arrived.
 
@@ -107,6 +121,7 @@ class NativeBackedGroup(ProcessGroup):
 
 
 def _forward(name: str) -> Callable[..., Any]:
+    @untraced
     def collective(self: NativeBackedGroup, *args: Any, **kwargs: Any) -> Any:
         return getattr(self.native, name)(*args, **kwargs)
 

@@ -14,7 +14,7 @@ from zlib import crc32
 from lightning_sagemaker.job import hosts as _hosts
 from lightning_sagemaker.job.hosts import Hosts
 from lightning_sagemaker.job.intent import read_channels, read_intent
-from lightning_sagemaker.job.process import Ranks, read_ranks
+from lightning_sagemaker.job.process import TORCHELASTIC_PORT, Ranks, read_ranks
 from lightning_sagemaker.job.source import Source, is_true
 from lightning_sagemaker.job.types import Distribution, InstanceGroup, Launcher, SageMakerJobError
 
@@ -67,6 +67,7 @@ class SageMakerJob:
         local_rank: Likewise.
         world_size: Likewise.
         local_world_size: Likewise.
+        by_hand: A launcher's variables that are set, where they are too few to tell the world from them.
         main_address: Where the process with rank 0 listens.
         main_port: Its port.
         smddp_version: Of AWS's SMDDP where it is installed; None elsewhere (this package's shim does not count).
@@ -101,6 +102,7 @@ class SageMakerJob:
     local_rank: int | None = None
     world_size: int | None = None
     local_world_size: int | None = None
+    by_hand: Mapping[str, int] = field(default_factory=dict)
     main_address: str = _LOOPBACK
     main_port: int = DEFAULT_PORT
     smddp_version: str | None = None
@@ -202,6 +204,7 @@ def _assemble(
         local_rank=None if ranks is None else ranks.local_rank,
         world_size=None if ranks is None else ranks.world_size,
         local_world_size=None if ranks is None else ranks.local_world_size,
+        by_hand=source.by_hand,
         main_address=address,
         main_port=port,
         smddp_version=_smddp_version(),
@@ -244,6 +247,7 @@ def _rendezvous(
         SageMakerJobError: If there are several hosts and nothing says which comes first.
 
     """
+    default = TORCHELASTIC_PORT if ranks is not None and ranks.launcher is Launcher.TORCHRUN else DEFAULT_PORT
     for address_name, port_name, offset in (
         ("MASTER_ADDR", "MASTER_PORT", 0),
         ("SM_MASTER_ADDR", "SM_MASTER_PORT", 0),
@@ -253,7 +257,7 @@ def _rendezvous(
         if address is None or not _reaches_main_host(address, hosts, ranks, simulated=simulated):
             continue
         source.origins["main_address"] = address_name
-        return address, (source.integer(port_name, 1) or DEFAULT_PORT) + offset
+        return address, (source.integer(port_name, 1) or default) + offset
     if len(hosts.names) == 1:
         return source.found("main_address", "one host", _LOOPBACK), _port(source) or _own_port(source)
     if in_container:

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lightning_sagemaker.job import by_hand
 from lightning_sagemaker.job.source import Source
 from lightning_sagemaker.job.types import Launcher, SageMakerJobError
 
 SPAWNED_BY_LIGHTNING = "LIGHTNING_SAGEMAKER_SPAWNED"
-"""Set by our cluster environment for the processes that Lightning starts: their ``LOCAL_RANK`` is no stray variable."""
+"""Set for the processes that Lightning starts, so that their ``LOCAL_RANK`` is not taken for one that was set by hand."""
+
+TORCHELASTIC_PORT = 12910
+"""``MASTER_PORT`` where torchrun's variables lack it, as in Lightning's ``TorchElasticEnvironment`` (2.6)."""
+
+_RUN_ID = "TORCHELASTIC_RUN_ID"
 
 _MPI = "OMPI_COMM_WORLD_"
 
@@ -57,38 +63,40 @@ def read_ranks(source: Source, num_hosts: int | None) -> Ranks | None:
             left over from something else.
 
     """
-    if source.text("TORCHELASTIC_RUN_ID") is not None:
+    if source.text(_RUN_ID) is not None:
         return _read_torchrun(source, num_hosts)
     if source.text(f"{_MPI}SIZE") is not None or source.text(f"{_MPI}RANK") is not None:
         return _read_mpi(source)
-    if source.text("LOCAL_RANK") is None or _spawned_by_lightning(source, in_container=num_hosts is not None):
+    if source.text("LOCAL_RANK") is None or source.text(SPAWNED_BY_LIGHTNING) is not None:
         return None
     if source.text("RANK") is not None and source.text("WORLD_SIZE") is not None:
-        source.notes.append(
-            "RANK, LOCAL_RANK and WORLD_SIZE are set by something that is neither torchrun nor mpirun; they are taken"
-            " as torchrun's."
-        )
-        return _read_torchrun(source, num_hosts)
+        ranks = _read_torchrun(source, num_hosts)
+        if ranks is not None:
+            source.notes.append(
+                "RANK, LOCAL_RANK and WORLD_SIZE are set by something that is neither torchrun nor mpirun; they are taken"
+                " as torchrun's."
+            )
+        return ranks
+    if num_hosts is None:
+        by_hand.read(source)
+        return None
+    if source.text("NODE_RANK") is not None and source.text("WORLD_SIZE") is not None and source.text("RANK") is None:
+        return None  # started by Lightning
     raise SageMakerJobError(
         f"LOCAL_RANK={source.text('LOCAL_RANK')} is set, but no launcher started this process: there is no"
-        " TORCHELASTIC_RUN_ID, no OMPI_COMM_WORLD_RANK, no RANK with WORLD_SIZE. HINT: unset LOCAL_RANK, or start the"
+        f" {_RUN_ID}, no {_MPI}RANK, no RANK with WORLD_SIZE. HINT: unset LOCAL_RANK, or start the"
         " script with torchrun or mpirun."
     )
 
 
-def _spawned_by_lightning(source: Source, in_container: bool) -> bool:
-    """Whether ``LOCAL_RANK`` comes from Lightning's own launcher, or from a user who starts the hosts by hand."""
-    if source.text(SPAWNED_BY_LIGHTNING) is not None:
-        return True
-    if source.text("NODE_RANK") is None or source.text("RANK") is not None:
-        return False
-    return source.text("WORLD_SIZE") is not None or (not in_container and source.text("MASTER_ADDR") is not None)
-
-
-def _read_torchrun(source: Source, num_hosts: int | None) -> Ranks:
+def _read_torchrun(source: Source, num_hosts: int | None) -> Ranks | None:
+    """The ranks; None where nobody says how many processes a host has, and the Trainer's devices must."""
     rank, world = _pair(source, "RANK", "WORLD_SIZE")
     local_rank = _required(source, "LOCAL_RANK", 0)
     local_world = source.integer("LOCAL_WORLD_SIZE", 1) or _guess_local_world_size(source, world, num_hosts)
+    if local_world is None:
+        by_hand.read(source)
+        return None
     _check_local(local_rank, local_world, world, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE")
     node_rank, nodes = source.integer("GROUP_RANK"), source.integer("GROUP_WORLD_SIZE", 1)
     if nodes is not None and nodes * local_world != world:
@@ -101,27 +109,37 @@ def _read_torchrun(source: Source, num_hosts: int | None) -> Ranks:
             f"GROUP_RANK={node_rank} is out of range: WORLD_SIZE={world} with LOCAL_WORLD_SIZE={local_world} is"
             f" {world // local_world} host(s). HINT: GROUP_RANK counts the hosts from 0."
         )
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        if source.text(name) is None:
-            raise SageMakerJobError(
-                f"RANK={rank} and WORLD_SIZE={world} are set, but {name} is not, so the processes cannot find each"
-                f" other. HINT: start the script with torchrun, or set {name} to that of the process with RANK=0."
-            )
+    _check_rendezvous(source, rank, world, num_nodes=world // local_world)
     if node_rank is None:
         node_rank = rank // local_world
     return Ranks(Launcher.TORCHRUN, rank, world, local_rank, local_world, node_rank)
 
 
-def _guess_local_world_size(source: Source, world: int, num_hosts: int | None) -> int:
-    """Processes per host where nobody says: an equal share of the container's hosts."""
-    if num_hosts is not None and world % num_hosts == 0:
-        return world // num_hosts
-    if world == 1:
-        return 1
-    expected = "unknown here" if num_hosts is None else f"{num_hosts}, of which {world} is no multiple"
+def _check_rendezvous(source: Source, rank: int, world: int, num_nodes: int) -> None:
+    """Refuse ranks that could not find each other; Lightning has a default for an address on one host, and a port."""
+    has_default = {"MASTER_ADDR": num_nodes == 1, "MASTER_PORT": world == 1 or source.text(_RUN_ID) is not None}
+    for name, default in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", TORCHELASTIC_PORT)):
+        if source.text(name) is not None:
+            continue
+        if not has_default[name]:
+            raise SageMakerJobError(
+                f"RANK={rank} and WORLD_SIZE={world} are set, but {name} is not, so the processes cannot find each"
+                f" other. HINT: start the script with torchrun, or set {name} to that of the process with RANK=0."
+            )
+        if name == "MASTER_ADDR" or world > 1:  # one process finds a free port
+            source.notes.append(f"{name} is not set, so {default} is used, as Lightning's DDP does.")
+
+
+def _guess_local_world_size(source: Source, world: int, num_hosts: int | None) -> int | None:
+    """Processes per host where nobody says: an equal share of the hosts; None if they are not known."""
+    hosts = num_hosts or source.integer("GROUP_WORLD_SIZE", 1) or (1 if world == 1 else None)
+    if hosts is None:
+        return None
+    if world % hosts == 0:
+        return world // hosts
     raise SageMakerJobError(
-        f"WORLD_SIZE={world} is set without LOCAL_WORLD_SIZE, and the number of hosts is {expected}."
-        " HINT: set LOCAL_WORLD_SIZE to the number of processes on each host, as torchrun does."
+        f"WORLD_SIZE={world} is set without LOCAL_WORLD_SIZE, and the number of hosts is {hosts}, of which {world} is no"
+        " multiple. HINT: set LOCAL_WORLD_SIZE to the number of processes on each host, as torchrun does."
     )
 
 

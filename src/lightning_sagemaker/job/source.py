@@ -28,6 +28,7 @@ class Source:
     Attributes:
         origins: Field of the job -> the variable or file that it came from.
         notes: One sentence for each disagreement that was settled.
+        by_hand: A launcher's variables that are set, where they are too few to tell the world from them.
 
     """
 
@@ -36,6 +37,7 @@ class Source:
         self.root = root
         self.origins: dict[str, str] = {}
         self.notes: list[str] = []
+        self.by_hand: dict[str, int] = {}
 
     def found(self, field: str, origin: str, value: T) -> T:
         """Record where ``field`` came from; return ``value``."""

@@ -35,6 +35,8 @@ class FabricSageMakerDDPStrategy(JobAware, FabricDDPStrategy):
 
     serves_one_device = True
     """On a Mac too, on its MPS device."""
+    forks_in_notebooks = True
+    """As Lightning does where it chooses the strategy."""
 
     @property
     def _is_alone(self) -> bool:

@@ -18,6 +18,7 @@ from lightning_sagemaker.collectives import forks, restarts
 from lightning_sagemaker.data.sharing import prepare_sharing
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
+from lightning_sagemaker.strategies import starting
 from lightning_sagemaker.strategies.keywords import check_keywords
 
 _REPLACED = (LightningEnvironment, MPIEnvironment, TorchElasticEnvironment)
@@ -96,7 +97,8 @@ class JobAware:
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
         """Arguments of the ``DistributedSampler``: the environment's world size, whatever ``num_nodes`` says."""
-        assert self._environment is not None
+        if self._environment is None:  # no Trainer has it yet
+            return super().distributed_sampler_kwargs  # type: ignore[misc, no-any-return]
         return {"num_replicas": self._environment.world_size(), "rank": self._environment.global_rank()}
 
     def process_dataloader(self, dataloader: Any) -> Any:
@@ -109,9 +111,20 @@ class JobAware:
         prepare_sharing(dataloader)
         return super().process_dataloader(dataloader)  # type: ignore[misc]
 
+    def _configure_launcher(self) -> None:
+        self._launcher: Any = None
+        if starting.choose(self):
+            super()._configure_launcher()  # type: ignore[misc]
+
     def setup_environment(self) -> None:
-        """Called in each process before it does anything; makes the process group."""
+        """Called in each process before it does anything; makes the process group.
+
+        Raises:
+            SageMakerJobError: If what was set by hand contradicts the Trainer's arguments.
+
+        """
         assert self._environment is not None
+        starting.check(self)
         forks.guard()
         with restarts.own_store(self._environment.global_rank(), self._environment.world_size()) as port:
             if port is not None and isinstance(self._environment, SageMakerEnvironment):

@@ -35,7 +35,7 @@ def broken_environment(kind: type, error: Exception) -> str:
 
 def pass_over(kind: type, error: Exception) -> None:
     """Say once that training goes on without an environment."""
-    _say_once(f"{broken_environment(kind, error)} Training goes on as if it were not there.")
+    say_once(f"{broken_environment(kind, error)} Training goes on as if it were not there.")
 
 
 def leaves_mps(strategy: Any, accelerator: Any, devices: Any, num_nodes: int) -> bool:
@@ -59,12 +59,13 @@ def leaves_mps(strategy: Any, accelerator: Any, devices: Any, num_nodes: int) ->
             f"accelerator={accelerator!r} was set on a Mac, but {reason}."
             " HINT: leave accelerator out, or set accelerator='cpu'."
         )
-    _say_once(f"Training on the CPU and not on the MPS device: {reason}.")
+    say_once(f"Training on the CPU and not on the MPS device: {reason}.")
     return True
 
 
 def _reason_against_mps(strategy: Any, devices: Any, num_nodes: int) -> str | None:
-    if strategy != "sagemaker" and not getattr(strategy, "serves_one_device", False):
+    chooses = isinstance(strategy, str) and strategy.lower().startswith("sagemaker")
+    if not chooses and not getattr(strategy, "serves_one_device", False):
         name = repr(strategy) if isinstance(strategy, str) else type(strategy).__name__
         return f"strategy {name} needs a process group, which torch does not have for MPS"
     job = _job(strategy)
@@ -92,5 +93,6 @@ def _count(devices: Any) -> int:
 
 
 @cache
-def _say_once(sentence: str) -> None:
+def say_once(sentence: str) -> None:
+    """Log a sentence on rank zero, unless it was logged before."""
     rank_zero_info(sentence)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from lightning_sagemaker._compat.checkpoint_io import complete
 from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
 from lightning_sagemaker.collectives.agreement import together
 from lightning_sagemaker.job import SageMakerJob
@@ -51,9 +52,10 @@ class WholeFiles(InJob):
 
     @property
     def checkpoint_io(self) -> Any:
-        """How checkpoints are written, if the user brought nothing else."""
+        """How checkpoints are written: the user's plugin, around this package's where it wraps another and has none."""
         if vars(self).get("_checkpoint_io") is None:
             vars(self)["_checkpoint_io"] = SafeCheckpointIO()
+        complete(vars(self)["_checkpoint_io"], SafeCheckpointIO())
         return vars(self)["_checkpoint_io"]
 
     @checkpoint_io.setter

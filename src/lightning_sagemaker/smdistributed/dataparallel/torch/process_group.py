@@ -19,7 +19,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from lightning_sagemaker.collectives.native import TRAMPOLINED, NativeBackedGroup, allreduce_arguments
+from lightning_sagemaker.collectives.native import TRAMPOLINED, NativeBackedGroup, allreduce_arguments, untraced
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.smddp_modes import NEWEST, SmddpEngines, job_engines
 
@@ -92,6 +92,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
         self.gathered = 0
         """Number of gathers so far."""
 
+    @untraced
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
         """All-reduce in place.
 
@@ -111,6 +112,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
             return self.average(tensors, opts)
         return self.native.allreduce(tensors, opts)  # type: ignore[no-any-return]
 
+    @untraced
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait for every process.
 
@@ -142,6 +144,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
 
 
 def _refused(name: str) -> Callable[..., Any]:
+    @untraced
     def collective(self: SMDDPProcessGroup, *args: Any, **kwargs: Any) -> Any:
         taken = self.gathers and name in GATHERS
         self.gathered += taken

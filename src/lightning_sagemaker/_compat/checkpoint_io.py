@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lightning's ``CheckpointIO`` plugins that hand on to another one, such as ``AsyncCheckpointIO``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from lightning_sagemaker._compat.guard import require
+
+_MODULES = {
+    "lightning": "lightning.pytorch.plugins.io.wrapper",
+    "pytorch_lightning": "pytorch_lightning.plugins.io.wrapper",
+}
+_CLASS = "_WrappingCheckpointIO"
+
+
+def complete(plugin: Any, inner: Any) -> None:
+    """Give a plugin that hands on to another, and has none, ``inner``; nothing happens to any other plugin."""
+    from lightning_sagemaker._lightning import PACKAGE
+
+    module = import_module(_MODULES[PACKAGE])
+    require(module, _CLASS)
+    kind = getattr(module, _CLASS)
+    if isinstance(plugin, kind):
+        require(kind, "checkpoint_io")
+        plugin.checkpoint_io = inner  # the setter keeps what is there, and finds the innermost

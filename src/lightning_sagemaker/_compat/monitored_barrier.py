@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``torch.distributed.monitored_barrier`` for process groups that hold gloo under another name.
+
+torch asks for the name of the backend, and refuses every other than gloo's; no group can answer for itself.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from lightning_sagemaker._compat.guard import require
+
+_NAME = "monitored_barrier"
+_MARK = "_lightning_sagemaker"
+
+
+def take_over(kind: type[dist.ProcessGroup]) -> None:
+    """Let groups of a class wait by their gloo. Idempotent.
+
+    Args:
+        kind: Of process groups with an attribute ``gloo``, torch's.
+
+    """
+    require(distributed_c10d, _NAME)
+    original = distributed_c10d.monitored_barrier
+    if hasattr(original, _MARK):
+        return
+
+    @wraps(original)
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        asked = dist.group.WORLD if group is None else group
+        if not isinstance(asked, kind):
+            original(group, timeout, wait_all_ranks)
+            return
+        if timeout is None:
+            timeout = distributed_c10d.default_pg_timeout
+        elif not isinstance(timeout, timedelta):
+            timeout = timedelta(seconds=timeout)
+        asked.gloo.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[attr-defined]
+
+    vars(monitored_barrier)[_MARK] = True
+    for module in (distributed_c10d, dist):
+        setattr(module, _NAME, monitored_barrier)

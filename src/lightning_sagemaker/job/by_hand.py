@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process that was started by hand, with some of a launcher's variables: too few to tell the world from them.
+
+Lightning's environments have a default for each that is absent, and the Trainer's ``devices`` and ``num_nodes`` say the size
+of the world. So they do here; what is set as well must agree with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lightning_sagemaker.job.source import Source
+from lightning_sagemaker.job.types import SageMakerJobError
+
+_NAMES = {"LOCAL_RANK": 0, "RANK": 0, "WORLD_SIZE": 1, "NODE_RANK": 0, "GROUP_RANK": 0, "MASTER_PORT": 1}
+"""Variable -> its least value."""
+
+
+def read(source: Source) -> None:
+    """Note what is set, in ``source.by_hand`` and as a sentence.
+
+    Raises:
+        SageMakerJobError: If one holds no number.
+
+    """
+    numbers = {name: source.integer(name, minimum) for name, minimum in _NAMES.items()}
+    source.by_hand |= {name: number for name, number in numbers.items() if number is not None}
+    source.notes.append(
+        f"{_listed(source.by_hand)} are all that is set of a launcher's variables, so devices and num_nodes of the Trainer"
+        " say how many processes there are, as for Lightning's DDP."
+    )
+
+
+def check(
+    found: Mapping[str, int], *, global_rank: int, world_size: int, num_devices: int, is_lightnings: bool
+) -> None:
+    """Compare what was set by hand with what the Trainer made of it.
+
+    Args:
+        found: Variable -> value.
+        global_rank: Of this process.
+        world_size: Number of processes.
+        num_devices: Of this host.
+        is_lightnings: Whether each process would choose a port for itself, as in Lightning's own environment.
+
+    Raises:
+        SageMakerJobError: If they exclude each other, or the processes could not find each other.
+
+    """
+    if not found:
+        return
+    if found.get("LOCAL_RANK", 0) >= num_devices:
+        raise SageMakerJobError(
+            f"LOCAL_RANK={found['LOCAL_RANK']} is out of range for devices={num_devices}."
+            " HINT: set devices to the number of processes on each host, or unset LOCAL_RANK."
+        )
+    for name, value in (("WORLD_SIZE", world_size), ("RANK", global_rank)):
+        if found.get(name, value) != value:
+            raise SageMakerJobError(
+                f"{name}={found[name]} is set, but devices={num_devices} makes it {value}, in a world of {world_size}."
+                " HINT: set devices and num_nodes to what was started, or LOCAL_WORLD_SIZE to the processes on each host."
+            )
+    if world_size > 1 and is_lightnings and "MASTER_PORT" not in found:
+        raise SageMakerJobError(
+            f"{_listed(found)} are set, and {world_size} processes are to train, but MASTER_PORT is not set, so they"
+            " cannot find each other. HINT: set the same MASTER_PORT (and MASTER_ADDR, on several hosts) for all, start"
+            " the script with torchrun, or unset LOCAL_RANK to have Lightning start the processes."
+        )
+
+
+def _listed(found: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in found.items())

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the processes of this host come about: by a launcher, by Lightning (``start_method``), or by hand."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from lightning_sagemaker._lightning import FabricDDPStrategy, LightningEnvironment, MisconfigurationException
+from lightning_sagemaker.job import SPAWNED_BY_LIGHTNING, Launcher, by_hand
+from lightning_sagemaker.strategies.machine import say_once
+
+_POPEN = "popen"
+"""Lightning's default: the script is run again for each other process."""
+
+
+def is_interactive() -> bool:
+    """Whether this is a notebook or an interactive interpreter, where no script can be run again; as Lightning asks."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+
+
+def choose(strategy: Any) -> bool:
+    """Settle the start method of a strategy, before its launcher is made.
+
+    Args:
+        strategy: With its environment and devices.
+
+    Returns:
+        Whether it needs a launcher: one process of its own does not, in a notebook.
+
+    Raises:
+        MisconfigurationException: If the script would have to be run again in a notebook; ``RuntimeError`` in Fabric.
+
+    """
+    job, environment = strategy.job, strategy.cluster_environment
+    if job.by_hand:
+        say_once(job.notes[-1])
+    method = getattr(strategy, "_start_method", _POPEN)
+    if job.launcher is not Launcher.NONE:
+        if method != _POPEN:
+            say_once(f"start_method={method!r} is not used: {job.launcher.value} has started the processes.")
+            strategy._start_method = _POPEN
+        return True
+    if environment.creates_processes_externally:
+        return True
+    os.environ[SPAWNED_BY_LIGHTNING] = "1"
+    if method != _POPEN or not is_interactive():
+        return True
+    if strategy.world_size > 1 and getattr(strategy, "forks_in_notebooks", False):
+        say_once("Starting the processes by start_method='fork': this is a notebook or an interactive interpreter.")
+        strategy._start_method = "fork"
+        return True
+    if strategy.world_size > 1:
+        kind = RuntimeError if isinstance(strategy, FabricDDPStrategy) else MisconfigurationException
+        raise kind(
+            f"{type(strategy).__name__} was made in a notebook or an interactive interpreter, whose program cannot be run"
+            f" again for the other {strategy.world_size - 1} process(es). HINT: set strategy='smddp_notebook',"
+            " 'sagemaker' or start_method='fork', or run the code as a script."
+        )
+    return False
+
+
+def check(strategy: Any) -> None:
+    """See that processes started by hand are those that the strategy expects.
+
+    Raises:
+        SageMakerJobError: If not.
+
+    """
+    by_hand.check(
+        strategy.job.by_hand,
+        global_rank=strategy.global_rank,
+        world_size=strategy.world_size,
+        num_devices=strategy.num_processes,
+        is_lightnings=isinstance(strategy.cluster_environment, LightningEnvironment),
+    )
