@@ -104,7 +104,7 @@ def rehearse(
         ) from None
     changed = {**({"max_steps": STEPS} if plan.config.recipe else {}), **(settings or {})}
     config = plan.config.changed(instance_count=hosts or plan.config.instance_count)
-    plan = replace(plan, config=config, hyperparameters={**plan.hyperparameters, **changed})
+    plan = replace(plan, config=config, hyperparameters={**_without(plan.hyperparameters, changed), **changed})
     _clear(root)
     with tempfile.TemporaryDirectory(prefix="lightning-sagemaker-") as scratch:
         request = sent_request(plan, Path(scratch, "store"))
@@ -132,6 +132,11 @@ def rehearse(
         checkpoint_bytes=_size(first / "checkpoints"),
         model_bytes=_size(first / "model"),
     )
+
+
+def _without(hyperparameters: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that the changed ones do not replace, under a recipe's dotted name (``trainer.max_steps``) either."""
+    return {name: value for name, value in hyperparameters.items() if name.rpartition(".")[2] not in changed}
 
 
 def _clear(root: Path) -> None:
