@@ -119,6 +119,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_command_that_resumes(place, caplog):
     assert (RUNS / LATEST).resolve() == folder.resolve()
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_used_again_is_said(place, caplog):
     model = Path("mine/model")
     model.mkdir(parents=True)
@@ -133,8 +134,16 @@ def test_a_folder_that_is_used_again_is_said(place, caplog):
         (["--train_file", "absent.csv"], r"error: data\.train='absent\.csv' was set.*does not exist.*HINT"),
         (["--max_step", "3"], r"error: --max_step was set.*HINT"),
         (["--max_steps", "3", "--trainer.max_steps", "4"], r"error: --max_steps 3 and --trainer.max_steps 4.*HINT"),
-        (["--pretrained", "absent.ckpt"], r"error: model.pretrained='absent.ckpt' was set.*HINT"),
-        (["--pretrained", "./absent"], r"error: './absent' was given.*HINT.*--pretrained null"),
+        pytest.param(
+            ["--pretrained", "absent.ckpt"],
+            r"error: model.pretrained='absent.ckpt' was set.*HINT",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ["--pretrained", "./absent"],
+            r"error: './absent' was given.*HINT.*--pretrained null",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_errors_end_with_one_sentence(place, words, said):
@@ -144,6 +153,7 @@ def test_errors_end_with_one_sentence(place, words, said):
     assert not list(RUNS.glob("2*"))
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback(place):
     with pytest.raises(Exception, match="does not exist") as shown:
         run("fit", "--debug", "--train_file", "absent.csv")
