@@ -15,6 +15,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
 from lightning_utilities.core.imports import RequirementCache
 from transformers.utils import logging as transformers_logging
 
@@ -28,47 +29,6 @@ from lightning_sagemaker.recipes._common.precision import automatic_precision
 from lightning_sagemaker.recipes._common.scaling import TotalExamples
 from lightning_sagemaker.recipes._common.speed import tune_allocator
 from lightning_sagemaker.recipes._common.summary import first_lines
-
-OWN_OPTIONS = frozenset(
-    {"run_dir", "baseline", "precision", "checkpoint_every", "checkpoint_minutes", "resume", "total_examples"}
-)
-"""Options that every recipe has beside LightningCLI's."""
-
-COMMON_SHORT_NAMES = {
-    "accumulate_grad_batches": "trainer.accumulate_grad_batches",
-    "cache_dir": "data.cache_dir",
-    "dataloader_num_workers": "data.num_workers",
-    "devices": "trainer.devices",
-    "epochs": "trainer.max_epochs",
-    "eval_batch_size": "data.eval_batch_size",
-    "global_batch_size": "data.global_batch_size",
-    "gradient_accumulation_steps": "trainer.accumulate_grad_batches",
-    "learning_rate": "model.learning_rate",
-    "log_every_n_steps": "trainer.log_every_n_steps",
-    "logging_steps": "trainer.log_every_n_steps",
-    "lr_scheduler_type": "model.schedule",
-    "max_epochs": "trainer.max_epochs",
-    "max_grad_norm": "trainer.gradient_clip_val",
-    "max_steps": "trainer.max_steps",
-    "model_name_or_path": "model.pretrained",
-    "num_nodes": "trainer.num_nodes",
-    "num_train_epochs": "trainer.max_epochs",
-    "num_workers": "data.num_workers",
-    "optimizer": "model.optimizer",
-    "per_device_train_batch_size": "data.per_process_batch_size",
-    "pretrained": "model.pretrained",
-    "schedule": "model.schedule",
-    "seed": "seed_everything",
-    "size": "model.size",
-    "strategy": "trainer.strategy",
-    "tokenizer": "data.tokenizer",
-    "tokenizer_name": "data.tokenizer",
-    "val_check_interval": "trainer.val_check_interval",
-    "vocab_size": "data.vocab_size",
-    "warmup_steps": "model.warmup_steps",
-    "weight_decay": "model.weight_decay",
-}
-"""Short names that mean the same in every recipe; several are those of transformers' ``TrainingArguments``."""
 
 _TENSORBOARD = RequirementCache("tensorboard")
 _log = logging.getLogger(__name__)
@@ -129,7 +89,7 @@ class RecipeCLI(LightningCLI):
                 args=args,
             )
         except BaseException:
-            if self._folders is not None and not self.job.global_rank:
+            if self._folders is not None and rank_zero_only.rank == 0:
                 self._folders.discard_unused()
             raise
 
@@ -143,7 +103,7 @@ class RecipeCLI(LightningCLI):
         self.config = parser.parse_args(args)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The options in :data:`OWN_OPTIONS`."""
+        """The options in :data:`~lightning_sagemaker.recipes._common.options.OWN_OPTIONS`."""
         parser.add_argument(
             "--run_dir",
             type=str | None,
@@ -155,7 +115,7 @@ class RecipeCLI(LightningCLI):
             "--baseline",
             type=str | None,
             default=None,
-            help="throughput.json of a single-process run, for the scaling efficiency. Default: in the run's output.",
+            help="throughput.json of a single-process run, for the scaling efficiency. Default: that in the same --run_dir.",
         )
         parser.add_argument(
             "--precision",
@@ -202,7 +162,7 @@ class RecipeCLI(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self._run:
-            if not self.job.global_rank:
+            if rank_zero_only.rank == 0:  # of processes that Lightning starts, too
                 self._say_first(subcommand)
             super()._run_subcommand(subcommand)
 

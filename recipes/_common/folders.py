@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightning.pytorch.utilities import rank_zero_only
+
 from lightning_sagemaker import SageMakerJob
 
 LATEST = "latest"
@@ -60,7 +62,7 @@ class RunFolders:
         latest = runs / LATEST
         if resume and latest.is_dir():
             return cls._in(runs / latest.resolve().name)
-        root = _new_folder(runs, stage, create=not job.global_rank)
+        root = _new_folder(runs, stage, create=rank_zero_only.rank == 0)
         return cls._in(root, root)
 
     @classmethod
