@@ -23,17 +23,17 @@ svg { max-width: 100%; background: #fafafa } .cut { stroke: #a33; stroke-dasharr
 
 def findings(report: Mapping[str, Any]) -> list[str]:
     """A sentence about each thing that is worth a look before training."""
-    found = [
-        f"{count} values changed by data.clean {name}"
-        if name != "drop_empty"
-        else f"{count} records without text or label left out"
-        for name, count in report.get("cleaned", {}).items()
-        if count
-    ]
+    found = []
+    for name, count in report["cleaned"].items():
+        what = (
+            "records without text or label, left out"
+            if name == "drop_empty"
+            else f"labels changed by data.clean {name}"
+        )
+        found += [f"{what}: {count}"] if count else []
     for split, counts in report["splits"].items():
-        for name, words in (("empty", "empty texts"), ("duplicates", "texts that stand in the data before")):
-            if counts[name]:
-                found.append(f"{split}: {counts[name]} {words}")
+        for name, what in (("empty", "empty texts"), ("duplicates", "duplicate texts")):
+            found += [f"{split}: {what}: {counts[name]}"] if counts[name] else []
     for overlap in report["overlaps"]:
         rows = report["splits"][overlap["split"]]["rows"]
         found.append(
@@ -42,7 +42,7 @@ def findings(report: Mapping[str, Any]) -> list[str]:
     if report["conflicts"]["count"]:
         example = report["conflicts"]["examples"][0]
         found.append(
-            f"{report['conflicts']['count']} texts stand with different labels, as {example['text']!r}:"
+            f"texts with different labels: {report['conflicts']['count']}, as {example['text']!r}:"
             f" {', '.join(example['labels'])}"
         )
     for split, lengths in report["lengths"].items():
@@ -56,7 +56,7 @@ def findings(report: Mapping[str, Any]) -> list[str]:
     for split, classes in report["classes"].items():
         absent = [name for name in trained if name not in classes]
         if absent and not report["regression"]:
-            found.append(f"{split}: no sample of {len(absent)} classes, as {absent[0]!r}")
+            found.append(f"{split}: classes without a sample: {len(absent)}, as {absent[0]!r}")
     return found
 
 
