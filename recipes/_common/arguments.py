@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,10 @@ _log = logging.getLogger(__name__)
 
 class ArgumentNameError(ValueError):
     """An option that the recipe does not have."""
+
+
+class RepeatedOptionError(ValueError):
+    """An option with two values."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,8 @@ def normalise(arguments: Sequence[str], names: Names, folder: Path, default_conf
 
     A missing subcommand becomes ``fit``; short names become dotted keys; the words ``True`` and ``"true"`` become
     ``true``; ``--mp_parameters`` is dropped; a configuration is looked up by bare name beside the recipe; without
-    any, ``default_config`` is used.
+    any, ``default_config`` is used. Configurations come first, in their own order, so that none undoes what an option
+    says, wherever it stands; the order of the other options does not matter either.
 
     Args:
         arguments: ``sys.argv[1:]``.
@@ -72,6 +77,7 @@ def normalise(arguments: Sequence[str], names: Names, folder: Path, default_conf
 
     Raises:
         ArgumentNameError: On an unknown option.
+        RepeatedOptionError: If an option is given twice, by whatever names, with different values.
 
     """
     arguments = list(arguments)
@@ -80,23 +86,78 @@ def normalise(arguments: Sequence[str], names: Names, folder: Path, default_conf
     subcommand = "fit"
     if arguments and arguments[0] in SUBCOMMANDS:
         subcommand = arguments.pop(0)
-    result: list[str] = []
-    has_config = False
+    configs: list[str] = []
+    words: list[str] = []
+    options: list[_Option] = []
     for name, value in _options(arguments):
         if name is None:
-            result.append(value or "")
+            words.append(value or "")
         elif name in _NOT_OURS:
             _log.debug("--%s is read from the environment, not from the command line", name)
         elif name in ("config", "c") and value is not None:
-            has_config = True
-            result.append(f"--config={_find_config(value, folder)}")
+            configs.append(f"--config={_find_config(value, folder)}")
         else:
             key = names.resolve(name)
             if value is None and name in names.short:
                 value = "true"
-            result.append(f"--{key}" if value is None else f"--{key}={_plain(value)}")
-    defaults = [] if has_config else [f"--config={folder / default_config}"]
-    return [subcommand, *defaults, *result]
+            options.append(_Option(name, key, None if value is None else _plain(value)))
+    configs = configs or [f"--config={folder / default_config}"]
+    return [subcommand, *configs, *(option.word for option in _in_order(options)), *words]
+
+
+@dataclass(frozen=True)
+class _Option:
+    """One option of the command line.
+
+    Args:
+        written: Its name as the user wrote it.
+        key: LightningCLI's.
+        value: As text; ``None``: a flag.
+
+    """
+
+    written: str
+    key: str
+    value: str | None
+
+    @property
+    def word(self) -> str:
+        return f"--{self.key}" if self.value is None else f"--{self.key}={self.value}"
+
+    def is_below(self, keys: Iterable[str]) -> bool:
+        return any(self.key == key or self.key.startswith(f"{key}.") for key in keys)
+
+
+def _in_order(options: Sequence[_Option]) -> list[_Option]:
+    """``--trainer.logger X`` before ``--trainer.logger.name Y``, which is about it.
+
+    What is appended to a list (``--trainer.callbacks+=X``) may be repeated, and stays in the order in which it was written.
+    """
+    lists = {option.key.rstrip("+") for option in options if option.key.endswith("+")}
+    appended = [option for option in options if option.is_below([*lists, *(f"{name}+" for name in lists)])]
+    others = [option for option in options if option not in appended]
+    _check_repeated(others)
+    return [*sorted(others, key=lambda option: option.key.count(".")), *appended]
+
+
+def _check_repeated(options: Iterable[_Option]) -> None:
+    first: dict[str, _Option] = {}
+    for option in options:
+        earlier = first.setdefault(option.key, option)
+        if not _is_same(earlier.value, option.value):
+            raise RepeatedOptionError(
+                f"--{earlier.written} {earlier.value} and --{option.written} {option.value} were set, but both are"
+                f" {option.key}. HINT: give it once."
+            )
+
+
+def _is_same(one: str | None, other: str | None) -> bool:
+    if one is None or other is None or one == other:
+        return one == other
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return False
 
 
 def _options(arguments: list[str]) -> Iterator[tuple[str | None, str | None]]:

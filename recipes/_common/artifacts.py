@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -15,8 +16,12 @@ from lightning_sagemaker.recipes._common.export import model_card, write_serving
 from lightning_sagemaker.recipes._common.files import write_text
 from lightning_sagemaker.recipes._common.folders import RunFolders
 from lightning_sagemaker.recipes._common.pictures import training_curves
+from lightning_sagemaker.recipes._common.report_pages import html_page, terminal_lines
+from lightning_sagemaker.recipes._common.summary import evaluation_lines, interruption_lines, training_lines
 
 LAST_CHECKPOINT = "last.ckpt"
+
+_log = logging.getLogger(__name__)
 
 
 class RunArtifacts(Callback):
@@ -24,41 +29,64 @@ class RunArtifacts(Callback):
 
     After ``fit``: ``last.ckpt``, the model and tokenizer with a model card and what SageMaker needs to serve them,
     ``metrics.json`` and ``curves.png``; after ``validate`` and ``test``: ``metrics-STAGE.json``; after each evaluation
-    and after ``predict`` what the module's ``write_evaluation`` and ``write_predictions`` write.
+    and after ``predict`` what the module's ``write_evaluation`` and ``write_predictions`` write. The last lines of a stage
+    say where all that is, and how to go on.
 
     Args:
         recipe: Its name.
+        names: Its short options.
         folders: Of the run.
         throughput: Whose record goes into the metrics.
         save_checkpoint: Whether to write ``last.ckpt``.
         facts: More to say in ``metrics.json``.
+        says_resume: Whether an interruption ends with how to resume.
 
     """
 
     def __init__(
         self,
         recipe: str,
+        names: Collection[str],
         folders: RunFolders,
         throughput: Throughput,
         save_checkpoint: bool = True,
         facts: Mapping[str, Any] | None = None,
+        says_resume: bool = True,
     ) -> None:
-        self._recipe = recipe
+        self._recipe, self._names = recipe, names
         self._folders = folders
         self._throughput = throughput
         self._save_checkpoint = save_checkpoint
         self._facts = dict(facts or {})
+        self._says_resume = says_resume
+        self._is_complete = False
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The data report, before anything is trained."""
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        report = data.report() if trainer.is_global_zero else None
+        if report is not None:
+            _say(terminal_lines(report))
+            write_text(self._folders.output / "data.html", html_page(f"Data of {self._recipe}", report))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """From here on there is something to find."""
+        if trainer.is_global_zero:
+            self._folders.mark_latest()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Checkpoint, model, metrics."""
         if self._save_checkpoint:
-            trainer.save_checkpoint(self._folders.checkpoints / LAST_CHECKPOINT, weights_only=False)
+            # A new folder's name is rank zero's; another rank may have read another second of the clock.
+            folder = trainer.strategy.broadcast(self._folders.checkpoints)
+            trainer.save_checkpoint(folder / LAST_CHECKPOINT, weights_only=False)
         weights = trainer.strategy.lightning_module_state_dict()  # whole on rank zero; all processes may have to help
         if trainer.is_global_zero:
             metrics = self._write_metrics(trainer, "metrics.json", self._training_facts(trainer))
             prefix = "model."
             weights = {name[len(prefix) :]: value for name, value in weights.items() if name.startswith(prefix)}
             self._export(trainer, pl_module, weights, metrics)
+            self._is_complete = True
 
     def _export(
         self, trainer: Trainer, pl_module: LightningModule, weights: Mapping[str, Any], metrics: Mapping[str, Any]
@@ -77,6 +105,15 @@ class RunArtifacts(Callback):
                 logger.save()
             history = self._folders.output / "history" / "metrics.csv"
             training_curves(history, self._folders.output / "curves.png")
+            if self._is_complete:
+                task: str = pl_module.pipeline_task  # type: ignore[assignment]
+                _say(training_lines(self._recipe, self._names, task, self._folders, trainer.global_step))
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """After an interruption that has left a checkpoint: how to resume; a job in a container does so by itself."""
+        is_mine = trainer.is_global_zero and isinstance(exception, SystemExit) and trainer.state.fn == "fit"
+        if is_mine and self._says_resume and any(self._folders.checkpoints.glob("*.ckpt")):
+            _say(interruption_lines(self._recipe, self._folders))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Results; the metrics within ``fit`` are part of its own."""
@@ -84,16 +121,24 @@ class RunArtifacts(Callback):
             pl_module.write_evaluation(self._folders.output, "validate")  # type: ignore[operator]
             if trainer.state.fn == "validate":
                 self._write_metrics(trainer, "metrics-validate.json")
+                self._say_evaluated(trainer, "validate")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Metrics and results of ``test``."""
         if trainer.is_global_zero:
             pl_module.write_evaluation(self._folders.output, "test")  # type: ignore[operator]
             self._write_metrics(trainer, "metrics-test.json")
+            self._say_evaluated(trainer, "test")
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Predictions of all processes."""
         pl_module.write_predictions(self._folders.output)  # type: ignore[operator]
+        if trainer.is_global_zero:
+            self._say_evaluated(trainer, "predict")
+
+    def _say_evaluated(self, trainer: Trainer, stage: str) -> None:
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        _say(evaluation_lines(self._recipe, stage, metrics, self._folders))
 
     def _training_facts(self, trainer: Trainer) -> dict[str, Any]:
         facts: dict[str, Any] = {
@@ -119,3 +164,8 @@ class RunArtifacts(Callback):
         metrics |= facts or {}
         write_text(self._folders.output / name, json.dumps(metrics, indent=2, sort_keys=True) + "\n")
         return metrics
+
+
+def _say(lines: Iterable[str]) -> None:
+    for line in lines:
+        _log.info("%s", line)

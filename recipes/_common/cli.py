@@ -15,6 +15,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
 from lightning_utilities.core.imports import RequirementCache
 from transformers.utils import logging as transformers_logging
 
@@ -27,47 +28,7 @@ from lightning_sagemaker.recipes._common.history import ContinueHistory, History
 from lightning_sagemaker.recipes._common.precision import automatic_precision
 from lightning_sagemaker.recipes._common.scaling import TotalExamples
 from lightning_sagemaker.recipes._common.speed import tune_allocator
-
-OWN_OPTIONS = frozenset(
-    {"run_dir", "baseline", "precision", "checkpoint_every", "checkpoint_minutes", "resume", "total_examples"}
-)
-"""Options that every recipe has beside LightningCLI's."""
-
-COMMON_SHORT_NAMES = {
-    "accumulate_grad_batches": "trainer.accumulate_grad_batches",
-    "cache_dir": "data.cache_dir",
-    "dataloader_num_workers": "data.num_workers",
-    "devices": "trainer.devices",
-    "epochs": "trainer.max_epochs",
-    "eval_batch_size": "data.eval_batch_size",
-    "global_batch_size": "data.global_batch_size",
-    "gradient_accumulation_steps": "trainer.accumulate_grad_batches",
-    "learning_rate": "model.learning_rate",
-    "log_every_n_steps": "trainer.log_every_n_steps",
-    "logging_steps": "trainer.log_every_n_steps",
-    "lr_scheduler_type": "model.schedule",
-    "max_epochs": "trainer.max_epochs",
-    "max_grad_norm": "trainer.gradient_clip_val",
-    "max_steps": "trainer.max_steps",
-    "model_name_or_path": "model.pretrained",
-    "num_nodes": "trainer.num_nodes",
-    "num_train_epochs": "trainer.max_epochs",
-    "num_workers": "data.num_workers",
-    "optimizer": "model.optimizer",
-    "per_device_train_batch_size": "data.per_process_batch_size",
-    "pretrained": "model.pretrained",
-    "schedule": "model.schedule",
-    "seed": "seed_everything",
-    "size": "model.size",
-    "strategy": "trainer.strategy",
-    "tokenizer": "data.tokenizer",
-    "tokenizer_name": "data.tokenizer",
-    "val_check_interval": "trainer.val_check_interval",
-    "vocab_size": "data.vocab_size",
-    "warmup_steps": "model.warmup_steps",
-    "weight_decay": "model.weight_decay",
-}
-"""Short names that mean the same in every recipe; several are those of transformers' ``TrainingArguments``."""
+from lightning_sagemaker.recipes._common.summary import first_lines
 
 _TENSORBOARD = RequirementCache("tensorboard")
 _log = logging.getLogger(__name__)
@@ -116,15 +77,21 @@ class RecipeCLI(LightningCLI):
         given = sys.argv[1:] if arguments is None else arguments
         args = normalise(given, recipe.names, recipe.folder)
         self._wanted = args[0]
-        super().__init__(
-            recipe.model,
-            recipe.data,
-            save_config_callback=None,
-            trainer_defaults={"strategy": "sagemaker"},
-            seed_everything_default=0,  # not True: each host would choose its own
-            auto_configure_optimizers=False,
-            args=args,
-        )
+        self._folders: RunFolders | None = None
+        try:
+            super().__init__(
+                recipe.model,
+                recipe.data,
+                save_config_callback=None,
+                trainer_defaults={"strategy": "sagemaker"},
+                seed_everything_default=0,  # not True: each host would choose its own
+                auto_configure_optimizers=False,
+                args=args,
+            )
+        except BaseException:
+            if self._folders is not None and rank_zero_only.rank == 0:
+                self._folders.discard_unused()
+            raise
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # of one command line, not of the class
         """The wanted one, or all for help: building a parser reads every signature, and four take four times as long."""
@@ -136,18 +103,19 @@ class RecipeCLI(LightningCLI):
         self.config = parser.parse_args(args)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The options in :data:`OWN_OPTIONS`."""
+        """The options in :data:`~lightning_sagemaker.recipes._common.options.OWN_OPTIONS`."""
         parser.add_argument(
             "--run_dir",
             type=str | None,
             default=None,
-            help=f"Folder of the run. Default: the job's own folders, outside a job runs/{self.recipe.name}.",
+            help="Folder of the run. Default: the job's own folders; outside a job a new one for each run, named by the"
+            f" time, in runs/{self.recipe.name}, where `latest` leads to the last training's.",
         )
         parser.add_argument(
             "--baseline",
             type=str | None,
             default=None,
-            help="throughput.json of a single-process run, for the scaling efficiency. Default: in the run's output.",
+            help="throughput.json of a single-process run, for the scaling efficiency. Default: that in the same --run_dir.",
         )
         parser.add_argument(
             "--precision",
@@ -167,13 +135,17 @@ class RecipeCLI(LightningCLI):
             "--resume",
             type=Literal["auto", "always", "never"],
             default="auto",
-            help="Go on from the newest whole checkpoint of the run; auto: in a training job.",
+            help="Resume from the newest complete checkpoint of the run (without run_dir: of the latest training);"
+            " auto: in a training job.",
         )
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Lightning's trainer with the job's defaults for what was not set."""
         config: dict[str, Any] = {**self._get(self.config_init, "trainer", default={}), **kwargs}
-        folders = RunFolders.of(self.job, self.recipe.name, self._option("run_dir"))
+        stage = str(self.subcommand)
+        resume = stage == "fit" and self._option("resume") == "always"
+        folders = RunFolders.of(self.job, self.recipe.name, self._option("run_dir"), stage, resume)
+        self._folders = folders
         if config.get("precision") is None:
             config["precision"] = self._precision()
         if config.get("default_root_dir") is None:
@@ -184,13 +156,38 @@ class RecipeCLI(LightningCLI):
         if config.get("enable_progress_bar") is None:
             config["enable_progress_bar"] = on_terminal
         if config.get("logger") in (None, True):
-            config["logger"] = _loggers(folders, str(self.subcommand), lines=not on_terminal)
+            config["logger"] = _loggers(folders, stage, lines=not on_terminal)
         config["callbacks"] = [*_as_list(config.get("callbacks")), *self._callbacks(folders, config)]
         return self._instantiate_trainer(config, [])
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self._run:
+            if rank_zero_only.rank == 0:  # of processes that Lightning starts, too
+                self._say_first(subcommand)
             super()._run_subcommand(subcommand)
+
+    def _say_first(self, stage: str) -> None:
+        """What is used, and whether an earlier run's results will be replaced."""
+        assert self._folders is not None
+        uses = {"config": ", ".join(map(str, self._option("config") or []))}
+        uses |= self.datamodule.sources()  # type: ignore[attr-defined]
+        uses["model"] = self._option("model.pretrained") or f"from scratch ({self._option('model.size')})"
+        if self._option("ckpt_path"):
+            uses["checkpoint"] = str(self._option("ckpt_path"))
+        uses["output"] = str(self._folders.output)
+        for line in first_lines(self.recipe.name, stage, uses):
+            _log.info("%s", line)
+        if stage == "fit" and not self._goes_on and (self._folders.model / "config.json").is_file():
+            _log.warning(
+                "%s holds a trained model, which this run replaces. HINT: --resume always resumes that run; without"
+                " --run_dir each run has a folder of its own.",
+                self._folders.model,
+            )
+
+    @property
+    def _goes_on(self) -> bool:
+        resume = self._option("resume")
+        return bool(resume == "always" or (resume == "auto" and self.job.in_container))
 
     def _callbacks(self, folders: RunFolders, config: dict[str, Any]) -> list[Callback]:
         baseline = self._option("baseline")
@@ -209,27 +206,37 @@ class RecipeCLI(LightningCLI):
         callbacks: list[Callback] = [
             *([] if total is None else [TotalExamples(total)]),
             throughput,
-            RunArtifacts(self.recipe.name, folders, throughput, keep, self._choice(config)),
+            RunArtifacts(
+                self.recipe.name,
+                self.recipe.names.short,
+                folders,
+                throughput,
+                keep,
+                self._choice(config),
+                says_resume=not self.job.in_container,
+            ),
             save_config,
         ]
         if keep:
-            resume = self._option("resume")
-            goes_on = resume == "always" or (resume == "auto" and self.job.in_container)
-            every = timedelta(minutes=self._option("checkpoint_minutes"))
+            own = any(isinstance(callback, Checkpoint) for callback in _as_list(config.get("callbacks")))
             callbacks += [
                 ContinueHistory(),
-                AutoResume(folders.checkpoints, search=goes_on),
-                SpotInterruption(folders.checkpoints, save_every=every),
+                AutoResume(folders.checkpoints, search=self._goes_on),
+                SpotInterruption(
+                    # Lightning gives all ranks rank zero's folder of ModelCheckpoint, where this one writes by default.
+                    folders.checkpoints if own else None,
+                    save_every=timedelta(minutes=self._option("checkpoint_minutes")),
+                ),
             ]
-        if keep and not any(isinstance(callback, Checkpoint) for callback in _as_list(config.get("callbacks"))):
-            callbacks.append(
-                ModelCheckpoint(
-                    dirpath=folders.checkpoints,
-                    filename=Path(LAST_CHECKPOINT).stem,
-                    every_n_train_steps=self._option("checkpoint_every"),
-                    enable_version_counter=False,
+            if not own:
+                callbacks.append(
+                    ModelCheckpoint(
+                        dirpath=folders.checkpoints,
+                        filename=Path(LAST_CHECKPOINT).stem,
+                        every_n_train_steps=self._option("checkpoint_every"),
+                        enable_version_counter=False,
+                    )
                 )
-            )
         return callbacks
 
     def _choice(self, config: dict[str, Any]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from lightning_sagemaker.recipes._common.checksums import checksum_kind
 from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER, Preparation
 from lightning_sagemaker.recipes._common.pretrained import load_tokenizer
 from lightning_sagemaker.recipes._common.speed import num_workers as choose_num_workers
+from lightning_sagemaker.recipes._common.tables import DataError
 
 _EVALUATION_BATCH = 64
 
@@ -32,6 +33,20 @@ _CHANNELS = {"train": ("train", "training"), "val": ("validation", "val"), "test
 AUTO = "auto"
 
 _log = logging.getLogger(__name__)
+
+
+class SharedError(RuntimeError):
+    """The data cannot be used, which all ranks were told.
+
+    Args:
+        message: The same on all.
+        rank: Of this process.
+
+    """
+
+    def __init__(self, message: str, rank: int) -> None:
+        super().__init__(message)
+        self.rank = rank
 
 
 class RecipeLoader(BegunLate):
@@ -78,10 +93,19 @@ class RecipeData(LightningDataModule):
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
         self._num_workers = num_workers
         self._manifest: dict[str, Any] | None = None
+        self._failure: str | None = None
 
     @abstractmethod
     def preparation(self) -> Preparation:
         """What is prepared; known once there is a trainer, as the tokenizer is by default the model's."""
+
+    @abstractmethod
+    def sources(self) -> dict[str, str]:
+        """What -> where its data comes from."""
+
+    def report(self) -> dict[str, Any] | None:
+        """What the data is like, if it was counted; after :meth:`setup`."""
+        return None
 
     @abstractmethod
     def open(self, folder: Path, manifest: dict[str, Any]) -> None:
@@ -117,19 +141,42 @@ class RecipeData(LightningDataModule):
         return load_tokenizer(str(self.folder / TOKENIZER_FOLDER))
 
     def prepare_data(self) -> None:
-        """Prepare, once per host."""
-        manifest, made = self.preparation().run(self.cache)
+        """Prepare, once per host; with several ranks, what is wrong is raised on all, in :meth:`setup`."""
+        try:
+            manifest, made = self.preparation().run(self.cache)
+        except (DataError, MisconfigurationException) as error:
+            if self.trainer is None or self.trainer.world_size == 1:
+                raise
+            self._failure = str(error)
+            return
         counts = ", ".join(f"{split} {count}" for split, count in manifest["counts"].items())
+        for line in manifest.get("read", []):
+            self.say("%s", line)
         self.say("%s %s in %s", "prepared" if made else "found", counts, self.folder)
 
     def setup(self, stage: str) -> None:
-        """Open what was prepared, and check that all processes have the same."""
+        """Open what was prepared, and check that all processes have the same.
+
+        Raises:
+            SharedError: On all ranks, if the data of a host cannot be used.
+
+        """
+        self._share_failure()
         manifest = self.read_manifest()
         self.check_equal_everywhere(manifest["digest"])
         self._manifest = manifest
         if not all(map(checksum_kind, all_files(manifest).values())):
             self.say("%s was prepared without checksums: damage to its files would not be noticed", self.folder)
         self.open(self.folder, manifest)
+
+    def _share_failure(self) -> None:
+        if self.trainer is None or self.trainer.world_size == 1:
+            return
+        failures: list[str | None] = [None] * self.trainer.world_size
+        torch.distributed.all_gather_object(failures, self._failure)
+        message = next((failure for failure in failures if failure is not None), None)
+        if message is not None:
+            raise SharedError(message, self.trainer.global_rank)
 
     def read_manifest(self) -> dict[str, Any]:
         """The manifest of the prepared data.

@@ -9,16 +9,34 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from lightning_sagemaker.recipes._common.arguments import ArgumentNameError
+from lightning_sagemaker import SageMakerJob
+from lightning_sagemaker.recipes._common.arguments import ArgumentNameError, RepeatedOptionError
 from lightning_sagemaker.recipes._common.cli import Recipe, RecipeCLI
+from lightning_sagemaker.recipes._common.data import SharedError
+
+DEBUG = "--debug"
+"""Shows the traceback of an error that one sentence would do for."""
 
 
 def run_recipe(package: str, arguments: Sequence[str] | None = None) -> None:
-    """Run one stage of the recipe in ``package``; ``arguments`` are ``sys.argv[1:]`` by default."""
+    """Run one stage of the recipe in ``package``; ``arguments`` are ``sys.argv[1:]`` by default.
+
+    An error that says what to do about it (``HINT:``) ends the program with its sentence and exit code 1; its traceback,
+    which is of this package's and Lightning's own lines, is shown with ``--debug``, and in a container, where the end of the
+    log is all that is left.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = DEBUG in given
     recipe: Recipe = import_module(f"{package}.recipe").RECIPE
     try:
-        RecipeCLI(recipe, arguments)
-    except ArgumentNameError as error:
+        RecipeCLI(recipe, [word for word in given if word != DEBUG])
+    except (ArgumentNameError, RepeatedOptionError) as error:
+        sys.exit(f"error: {error}")
+    except Exception as error:
+        if debug or "HINT:" not in str(error) or SageMakerJob.from_environment().in_container:
+            raise
+        if isinstance(error, SharedError) and error.rank:
+            sys.exit(1)  # rank zero says the same
         sys.exit(f"error: {error}")
 
 

@@ -3,31 +3,98 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
+import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightning.pytorch.utilities import rank_zero_only
+
 from lightning_sagemaker import SageMakerJob
+
+LATEST = "latest"
+"""Symbolic link to the folder of the last training, beside the folders of all runs."""
+
+
+_SETTINGS = ("config.yaml", "hparams.yaml", "events.out.tfevents")
+"""Beginnings of the names of files that loggers write before anything is done."""
 
 
 @dataclass(frozen=True)
 class RunFolders:
-    """The three folders of a run: in a training job SageMaker's, elsewhere under ``runs/NAME``.
+    """The three folders of a run: in a training job SageMaker's, elsewhere in a new folder for each run.
 
     Args:
         model: The final model, which SageMaker uploads as the model artefact.
         output: Metrics, logs and everything else.
-        checkpoints: What a restarted job continues from.
+        checkpoints: What a restarted job resumes from.
+        root: The run's own folder below ``runs/NAME``, if this class has chosen it.
 
     """
 
     model: Path
     output: Path
     checkpoints: Path
+    root: Path | None = None
 
     @classmethod
-    def of(cls, job: SageMakerJob, recipe: str, run_dir: str | None = None) -> RunFolders:
-        """The folders of ``recipe`` in ``job``; an explicit ``run_dir`` goes before both."""
-        if run_dir is None and job.in_container:
+    def of(
+        cls, job: SageMakerJob, recipe: str, run_dir: str | None = None, stage: str = "fit", resume: bool = False
+    ) -> RunFolders:
+        """The folders of ``recipe`` in ``job``.
+
+        Args:
+            job: Whose folders are used inside a container.
+            recipe: Its name.
+            run_dir: A folder to use as it is, in a container too.
+            stage: Of the run: ``fit``, ``validate``, ``test`` or ``predict``.
+            resume: Outside of a job, take the folder of the last training instead of a new one, if there is one.
+
+        """
+        if run_dir is not None:
+            return cls._in(Path(run_dir))
+        if job.in_container:
             return cls(job.model_dir, job.output_dir, job.checkpoint_dir)
-        root = Path(run_dir) if run_dir is not None else Path("runs") / recipe
-        return cls(root / "model", root / "output", root / "checkpoints")
+        runs = Path("runs") / recipe
+        latest = runs / LATEST
+        if resume and latest.is_dir():
+            return cls._in(runs / latest.resolve().name)
+        root = _new_folder(runs, stage, create=rank_zero_only.rank == 0)
+        return cls._in(root, root)
+
+    @classmethod
+    def _in(cls, folder: Path, root: Path | None = None) -> RunFolders:
+        return cls(folder / "model", folder / "output", folder / "checkpoints", root)
+
+    def mark_latest(self) -> None:
+        """Let ``latest`` lead to this run; it is replaced, so that it always leads somewhere. On rank zero."""
+        if self.root is None:
+            return
+        link = self.root.with_name(f".{LATEST}-{os.getpid()}")
+        with contextlib.suppress(OSError):  # a file system without symbolic links
+            link.unlink(missing_ok=True)
+            link.symlink_to(self.root.name)
+            link.replace(self.root.with_name(LATEST))
+
+    def discard_unused(self) -> None:
+        """Remove the folder that was made for this run if it has nothing but settings, as when the data is refused."""
+        if self.root is not None and self.root.is_dir():
+            files = (path.name for path in self.root.rglob("*") if path.is_file())
+            if all(name.startswith(_SETTINGS) for name in files):
+                shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _new_folder(runs: Path, stage: str, create: bool) -> Path:
+    """A folder that no other run has, named by the local time; only rank zero's is made, and used."""
+    name = time.strftime("%Y%m%d-%H%M%S") + ("" if stage == "fit" else f"-{stage}")
+    if create:
+        runs.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            folder = runs / (name if number == 1 else f"{name}-{number}")
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir()
+                return folder
+    return runs / name

@@ -13,6 +13,23 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
 
 
+def read_series(history: Path) -> dict[str, list[tuple[float, float]]]:
+    """Name -> (step, value) of all that was logged; nothing without the file.
+
+    Args:
+        history: The CSV file that Lightning's logger writes.
+
+    """
+    series: dict[str, list[tuple[float, float]]] = {}
+    if history.is_file():
+        with history.open(newline="") as rows:
+            for row in csv.DictReader(rows):
+                for name, value in row.items():
+                    if value and name not in ("step", "epoch") and row.get("step"):
+                        series.setdefault(name, []).append((float(row["step"]), float(value)))
+    return series
+
+
 class HistoryLogger(CSVLogger):
     """Lightning's, which deletes the file of an earlier start; this one goes on with it.
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning_utilities.core.imports import RequirementCache
+
+from lightning_sagemaker.recipes._common.history import read_series
 
 _MATPLOTLIB = RequirementCache("matplotlib")
 _READABLE = 40
@@ -28,15 +29,10 @@ def training_curves(history: Path, picture: Path) -> None:
     """
     if not _MATPLOTLIB or not history.is_file():
         return
-    series: dict[str, list[tuple[float, float]]] = {}
-    with history.open(newline="") as rows:
-        for row in csv.DictReader(rows):
-            for name, value in row.items():
-                if value and name not in ("step", "epoch") and row.get("step"):
-                    series.setdefault(name, []).append((float(row["step"]), float(value)))
+    series = read_series(history)
     panels = [
         ("loss", [name for name in series if name.endswith("loss")]),
-        ("score", [name for name in series if _is_score(name, series[name])]),
+        ("score", [name for name in series if is_score(name, series[name])]),
         ("learning rate", [name for name in series if name == "learning_rate"]),
     ]
     panels = [(title, names) for title, names in panels if names]
@@ -54,7 +50,8 @@ def training_curves(history: Path, picture: Path) -> None:
     _save(figure, picture)
 
 
-def _is_score(name: str, points: Sequence[tuple[float, float]]) -> bool:
+def is_score(name: str, points: Sequence[tuple[float, float]]) -> bool:
+    """Whether a series is a score, of which more is better."""
     scores = ("accuracy", "f1", "exact", "f1_macro", "matthews_correlation", "pearson", "spearman")
     return name.removeprefix("val_").removeprefix("test_") in scores
 

@@ -165,7 +165,8 @@ def _not_loadable(name: str, error: Exception) -> MisconfigurationException:
     reason = str(error).strip().splitlines()[0]
     return MisconfigurationException(
         f"{name!r} was given, but no model or tokenizer can be loaded from it ({reason})."
-        " HINT: give a Hugging Face folder, a hub name (with network access), or the .ckpt of a recipe."
+        " HINT: give a Hugging Face folder, a hub name (with network access), or the .ckpt of a recipe; --pretrained null"
+        " trains a small model from scratch."
     )
 
 

@@ -1,19 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of records: CSV, TSV, JSON, JSON lines and Parquet files, and Hugging Face datasets."""
+"""Tables of records: CSV and its relatives, JSON, JSON lines, Excel and Parquet files, and Hugging Face datasets."""
 
 from __future__ import annotations
 
-import csv
-import json
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.recipes._common.delimited import check_names, read_rows
+from lightning_sagemaker.recipes._common.encodings import UnknownEncodingError, decode
 from lightning_sagemaker.recipes._common.fingerprints import file_fingerprint
+from lightning_sagemaker.recipes._common.workbooks import Records, parse_json, read_excel
 
-SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".xlsx")
 
-Records = list[dict[str, Any]]
+_OTHERS = {
+    b"PK\x03\x04": "a zip archive",
+    b"\x1f\x8b": "compressed (gzip)",
+    b"BZh": "compressed (bzip2)",
+    b"\xfd7zXZ": "compressed (xz)",
+    b"(\xb5/\xfd": "compressed (zstd)",
+    b"\xd0\xcf\x11\xe0": "a document of Excel 97",
+    b"%PDF": "a PDF document",
+    b"SQLite format": "an SQLite database",
+}
+"""First bytes -> what files with them are."""
+
+
+@dataclass(frozen=True)
+class TableForm:
+    """How a text file with a table is written.
+
+    Args:
+        delimiter: Between columns. ``None``: found.
+        encoding: Python's name. ``None``: found.
+
+    """
+
+    delimiter: str | None = None
+    encoding: str | None = None
 
 
 class DataError(ValueError):
@@ -22,7 +49,7 @@ class DataError(ValueError):
 
 def is_file_name(name: str) -> bool:
     """Whether ``name`` means a file or folder rather than a dataset on the Hugging Face hub."""
-    looks = name.startswith((".", "/", "~")) or name.endswith(SUFFIXES) or name.count("/") > 1
+    looks = name.startswith((".", "/", "~")) or name.lower().endswith(SUFFIXES) or name.count("/") > 1
     return looks or Path(name).exists()
 
 
@@ -35,7 +62,8 @@ def find_files(name: str, option: str) -> list[Path]:
     """
     path = Path(name).expanduser()
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+        tables = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        found = sorted(file for file in tables if not _is_hidden(file.relative_to(path)))
     else:
         found = [path] if path.is_file() else []
     if not found:
@@ -47,64 +75,89 @@ def find_files(name: str, option: str) -> list[Path]:
     return found
 
 
+def _is_hidden(path: Path) -> bool:
+    """Whether something made the file for itself: an editor's copy, the notebook's, the archive's of a Mac."""
+    return any(part.startswith((".", "__MACOSX", "~$")) for part in path.parts)
+
+
 def fingerprint(name: str, option: str) -> Any:
     """Changes whenever the table may have changed."""
     return [file_fingerprint(path) for path in find_files(name, option)] if is_file_name(name) else name
 
 
-def read_files(paths: Iterable[Path]) -> Records:
-    """All records of some files, in order.
+def read_files(paths: Sequence[Path], form: TableForm | None = None) -> Records:
+    """All records of some files, in order. Cells of CSV and Excel files are text, those of the others are as they are.
 
     Raises:
-        DataError: If a file cannot be read as what its name says, or has no record.
+        DataError: If a file cannot be read, has no record, or has other columns than the first.
 
     """
-    return [record for path in paths for record in _read_file(path)]
+    return [record for _, records in read_tables(paths, form) for record in records]
 
 
-def _read_file(path: Path) -> Records:
-    readers = {".parquet": _read_parquet, ".json": _read_json, ".jsonl": _read_json}
+def read_tables(paths: Sequence[Path], form: TableForm | None = None) -> list[tuple[str, Records]]:
+    """As :func:`read_files`: for each file how it was read, and its records."""
+    tables = [(path, *_read_file(path, form or TableForm())) for path in paths]
+    first, _, expected = tables[0]
+    for path, _, records in tables:
+        if set(records[0]) != set(expected[0]):
+            raise DataError(
+                f"{path} has the columns {', '.join(records[0])}, but {first} has {', '.join(expected[0])}."
+                " HINT: files of one folder need the same columns."
+            )
+    return [(f"{path}: {how}", records) for path, how, records in tables]
+
+
+def _read_file(path: Path, form: TableForm) -> tuple[str, Records]:
     try:
-        records = readers.get(path.suffix, _read_csv)(path)
-    except (OSError, ValueError, csv.Error) as error:
-        if isinstance(error, DataError):
-            raise
-        kind = path.suffix.lstrip(".").upper()
-        raise DataError(f"{path} cannot be read as {kind} ({error}). HINT: it must be UTF-8 {kind}.") from error
+        data = path.read_bytes()
+        kind = _kind(path, data)
+        if kind == "parquet":
+            how, records = "Parquet", _read_parquet(path)
+        elif kind == "excel":
+            how, records = "Excel", read_excel(data)
+        else:
+            text, encoding = decode(data, form.encoding)
+            if kind == "json":
+                how, records = f"JSON, {encoding}", parse_json(text)
+            else:
+                header, rows, delimiter = read_rows(text, form.delimiter)
+                how = f"delimiter {delimiter!r}, {encoding}"
+                records = [dict(zip(header, row, strict=True)) for row in rows]
+    except UnknownEncodingError as error:
+        raise DataError(
+            f"{path}: {error}. HINT: set data.encoding, as to cp1250, gb18030 or utf-8, or save the file as UTF-8."
+        ) from error
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"{path} needs a package that is not installed ({error}). HINT: pip install 'lightning-sagemaker[tables]'."
+        ) from error
+    except (OSError, ValueError) as error:
+        reason = str(error) if "HINT:" in str(error) else f"{error}. HINT: see what the file holds"
+        raise DataError(f"{path} cannot be read: {reason}.") from error
     if not records:
         raise DataError(f"{path} has no record. HINT: give a file with a header and at least one row.")
-    return records
+    return how, records
 
 
-def _read_csv(path: Path) -> Records:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True))
-    for number, row in enumerate(rows, start=1):
-        if None in row or None in row.values():
-            raise DataError(
-                f"{path}: record {number} has not as many fields as the header. HINT: quote fields with commas."
-            )
-    return rows
-
-
-def _read_json(path: Path) -> Records:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        content = json.loads(text) if text.strip() else []
-        rows = content.get("data", []) if isinstance(content, dict) else content
-    else:
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DataError(f'{path} is no list of records. HINT: give [{{...}}, ...], {{"data": [...]}}, or JSON lines.')
-    return rows
+def _kind(path: Path, data: bytes) -> str:
+    """By the first bytes where they say it, else by the name."""
+    if data.startswith(b"PAR1"):
+        return "parquet"
+    if data.startswith(b"PK\x03\x04") and b"xl/workbook" in data:
+        return "excel"
+    for mark, name in _OTHERS.items():
+        if data.startswith(mark):
+            raise ValueError(f"it is {name}. HINT: unpack it, or export it as CSV")
+    return {".json": "json", ".jsonl": "json", ".ndjson": "json"}.get(path.suffix.lower(), "text")
 
 
 def _read_parquet(path: Path) -> Records:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise DataError(f"{path} needs the package pyarrow. HINT: pip install pyarrow.") from error
-    rows: Records = pyarrow.parquet.read_table(path).to_pylist()
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(path)
+    check_names(table.column_names)
+    rows: Records = table.to_pylist()
     return rows
 
 
@@ -150,6 +203,9 @@ def require_columns(records: Sequence[Mapping[str, Any]], columns: Iterable[str]
     present = list(records[0])
     missing = [column for column in columns if column not in present]
     if missing:
+        near = difflib.get_close_matches(missing[0], present, n=1)
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
         raise DataError(
-            f"{what} has no column {', '.join(map(repr, missing))}. HINT: its columns are {', '.join(present)}."
+            f"{what} has no column {', '.join(map(repr, missing))}{meant}. HINT: its columns are {', '.join(present)};"
+            " the first row must be their names."
         )

@@ -176,6 +176,10 @@ class MLMDataModule(RecipeData):
         CheckedFiles.of(self.folder).check_folder(TOKENIZER_FOLDER)
         return load_tokenizer(str(self.folder / TOKENIZER_FOLDER))
 
+    def sources(self) -> dict[str, str]:
+        """Where the text comes from."""
+        return {"text": str(self._describe())}
+
     def facts(self) -> dict[str, Any]:
         """For the model card."""
         return {"text": self._describe(), "sequences": self.manifest["counts"], "tokens": self.sequence_length}

@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightning_sagemaker.recipes._common.arguments import Names
-from lightning_sagemaker.recipes._common.cli import COMMON_SHORT_NAMES, OWN_OPTIONS, Recipe
+from lightning_sagemaker.recipes._common.cli import Recipe
+from lightning_sagemaker.recipes._common.options import COMMON_SHORT_NAMES, OWN_OPTIONS
 from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
 from lightning_sagemaker.recipes.albert_mlm.module import AlbertMLM
 

@@ -124,6 +124,11 @@ class QuestionAnsweringDataModule(RecipeData):
         """Of all splits."""
         return Preparation(**self._settings, pretrained=self._tokenizer_name or self.pretrained)
 
+    def sources(self) -> dict[str, str]:
+        """Split -> file, folder, name of a dataset, or the embedded example."""
+        files: dict[str, str] = self._settings["files"]
+        return {split: f"{name} (embedded)" if name == BUILTIN else name for split, name in files.items()}
+
     def facts(self) -> dict[str, Any]:
         """For the model card."""
         return {

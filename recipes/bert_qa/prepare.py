@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,8 @@ _FORMAT = 3
 _BUILTIN_ARTICLES = {"train": 4000, "val": 150}
 _HUB_SPLITS = {"train": "train", "val": "validation", "test": "test", "predict": "test"}
 _BATCH = 1000
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,12 @@ class Preparation(_preparation.Preparation):
             raise DataError(
                 "no training question has an answer. HINT: check data.train; for questions without answers set"
                 " data.version_2_with_negative=true."
+            )
+        if len(answerable) < len(questions):
+            _log.info(
+                "%d of %d training questions have no answer and are left out; data.version_2_with_negative=true keeps them",
+                len(questions) - len(answerable),
+                len(questions),
             )
         return answerable
 

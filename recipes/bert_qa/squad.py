@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.recipes._common.encodings import decode
 from lightning_sagemaker.recipes._common.tables import (
     DataError,
     find_files,
@@ -83,7 +84,7 @@ def read_questions(name: str, option: str, split: str, config: str | None = None
 def _read_file(path: Path) -> Iterable[Question]:
     if path.suffix == ".json":
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(decode(path.read_bytes())[0])
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read as JSON ({error}). HINT: it must be UTF-8 JSON.") from error
         if isinstance(content, dict) and any("paragraphs" in entry for entry in content.get("data", [])):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import codecs
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,10 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from lightning_sagemaker.recipes._common.checked import CheckedFiles
 from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
 from lightning_sagemaker.recipes._common.padding import Padding
+from lightning_sagemaker.recipes.sequence_classification.cleaning import CLEANINGS
 from lightning_sagemaker.recipes.sequence_classification.glue import SOURCE, TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import (
     PROBLEMS,
@@ -20,7 +24,7 @@ from lightning_sagemaker.recipes.sequence_classification.labels import (
     class_weights,
     given_weights,
 )
-from lightning_sagemaker.recipes.sequence_classification.prepare import BUILTIN, Preparation
+from lightning_sagemaker.recipes.sequence_classification.prepare import BUILTIN, REPORT, Preparation, records_name
 from lightning_sagemaker.recipes.sequence_classification.texts import Texts
 
 
@@ -31,7 +35,8 @@ class ClassificationDataModule(RecipeData):
 
     Args:
         train: ``auto`` (the job's ``train`` channel, else the embedded transactions unless another split is given),
-            ``transactions``, a CSV, TSV, JSON, JSON-lines or Parquet file, a folder of them, or a Hugging Face dataset.
+            ``transactions``, a CSV, TSV, JSON, JSON-lines, Excel or Parquet file, a folder of them, or a Hugging Face
+            dataset.
         validation: The same kinds. Default: the job's ``validation`` channel, else taken from the training data.
         test: The same kinds. Default: the job's ``test`` channel, else taken from the training data.
         predict: The same kinds, without labels. Default: the test data.
@@ -41,6 +46,11 @@ class ClassificationDataModule(RecipeData):
         label_column: Column with the label. Default: found by name.
         label_delimiter: What separates several labels of one text.
         label_map: Label in the data -> label to use; can merge labels.
+        delimiter: Between the columns of text files: a character, or tab, comma, semicolon, pipe. Default: found.
+        encoding: Of text files, such as ``utf-8``, ``cp1252`` or ``utf-16``. Default: found.
+        clean: What to mend, separated by commas: ``strip`` (spaces around and within labels), ``unicode`` (their
+            compatible forms), ``casefold`` (their case), ``drop_empty`` (records without text or label). Default: such
+            labels and records are an error.
         problem: ``auto``, ``single_label``, ``multi_label`` or ``regression``.
         class_weights: ``balanced``, or class -> weight in the loss. Default: all alike.
         tokenizer: Folder or hub name. Default: of ``model.pretrained``, else one is trained.
@@ -80,6 +90,9 @@ class ClassificationDataModule(RecipeData):
         label_column: str | None = None,
         label_delimiter: str | None = None,
         label_map: dict[str, str] | None = None,
+        delimiter: str | None = None,
+        encoding: str | None = None,
+        clean: str | None = None,
         problem: str = "auto",
         class_weights: str | dict[str, float] | None = None,
         tokenizer: str | None = None,
@@ -117,6 +130,10 @@ class ClassificationDataModule(RecipeData):
             _check_choice("task", task, tuple(TASKS))
         if isinstance(class_weights, str):
             _check_choice("class_weights", class_weights, ("balanced",))
+        cleanings = [name.strip() for name in (clean or "").split(",") if name.strip()]
+        for name in cleanings:
+            _check_choice("clean", name, CLEANINGS)
+        _check_encoding(encoding)
         columns = [text_columns] if isinstance(text_columns, str) else text_columns or []
         if len(columns) > 2:
             raise MisconfigurationException(f"data.text_columns={columns} was set. HINT: give one or two columns.")
@@ -132,6 +149,9 @@ class ClassificationDataModule(RecipeData):
             "label_column": label_column,
             "label_delimiter": label_delimiter,
             "label_map": label_map or {},
+            "delimiter": delimiter,
+            "encoding": encoding,
+            "clean": tuple(sorted(cleanings)),
             "problem": problem,
             "vocab_size": vocab_size,
             "max_length": max_length,
@@ -173,6 +193,11 @@ class ClassificationDataModule(RecipeData):
             return class_weights(labels, len(self.scheme.names))
         return given_weights(labels, self.scheme.names, self._class_weights)
 
+    def sources(self) -> dict[str, str]:
+        """Split -> file, folder, name of a dataset, or the embedded example."""
+        files: dict[str, str] = self._settings["files"]
+        return {split: f"{name} (embedded)" if name == BUILTIN else name for split, name in files.items()}
+
     def facts(self) -> dict[str, Any]:
         """For the model card."""
         return {
@@ -200,13 +225,35 @@ class ClassificationDataModule(RecipeData):
         """Each test sample once over all processes."""
         return self._evaluation("test")
 
+    def report(self) -> dict[str, Any]:
+        """What the data is like; after :meth:`setup`."""
+        report: dict[str, Any] = json.loads(CheckedFiles.of(self.folder).read_text(REPORT))
+        return report
+
+    def predicted_records(self, number: int) -> list[dict[str, Any]]:
+        """The records that ``predict`` reads, as they are in the data.
+
+        Args:
+            number: Of the loader; MNLI has two sets.
+
+        """
+        split = self._predicted()[number]
+        records: list[dict[str, Any]] = json.loads(CheckedFiles.of(self.folder).read_text(records_name(split)))
+        return records
+
+    def _predicted(self) -> list[str]:
+        named = ([name for name in self._splits if name.split("_")[0] == kind] for kind in ("predict", "test", "val"))
+        return next((names for names in named if names), [])
+
     def predict_dataloader(self) -> list[RecipeLoader]:
         """The samples to predict, or the test samples, or the validation samples."""
-        return next((loaders for split in ("predict", "test", "val") if (loaders := self._evaluation(split))), [])
+        return self._loaders(self._predicted())
 
     def _evaluation(self, split: str) -> list[RecipeLoader]:
-        names = [name for name in self._splits if name.split("_")[0] == split]
-        texts: Sequence[Texts] = [self._splits[name] for name in names]
+        return self._loaders([name for name in self._splits if name.split("_")[0] == split])
+
+    def _loaders(self, names: Sequence[str]) -> list[RecipeLoader]:
+        texts = [self._splits[name] for name in names]
         return [self.evaluation_loader(part, len(part), self._lengths(part)) for part in texts]
 
     def _of(self, split: str) -> Texts:
@@ -216,6 +263,15 @@ class ClassificationDataModule(RecipeData):
 
     def _lengths(self, texts: Texts) -> Any:
         return texts.lengths if self._group_by_length else None
+
+
+def _check_encoding(name: str | None) -> None:
+    try:
+        codecs.lookup(name or "utf-8")
+    except LookupError:
+        raise MisconfigurationException(
+            f"data.encoding={name!r} was set, which Python does not know. HINT: as utf-8, utf-16, cp1252 or latin-1."
+        ) from None
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

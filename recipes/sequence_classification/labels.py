@@ -49,7 +49,7 @@ class LabelScheme:
         if self.problem == REGRESSION:
             return _scores(values, what)
         number = {name: index for index, name in enumerate(self.names)}
-        unknown = Counter(name for value in values for name in _names(value) if name not in number)
+        unknown = Counter(name for value in values for name in names_of(value) if name not in number)
         if unknown:
             named = ", ".join(f"{name!r} ({count})" for name, count in unknown.most_common(_NAMED))
             raise DataError(
@@ -58,10 +58,10 @@ class LabelScheme:
                 " give training samples of each."
             )
         if self.problem == SINGLE:
-            return np.array([number[_names(value)[0]] for value in values], dtype=np.float32)
+            return np.array([number[names_of(value)[0]] for value in values], dtype=np.float32)
         encoded = np.zeros((len(values), len(self.names)), dtype=np.float32)
         for row, value in zip(encoded, values, strict=True):
-            row[[number[name] for name in _names(value)]] = 1
+            row[[number[name] for name in names_of(value)]] = 1
         return encoded
 
 
@@ -101,7 +101,7 @@ def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) 
         problem = _detect(values)
     if problem == REGRESSION:
         return LabelScheme(REGRESSION)
-    names = {name for value in values for name in _names(value)}
+    names = {name for value in values for name in names_of(value)}
     if len(names) < 2:
         raise DataError(
             f"the training labels are all {names or 'missing'}. HINT: at least two different ones are needed."
@@ -136,16 +136,20 @@ def given_weights(labels: npt.NDArray[np.float32], names: Sequence[str], weights
     return [float(weight) for weight in raw / raw[labels.astype(np.int64)].mean()]
 
 
+def are_scores(values: Sequence[Any]) -> bool:
+    """Whether labels are numbers, some with a fraction."""
+    numbers = [_number(value) for value in values]
+    return all(number is not None for number in numbers) and any(number % 1 for number in numbers if number is not None)
+
+
 def _detect(values: Sequence[Any]) -> str:
     if any(isinstance(value, list) for value in values):
         return MULTI
-    numbers = [_number(value) for value in values]
-    if all(number is not None for number in numbers) and any(number % 1 for number in numbers if number is not None):
-        return REGRESSION
-    return SINGLE
+    return REGRESSION if are_scores(values) else SINGLE
 
 
-def _names(value: Any) -> list[str]:
+def names_of(value: Any) -> list[str]:
+    """The label, or all of several, as text."""
     return [str(part) for part in value] if isinstance(value, list) else [str(value)]
 
 

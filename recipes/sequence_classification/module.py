@@ -182,10 +182,11 @@ class SequenceClassifier(FineTunedModule):
 
     def write_predictions(self, folder: Path) -> None:
         """``predictions.csv`` in the order of the input, and ``predictions_mm.csv`` for MNLI's second set."""
-        for rows, suffix in zip(self._rows, ("", "_mm"), strict=False):
+        for number, (rows, suffix) in enumerate(zip(self._rows, ("", "_mm"), strict=False)):
             index, columns = rows.gather(self.trainer)
             if self.trainer.is_global_zero:
-                text = self._table(index, probabilities(self.scheme, columns["logits"]))
+                chances = probabilities(self.scheme, columns["logits"])
+                text = self._table(index, chances, self.data.predicted_records(number))
                 write_text(folder / f"predictions{suffix}.csv", text)
 
     def write_evaluation(self, folder: Path, split: str) -> None:
@@ -199,21 +200,32 @@ class SequenceClassifier(FineTunedModule):
             picture = folder / f"confusion-{split}.png"
             confusion_matrix(content["confusion"], self.scheme.names, picture, self.trainer)
 
-    def _table(self, index: Tensor, chances: Tensor) -> str:
+    def _table(self, index: Tensor, chances: Tensor, records: list[dict[str, Any]]) -> str:
+        """The input's columns in their order, between the record's number and what is predicted for it."""
         scheme = self.scheme
+        inputs = list(records[0])
+        added = ["prediction", *(f"p_{name}" for name in scheme.names)]
+        # A table that was predicted before has such columns already: its own stay.
+        taken = {"index", *inputs}
+        added = [name if name not in taken else f"new_{name}" for name in added]
+        shown = [name for name in inputs if name != "index"]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["index", "prediction", *(f"p_{name}" for name in scheme.names)])
+        writer.writerow(["index", *shown, *added])
         for number, row in zip(index.tolist(), chances.tolist(), strict=True):
-            if scheme.problem == REGRESSION:
-                writer.writerow([number, f"{row[0]:.6g}"])
-                continue
-            if scheme.problem == MULTI:
-                chosen = [name for name, p in zip(scheme.names, row, strict=True) if p >= self.hparams["threshold"]]
-            else:
-                chosen = [scheme.names[max(range(len(row)), key=row.__getitem__)]]
-            writer.writerow([number, _LABEL_DELIMITER.join(chosen), *(f"{p:.6g}" for p in row)])
+            record = records[number]
+            writer.writerow([number, *(record[name] for name in shown), *self._predicted(row)])
         return text.getvalue()
+
+    def _predicted(self, row: list[float]) -> list[str]:
+        scheme = self.scheme
+        if scheme.problem == REGRESSION:
+            return [f"{row[0]:.6g}"]
+        if scheme.problem == MULTI:
+            chosen = [name for name, p in zip(scheme.names, row, strict=True) if p >= self.hparams["threshold"]]
+        else:
+            chosen = [scheme.names[max(range(len(row)), key=row.__getitem__)]]
+        return [_LABEL_DELIMITER.join(chosen), *(f"{p:.6g}" for p in row)]
 
 
 def _right(scheme: LabelScheme, logits: Tensor, labels: Tensor, threshold: float) -> Tensor | None:

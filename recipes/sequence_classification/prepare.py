@@ -3,37 +3,45 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lightning_sagemaker.recipes._common import preparation as _preparation
 from lightning_sagemaker.recipes._common.checksums import file_entry
+from lightning_sagemaker.recipes._common.files import write_text
 from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER, table_settings
 from lightning_sagemaker.recipes._common.pretrained import load_config, load_tokenizer
 from lightning_sagemaker.recipes._common.ragged import save_ragged
 from lightning_sagemaker.recipes._common.tables import (
     DataError,
     Records,
+    TableForm,
     find_files,
     is_file_name,
-    read_files,
     read_hub,
+    read_tables,
     require_columns,
 )
+from lightning_sagemaker.recipes._common.text_report import count_everything
 from lightning_sagemaker.recipes._common.wordpiece import train_wordpiece
 from lightning_sagemaker.recipes.sequence_classification import labels as labelling
+from lightning_sagemaker.recipes.sequence_classification.cleaning import check_labels, check_texts, clean_records
 from lightning_sagemaker.recipes.sequence_classification.glue import TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import LabelScheme, find_scheme
+from lightning_sagemaker.recipes.sequence_classification.splitting import stratified
 from lightning_sagemaker.recipes.sequence_classification.transactions import transactions
 
 BUILTIN = "transactions"
+REPORT = "report.json"
+"""File with the counts of the data report."""
 
-_FORMAT = 3
+_FORMAT = 4
 """Raised whenever the same settings would give another cache."""
 
 _BUILTIN_COUNTS = {"train": 8000, "val": 1000, "test": 1000}
@@ -59,6 +67,9 @@ class Preparation(_preparation.Preparation):
         max_length: Tokens; longer texts are cut.
         fractions: Split -> share of the training data for a split that has no file.
         limits: Split -> most samples.
+        delimiter: Of the columns of text files; ``None``: found.
+        encoding: Of text files; ``None``: found.
+        clean: Of :data:`~cleaning.CLEANINGS`.
         seed: Of the split.
 
     """
@@ -76,6 +87,9 @@ class Preparation(_preparation.Preparation):
     max_length: int = 128
     fractions: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
+    delimiter: str | None = None
+    encoding: str | None = None
+    clean: tuple[str, ...] = ()
     seed: int = 0
 
     def settings(self) -> dict[str, Any]:
@@ -84,50 +98,102 @@ class Preparation(_preparation.Preparation):
 
     def build(self, folder: Path) -> dict[str, Any]:
         """Read, tokenise, and write."""
-        splits = self._read()
+        splits, read = self._read()
         first = next(iter(splits.values()))
         label_column = self._label_column(first)
-        texts = self._text_columns(first, label_column)
+        columns = self._text_columns(first, label_column)
         for split, records in splits.items():
             labelled = () if split.startswith("predict") else (label_column,)
-            require_columns(records, (*texts, *labelled), f"the {split} data")
+            require_columns(records, (*columns, *labelled), f"the {split} data")
+            check_texts(records, columns, f"the {split} data")
+        splits, cleaned = self._clean(splits, columns, label_column)
         splits = self._divide(splits, label_column)
         splits = {name: records[: self.limits.get(name.split("_")[0])] for name, records in splits.items()}
         scheme = self._scheme(splits, label_column)
-        tokenizer = self._tokenizer(splits, texts)
+        tokenizer = self._tokenizer(splits, columns)
         tokenizer.save_pretrained(str(folder / TOKENIZER_FOLDER))
-        paths: list[Path] = []
-        for split, records in splits.items():
-            paths += self._save(folder, split, records, texts, tokenizer)
-            if not split.startswith("predict"):
-                values = self._labels(records, label_column)
-                path = folder / f"{split}-labels.npy"
-                np.save(path, scheme.encode(values, f"the {split} data"))
-                paths.append(path)
+        paths, report = self._write(folder, splits, columns, label_column, scheme, tokenizer)
+        write_text(folder / REPORT, json.dumps({**report, "cleaned": dict(cleaned), "read": read}))
         return {
             "files": {path.name: file_entry(path) for path in paths},
             "counts": {split: len(records) for split, records in splits.items()},
             "problem": scheme.problem,
             "labels": list(scheme.names),
-            "text_columns": list(texts),
+            "text_columns": list(columns),
+            "read": read,
             "vocab_size": len(tokenizer),
         }
 
-    def _read(self) -> dict[str, Records]:
+    def _write(
+        self,
+        folder: Path,
+        splits: Mapping[str, Records],
+        columns: Sequence[str],
+        label_column: str,
+        scheme: LabelScheme,
+        tokenizer: Any,
+    ) -> tuple[list[Path], dict[str, Any]]:
+        """The files of all splits, and what is counted for the data report."""
+        paths: list[Path] = []
+        texts: dict[str, list[tuple[str, ...]]] = {}
+        labels: dict[str, list[Any]] = {}
+        lengths: dict[str, list[int]] = {}
+        for split, records in splits.items():
+            texts[split] = [tuple(_text(record[column]) for column in columns) for record in records]
+            saved, lengths[split] = self._save(folder, split, texts[split], tokenizer)
+            paths += saved
+            if split != "train":
+                write_text(folder / records_name(split), json.dumps(records, default=str))
+            if not split.startswith("predict"):
+                labels[split] = self._labels(records, label_column)
+                path = folder / f"{split}-labels.npy"
+                np.save(path, scheme.encode(labels[split], f"the {split} data"))
+                paths.append(path)
+        is_score = scheme.problem == labelling.REGRESSION
+        counted = count_everything(texts, {} if is_score else labels, lengths, self.max_length)
+        return paths, {**counted, "regression": is_score}
+
+    def _read(self) -> tuple[dict[str, Records], list[str]]:
+        """Split -> records, and how each file was read."""
         if self.task is not None:
-            return self._read_glue()
+            return self._read_glue(), []
         splits: dict[str, Records] = {}
+        read: list[str] = []
         for split, name in self.files.items():
             if name == BUILTIN:
                 splits |= {part: transactions(count, part) for part, count in _BUILTIN_COUNTS.items()}
             elif is_file_name(name):
-                splits[split] = read_files(find_files(name, f"data.{split}"))
+                tables = read_tables(find_files(name, f"data.{split}"), TableForm(self.delimiter, self.encoding))
+                splits[split] = [record for _, records in tables for record in records]
+                read += [f"{split}: {how}" for how, _ in tables]
             elif split == "train":
                 found = read_hub(name, self.dataset_config, list(_HUB_SPLITS))
                 splits |= {_HUB_SPLITS[part]: records for part, records in found.items()}
             else:
                 splits[split] = read_hub(name, self.dataset_config, [split])[split]
-        return splits
+        return splits, read
+
+    def _clean(
+        self, splits: dict[str, Records], columns: Sequence[str], label_column: str
+    ) -> tuple[dict[str, Records], Counter[str]]:
+        """People's own files as asked for; published datasets are taken as they are."""
+        counts: Counter[str] = Counter()
+        result = dict(splits)
+        for split, records in splits.items():
+            if split in self.files and not split.startswith("predict") and self._is_own(self.files[split]):
+                what = f"the {split} data"
+                result[split], changed = clean_records(records, columns, label_column, self.clean, self.label_map, what)
+                counts += changed
+                if not result[split]:
+                    raise DataError(f"{what} has no record with text and label. HINT: see what the file holds.")
+        own = [split for split in result if self._is_own(self.files.get(split, "")) and not split.startswith("predict")]
+        values = [value for split in own for value in self._labels(result[split], label_column)]
+        if values and self.problem != labelling.REGRESSION and not labelling.are_scores(values):
+            check_labels((name for value in values for name in labelling.names_of(value)), "the data")
+        return result, counts
+
+    def _is_own(self, name: str) -> bool:
+        return bool(name) and self.task is None and name != BUILTIN and is_file_name(name)
 
     def _read_glue(self) -> dict[str, Records]:
         assert self.task is not None
@@ -139,7 +205,13 @@ class Preparation(_preparation.Preparation):
         if self.label_column is not None:
             return self.label_column
         columns = {column.lower(): column for column in records[0]}
-        return next((columns[name] for name in _LABEL_COLUMNS if name in columns), _LABEL_COLUMNS[0])
+        found = [columns[name] for name in _LABEL_COLUMNS if name in columns and columns[name] not in self.text_columns]
+        if len(found) > 1 and self.task is None and "train" in self.files and self._is_own(self.files["train"]):
+            raise DataError(
+                f"it is not clear which of the columns {', '.join(found)} holds the label."
+                " HINT: set data.label_column to one of them."
+            )
+        return found[0] if found else _LABEL_COLUMNS[0]
 
     def _text_columns(self, records: Records, label_column: str) -> tuple[str, ...]:
         if self.text_columns:
@@ -150,11 +222,13 @@ class Preparation(_preparation.Preparation):
         for known in (("text",), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("sentence",)):
             if set(known) <= set(others):
                 return known
-        if len(others) == 1:
+        # A single column whose first field is no name may be a file without a header, whose first text would be lost.
+        if len(others) == 1 and (label_column in records[0] or others[0].isidentifier()):
             return (others[0],)
         raise DataError(
             f"it is not clear which of the columns {', '.join(records[0])} hold the text."
-            " HINT: set data.text_columns to one or two of them, and data.label_column."
+            " HINT: the first row must hold their names; set data.text_columns to one or two of them, and"
+            " data.label_column."
         )
 
     def _labels(self, records: Records, column: str) -> list[Any]:
@@ -197,51 +271,28 @@ class Preparation(_preparation.Preparation):
             self.vocab_size,
         )
 
-    def _save(self, folder: Path, split: str, records: Records, columns: Sequence[str], tokenizer: Any) -> list[Path]:
-        texts = [[_text(record[column], column, split) for record in records] for column in columns]
-        encoded = tokenizer(*texts, truncation=True, max_length=self.max_length, return_token_type_ids=True)
+    def _save(
+        self, folder: Path, split: str, texts: Sequence[tuple[str, ...]], tokenizer: Any
+    ) -> tuple[list[Path], list[int]]:
+        """The files, and the length of each text in tokens before it was cut."""
+        parts = [list(part) for part in zip(*texts, strict=True)]
+        encoded = tokenizer(*parts, truncation=True, max_length=self.max_length, return_token_type_ids=True)
         firsts = folder / f"{split}-firsts.npy"
         # Token types are 0 for the first text and 1 for the second: how many are 0 says all.
         np.save(firsts, np.array([len(types) - sum(types) for types in encoded["token_type_ids"]], dtype=np.int32))
-        return [*save_ragged(folder, split, encoded["input_ids"]), firsts]
+        lengths = [len(row) for row in encoded["input_ids"]]
+        full = [place for place, length in enumerate(lengths) if length >= self.max_length]
+        if full:
+            uncut = tokenizer(*([part[place] for place in full] for part in parts), verbose=False)
+            for place, row in zip(full, uncut["input_ids"], strict=True):
+                lengths[place] = len(row)
+        return [*save_ragged(folder, split, encoded["input_ids"]), firsts], lengths
 
 
-def _text(value: Any, column: str, split: str) -> str:
-    if value is None:
-        raise DataError(f"the {split} data has records without {column!r}. HINT: remove them or fill them in.")
-    return str(value)
+def records_name(split: str) -> str:
+    """File with the records of a split as they were read, which go with the predictions."""
+    return f"{split}-records.json"
 
 
-def stratified(labels: Sequence[Any], shares: Sequence[float], seed: int) -> list[list[int]]:
-    """Indices of the rest and of each share, with the classes in the same proportions, each part in order.
-
-    Args:
-        labels: Of the samples; several labels together and scores count as one class.
-        shares: Of the parts that are taken away.
-        seed: Of the choice.
-
-    """
-    keys = [str(label) for label in labels]
-    if all(_is_score(label) for label in labels):
-        keys = [""] * len(labels)
-    groups: dict[str, list[int]] = {}
-    for index, key in enumerate(keys):
-        groups.setdefault(key, []).append(index)
-    random = np.random.Generator(np.random.PCG64(seed))
-    parts: list[list[int]] = [[] for _ in range(len(shares) + 1)]
-    bounds = np.cumsum(shares)
-    # One quota over all classes: rounding each class by itself would take nothing from the rare ones.
-    shuffled: npt.NDArray[np.int64] = np.concatenate([random.permutation(groups[key]) for key in sorted(groups)])
-    place = (np.arange(len(shuffled)) * _GOLDEN) % 1.0
-    chosen = np.searchsorted(bounds, place, side="right")
-    for index, part in zip(shuffled, chosen, strict=True):
-        parts[(int(part) + 1) % len(parts)].append(int(index))
-    return [sorted(part) for part in parts]
-
-
-_GOLDEN = (5**0.5 - 1) / 2
-"""Multiples of it, modulo 1, are spread evenly over [0, 1) in any stretch of them (Weyl, 1916)."""
-
-
-def _is_score(label: Any) -> bool:
-    return isinstance(label, float)
+def _text(value: Any) -> str:
+    return "" if value is None or value != value else str(value)

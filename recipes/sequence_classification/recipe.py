@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightning_sagemaker.recipes._common.arguments import Names
-from lightning_sagemaker.recipes._common.cli import COMMON_SHORT_NAMES, OWN_OPTIONS, Recipe
+from lightning_sagemaker.recipes._common.cli import Recipe
+from lightning_sagemaker.recipes._common.options import COMMON_SHORT_NAMES, OWN_OPTIONS
 from lightning_sagemaker.recipes.sequence_classification.data import ClassificationDataModule
 from lightning_sagemaker.recipes.sequence_classification.module import SequenceClassifier
 

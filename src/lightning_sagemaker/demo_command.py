@@ -20,6 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.recipe_packages import has_packages
+
 HELP = "pretrain a tiny ALBERT on two simulated hosts"
 
 LOSS_LIMIT = 6.0
@@ -42,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the job and print the table."""
+    if not has_packages():
+        return 1
     from lightning_sagemaker.launch.local import run_local_cluster
 
     root = args.root.absolute()

@@ -12,6 +12,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from lightning_sagemaker.recipe_packages import has_packages
+
 HELP = "prepare the data of a recipe"
 
 PREPARERS = {
@@ -49,4 +51,6 @@ def main(args: argparse.Namespace) -> int:
             f"error: nothing is to prepare for {name!r}. HINT: choose one of {', '.join(PREPARERS)}.", file=sys.stderr
         )
         return 2
+    if not has_packages():
+        return 1
     return int(import_module(PREPARERS[name][0]).main(arguments))

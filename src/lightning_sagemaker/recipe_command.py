@@ -10,6 +10,8 @@ import argparse
 import sys
 from importlib import import_module
 
+from lightning_sagemaker.recipe_packages import has_packages
+
 HELP = "run a recipe, or list the recipes"
 
 RECIPES = {
@@ -29,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run or list; the exit code is 2 for a name that no recipe has."""
+    """Run or list; the exit code is 2 for a name that no recipe has, 1 where the recipes' packages are missing."""
     if not args.command:
         print("\n".join(f"{name:<16}{description}" for name, (_, description) in RECIPES.items()))
         return 0
@@ -37,5 +39,7 @@ def main(args: argparse.Namespace) -> int:
     if name not in RECIPES:
         print(f"error: no recipe is called {name!r}. HINT: choose one of {', '.join(RECIPES)}.", file=sys.stderr)
         return 2
+    if not has_packages():
+        return 1
     import_module(RECIPES[name][0]).main(arguments)
     return 0

@@ -25,14 +25,14 @@ GOLDEN = {1: 5.3091, 4: 5.0174, 8: 4.6478, 12: 4.7261}
 """Step -> loss of the fixture `one_process`, measured with torch 2.13 on x86."""
 
 
-def arguments(text_file, run, *more):
+def arguments(text_file, run, *more, steps=STEPS):
     data = ["--text", text_file, "--cache_dir", text_file.parent / "cache", "--vocab_size", 300]
     data += ["--sequence_length", 32, "--global_batch_size", 16, "--data.val_fraction", 0.2]
     training = [
         "--precision",
         "32-true",
         "--max_steps",
-        STEPS,
+        steps,
         "--log_every_n_steps",
         1,
         "--warmup_steps",
@@ -170,8 +170,8 @@ def test_other_stages_start_from_the_model_folder(text_file, one_process, tmp_pa
 
 def test_training_goes_on_from_a_checkpoint(text_file, one_process, tmp_path):
     last = one_process / "checkpoints" / "last.ckpt"
-    more = ["--strategy", "auto", "--max_steps", STEPS + 3, "--ckpt_path", last]
-    RecipeCLI(RECIPE, arguments(text_file, tmp_path, *more))
+    more = ["--strategy", "auto", "--ckpt_path", last]
+    RecipeCLI(RECIPE, arguments(text_file, tmp_path, *more, steps=STEPS + 3))
     assert list(history(tmp_path, "loss")) == [STEPS + 1, STEPS + 2, STEPS + 3]
 
 
@@ -188,7 +188,7 @@ def test_a_copied_recipe_trains_with_its_own_files(text_file, tmp_path):
     shutil.copytree(TRAIN.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     module = copy / "module.py"
     module.write_text(module.read_text().replace('"hidden_size": 128', '"hidden_size": 96'))
-    options = arguments(text_file, tmp_path / "run", "--strategy", "auto", "--max_steps", 1)
+    options = arguments(text_file, tmp_path / "run", "--strategy", "auto", steps=1)
     result = run_bounded([sys.executable, str(copy / "train.py"), *options], timeout=100)
     assert result.returncode == 0, result.stdout[-4000:]
     assert json.loads((tmp_path / "run" / "model" / "config.json").read_text())["hidden_size"] == 96

@@ -3,7 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sagemaker.recipes._common.arguments import ArgumentNameError, Names, normalise
+from lightning_sagemaker.recipes._common.arguments import (
+    ArgumentNameError,
+    Names,
+    RepeatedOptionError,
+    normalise,
+)
 
 NAMES = Names(
     {"max_steps": "trainer.max_steps", "text": "data.text", "lowercase": "data.lowercase"}, frozenset({"run_dir"})
@@ -41,7 +46,31 @@ def test_values(folder, value, expected):
 
 def test_equals_sign_bare_flag_and_dotted_names(folder):
     arguments = normalised(folder, "--max_steps=5", "--data.seed", "3", "--run_dir", "x", "--lowercase")
-    assert arguments[2:] == ["--trainer.max_steps=5", "--data.seed=3", "--run_dir=x", "--data.lowercase=true"]
+    assert arguments[2:] == ["--run_dir=x", "--trainer.max_steps=5", "--data.seed=3", "--data.lowercase=true"]
+
+
+def test_a_config_does_not_undo_an_option_wherever_it_stands(folder):
+    expected = ["fit", f"--config={folder / 'tiny.yaml'}", f"--config={folder / 'config.yaml'}", "--data.text=a"]
+    words = [["--text", "a"], ["--config", "tiny.yaml"], ["-c", "config"]]
+    for order in ((0, 1, 2), (1, 0, 2), (1, 2, 0)):
+        assert normalised(folder, *(word for place in order for word in words[place])) == expected
+
+
+def test_an_option_with_two_values_is_refused(folder):
+    with pytest.raises(RepeatedOptionError, match=r"--max_steps 5 and --trainer.max_steps 6 were set.*HINT"):
+        normalised(folder, "--max_steps", "5", "--trainer.max_steps", "6")
+    with pytest.raises(RepeatedOptionError, match="data.lowercase"):
+        normalised(folder, "--lowercase", "False", "--lowercase")
+    assert normalised(folder, "--max_steps", "5", "--trainer.max_steps=5.0")[-1] == "--trainer.max_steps=5.0"
+
+
+def test_an_option_of_an_option_follows_it_and_lists_may_grow(folder):
+    about = ["--trainer.logger.name=x", "--trainer.logger=Y", "--data.label_map.a=b", "--data.label_map={}"]
+    found = normalised(folder, *about)
+    assert found.index("--trainer.logger=Y") < found.index("--trainer.logger.name=x")
+    assert found.index("--data.label_map={}") < found.index("--data.label_map.a=b")
+    grows = [f"--trainer.callbacks{rest}" for rest in ("+=A", ".every=1", "+=B", ".every=2")]
+    assert normalised(folder, *grows)[2:] == grows
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny.yaml"])

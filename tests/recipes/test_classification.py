@@ -22,8 +22,8 @@ from lightning_sagemaker.recipes.sequence_classification.labels import (
     given_weights,
 )
 from lightning_sagemaker.recipes.sequence_classification.metrics import evaluate, losses, report
-from lightning_sagemaker.recipes.sequence_classification.prepare import stratified
 from lightning_sagemaker.recipes.sequence_classification.recipe import RECIPE
+from lightning_sagemaker.recipes.sequence_classification.splitting import stratified
 from lightning_sagemaker.recipes.sequence_classification.transactions import CATEGORIES, transactions
 
 ROWS = [{"text": f"the {word} number {i}", "label": word} for i in range(40) for word in ("red", "green", "blue")]
@@ -243,9 +243,9 @@ def test_a_label_unseen_in_training_is_refused(tmp_path):
     [
         ("t.csv", b"", "no record"),
         ("t.csv", b"text,label\na,b,c\n", "record 1 has not as many fields"),
-        ("t.csv", b"text,label\n\xff\xfe,b\n", "cannot be read as CSV"),
+        ("t.csv", b"text,label\n\xff\xfe,b\n", "is not UTF-8"),
         ("t.json", b"[1, 2]", "no list of records"),
-        ("t.jsonl", b"{", "cannot be read as JSONL"),
+        ("t.jsonl", b"{", "cannot be read"),
     ],
 )
 def test_unreadable_files_are_refused(tmp_path, name, content, message):

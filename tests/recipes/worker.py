@@ -39,7 +39,9 @@ def run(folder: Path, cache: Path, text: Path, *more: str) -> None:
         where = ["--run_dir", folder / name, "--cache_dir", cache]
         where += ["--text", text, "--max_seq_length", "32"] if name == "albert" else []
         # All epochs' steps, so that batches of a second epoch and a validation between them are compared too.
-        training = ["--trainer.max_epochs", "-1", "--max_steps", STEPS, "--val_check_interval", "3", *more]
+        training = ["--trainer.max_epochs", "-1", "--max_steps", STEPS, *more]
+        if "--val_check_interval" not in more:
+            training += ["--val_check_interval", "3"]
         RecipeCLI(recipe, [str(word) for word in [*COMMON, *options, *where, *training]])
         last = folder / name / "checkpoints" / "last.ckpt"
         RecipeCLI(recipe, [str(word) for word in ["predict", *COMMON, *options, *where, "--ckpt_path", last]])

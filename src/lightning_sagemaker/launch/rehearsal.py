@@ -24,6 +24,9 @@ from lightning_sagemaker.launch.transfer import fetch
 STEPS = 5
 """Optimizer steps of a rehearsed recipe."""
 
+_STEP_NAMES = ("max_steps", "trainer.max_steps")
+"""A recipe's names for them."""
+
 SAMPLE_BYTES = 4 * 2**20
 """Of each channel; text files are cut at a line, others are taken whole, in order, until there is so much."""
 
@@ -102,9 +105,12 @@ def rehearse(
             f"The SageMaker SDK 3 is not installed ({error}), whose drivers a rehearsal runs. HINT: pip install"
             " 'lightning-sagemaker[launch]'; or rehearse the program alone by `lightning-sagemaker local`."
         ) from None
-    changed = {**({"max_steps": STEPS} if plan.config.recipe else {}), **(settings or {})}
+    changed, kept = dict(settings or {}), dict(plan.hyperparameters)
+    if plan.config.recipe:
+        kept = {name: value for name, value in kept.items() if name not in _STEP_NAMES}  # two values would be an error
+        changed = changed if any(name in changed for name in _STEP_NAMES) else {"max_steps": STEPS, **changed}
     config = plan.config.changed(instance_count=hosts or plan.config.instance_count)
-    plan = replace(plan, config=config, hyperparameters={**plan.hyperparameters, **changed})
+    plan = replace(plan, config=config, hyperparameters={**kept, **changed})
     _clear(root)
     with tempfile.TemporaryDirectory(prefix="lightning-sagemaker-") as scratch:
         request = sent_request(plan, Path(scratch, "store"))

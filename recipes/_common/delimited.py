@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of text with a delimiter. Python's ``csv`` reads; here the delimiter is found, and what is certainly wrong refused.
+
+Other readers of such tables guess types as well: ``NA`` becomes a missing value, ``007`` a number. Here a field is its text.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+
+DELIMITERS = (",", ";", "\t", "|")
+NAMES = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
+"""How people write delimiters that a shell does not like."""
+
+_FIELD_LIMIT = 1 << 30
+"""Characters of a field; the library's default is 131072."""
+_SEPARATOR = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
+"""The line by which Excel is told the delimiter."""
+
+
+class DelimiterError(ValueError):
+    """The text is not a table, or it is not clear which."""
+
+
+def read_rows(text: str, delimiter: str | None = None) -> tuple[list[str], list[list[str]], str]:
+    """Header, rows, and the delimiter.
+
+    Args:
+        text: The file, with its line ends.
+        delimiter: One character, or one of :data:`NAMES`. ``None``: found.
+
+    Raises:
+        DelimiterError: If rows have not as many fields as the header, or several delimiters would do.
+
+    """
+    if "\0" in text:
+        raise DelimiterError("it holds NUL characters, so it is not text. HINT: export it again")
+    if said := _SEPARATOR.match(text):
+        text, delimiter = text[said.end() :], delimiter or said.group(1)
+    chosen = NAMES.get(delimiter, delimiter) if delimiter is not None else _find_delimiter(text)
+    if len(chosen) != 1:
+        raise DelimiterError(f"{chosen!r} is not one character. HINT: data.delimiter takes one, or {', '.join(NAMES)}")
+    rows = [row for row in _parse(text, chosen) if row]
+    if not rows:
+        return [], [], chosen
+    header, *body = rows
+    header = _check_header(header)
+    _check_rows(header, body, chosen)
+    return header, body, chosen
+
+
+def _find_delimiter(text: str) -> str:
+    """The only one that gives the header several columns, or all rows as many as the header."""
+    possible = [delimiter for delimiter in DELIMITERS if len(_first(text, delimiter)) > 1]
+    if len(possible) > 1:
+        possible = [delimiter for delimiter in possible if _is_even(text, delimiter)] or possible
+    if len(possible) > 1:
+        raise DelimiterError(
+            f"its columns may be separated by {' or '.join(map(repr, possible))}. HINT: set data.delimiter to one of them"
+        )
+    return possible[0] if possible else ","
+
+
+def _first(text: str, delimiter: str) -> list[str]:
+    try:
+        return next((row for row in _parse(text, delimiter) if row), [])
+    except DelimiterError:
+        return []
+
+
+def _is_even(text: str, delimiter: str) -> bool:
+    try:
+        return len({len(row) for row in _parse(text, delimiter) if row}) == 1
+    except DelimiterError:
+        return False
+
+
+def _parse(text: str, delimiter: str) -> Iterator[list[str]]:
+    # Line ends are left to the library: within quotes they are part of the field.
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        before = csv.field_size_limit(_FIELD_LIMIT)
+        try:
+            yield from reader
+        finally:
+            csv.field_size_limit(before)
+    except csv.Error as error:
+        raise DelimiterError(
+            f"line {reader.line_num} cannot be read with the delimiter {delimiter!r} ({error})."
+            " HINT: a field that holds the delimiter, a quote or a line end stands in quotes, quotes in it are doubled"
+        ) from error
+
+
+def _check_header(header: Sequence[str]) -> list[str]:
+    names = [name.strip() for name in header]
+    check_names(names)
+    return names
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse columns that cannot be told apart.
+
+    Raises:
+        DelimiterError: If two have the same name but for case.
+
+    """
+    seen: dict[str, str] = {}
+    for place, name in enumerate(names):
+        other = seen.setdefault(name.casefold(), name)
+        if len(seen) <= place:
+            raise DelimiterError(f"it has the columns {other!r} and {name!r}. HINT: rename or delete one of them")
+
+
+def _check_rows(header: Sequence[str], rows: Sequence[Sequence[str]], delimiter: str) -> None:
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(header):
+            raise DelimiterError(
+                f"record {number} has not as many fields as the header, {len(row)} instead of {len(header)}."
+                f" HINT: quote fields with {delimiter!r} in them, or set data.delimiter"
+            )
+        if len(row) > 1 and [field.strip() for field in row] == list(header):
+            raise DelimiterError(f"record {number} is the header again. HINT: delete it")

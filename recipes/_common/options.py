@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of options that all recipes have."""
+
+from __future__ import annotations
+
+OWN_OPTIONS = frozenset(
+    {"run_dir", "baseline", "precision", "checkpoint_every", "checkpoint_minutes", "resume", "total_examples"}
+)
+"""Options that every recipe has beside LightningCLI's."""
+
+COMMON_SHORT_NAMES = {
+    "accumulate_grad_batches": "trainer.accumulate_grad_batches",
+    "cache_dir": "data.cache_dir",
+    "dataloader_num_workers": "data.num_workers",
+    "devices": "trainer.devices",
+    "epochs": "trainer.max_epochs",
+    "eval_batch_size": "data.eval_batch_size",
+    "global_batch_size": "data.global_batch_size",
+    "gradient_accumulation_steps": "trainer.accumulate_grad_batches",
+    "learning_rate": "model.learning_rate",
+    "log_every_n_steps": "trainer.log_every_n_steps",
+    "logging_steps": "trainer.log_every_n_steps",
+    "lr_scheduler_type": "model.schedule",
+    "max_epochs": "trainer.max_epochs",
+    "max_grad_norm": "trainer.gradient_clip_val",
+    "max_steps": "trainer.max_steps",
+    "model_name_or_path": "model.pretrained",
+    "num_nodes": "trainer.num_nodes",
+    "num_train_epochs": "trainer.max_epochs",
+    "num_workers": "data.num_workers",
+    "optimizer": "model.optimizer",
+    "per_device_train_batch_size": "data.per_process_batch_size",
+    "pretrained": "model.pretrained",
+    "schedule": "model.schedule",
+    "seed": "seed_everything",
+    "size": "model.size",
+    "strategy": "trainer.strategy",
+    "tokenizer": "data.tokenizer",
+    "tokenizer_name": "data.tokenizer",
+    "val_check_interval": "trainer.val_check_interval",
+    "vocab_size": "data.vocab_size",
+    "warmup_steps": "model.warmup_steps",
+    "weight_decay": "model.weight_decay",
+}
+"""Short names that mean the same in every recipe; several are those of transformers' ``TrainingArguments``."""

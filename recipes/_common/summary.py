@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run says first, about what it uses, and last, about what it has left and how to go on from there."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from lightning_sagemaker.recipes._common.folders import RunFolders
+from lightning_sagemaker.recipes._common.history import read_series
+from lightning_sagemaker.recipes._common.pictures import is_score
+
+_COMMAND = ("lightning-sagemaker", "run")
+
+
+def first_lines(recipe: str, stage: str, uses: Mapping[str, str]) -> list[str]:
+    """What a run uses.
+
+    Args:
+        recipe: Its name.
+        stage: ``fit``, ``validate``, ``test`` or ``predict``.
+        uses: What -> which.
+
+    """
+    return [f"{recipe} {stage}", *_table(uses.items())]
+
+
+def training_lines(recipe: str, names: Iterable[str], task: str, folders: RunFolders, step: int) -> list[str]:
+    """What training has reached, where everything is, and what to do with it.
+
+    Args:
+        recipe: Its name.
+        names: Its short options.
+        task: The pipeline of transformers that serves the model.
+        folders: Of the run.
+        step: Optimizer steps.
+
+    """
+    output, model = folders.output, folders.model
+    rows = [("model", str(model))]
+    rows += _existing(
+        ("metrics", output / "metrics.json"),
+        ("curves", output / "curves.png"),
+        ("data report", output / "data.html"),
+        ("checkpoint", folders.checkpoints / "last.ckpt"),
+    )
+    config, last = output / "config.yaml", folders.checkpoints / "last.ckpt"
+    if config.is_file() and last.is_file():
+        rows += [("to test", _command(recipe, "test", "--config", config, "--ckpt_path", last))]
+    if "predict_file" in names:
+        rows += [("to predict", _command(recipe, "predict", "--pretrained", model, "--predict_file", "FILE"))]
+    rows += [("to serve", f"transformers.pipeline({task!r}, {str(model)!r}); on SageMaker {model / 'code'}")]
+    return [f"{recipe} fit: done at step {step}", *_table([*_scores(output), *rows])]
+
+
+def evaluation_lines(recipe: str, stage: str, metrics: Mapping[str, float], folders: RunFolders) -> list[str]:
+    """What an evaluation has measured, and where its files are."""
+    output = folders.output
+    scores = [
+        (name, f"{value:.4g}") for name, value in sorted(metrics.items()) if name.split("_")[0] in ("val", "test")
+    ]
+    files = _existing(
+        ("metrics", output / f"metrics-{stage}.json"),
+        ("report", output / f"report-{stage}.json"),
+        ("confusion", output / f"confusion-{stage}.png"),
+        ("predictions", output / "predictions.csv"),
+        ("predictions", output / "predictions.json"),
+    )
+    return [f"{recipe} {stage}: done", *_table([*scores, *files])]
+
+
+def interruption_lines(recipe: str, folders: RunFolders) -> list[str]:
+    """How to resume a run that was stopped."""
+    root = folders.output.parent
+    again = _command(recipe, "fit", "--config", folders.output / "config.yaml", "--run_dir", root, "--resume", "always")
+    return [f"{recipe} fit: interrupted", *_table([("to resume", again)])]
+
+
+def _scores(output: Path) -> list[tuple[str, str]]:
+    """The best and the last value of the validation's loss and scores."""
+    rows = []
+    for name, points in sorted(read_series(output / "history" / "metrics.csv").items()):
+        if name.startswith("val_") and (name.endswith("loss") or is_score(name, points)):
+            choose = min if name.endswith("loss") else max
+            step, best = choose(points, key=lambda point: point[1])
+            rows.append((name, f"best {best:.4f} at step {step:.0f}, last {points[-1][1]:.4f}"))
+    return rows
+
+
+def _existing(*files: tuple[str, Path]) -> list[tuple[str, str]]:
+    return [(name, str(path)) for name, path in files if path.is_file()]
+
+
+def _command(recipe: str, *words: object) -> str:
+    return shlex.join([*_COMMAND, recipe, *map(str, words)])
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
+    known: Sequence[tuple[str, str]] = list(rows)
+    width = max((len(name) for name, _ in known), default=0)
+    return [f"  {name:<{width}}  {value}" for name, value in known]

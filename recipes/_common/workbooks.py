@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables in files that are no rows of text: JSON, JSON lines, Excel workbooks."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from lightning_sagemaker.recipes._common.delimited import check_names
+
+Records = list[dict[str, Any]]
+
+
+def parse_json(text: str) -> Records:
+    """Records from a JSON array, an object with ``data``, or an object in each line; a missing key is ``None``.
+
+    Raises:
+        ValueError: If the text is none of these, or an object has a key twice.
+
+    """
+    rows = _rows_of(text)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(
+            'it is no list of records. HINT: give [{...}, ...], {"data": [...]}, or an object in each line'
+        )
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    check_names(names)
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def _rows_of(text: str) -> Any:
+    if not text.strip():
+        return []
+    try:
+        content = _load(text)
+    except json.JSONDecodeError as error:
+        lines = text.split("\n")  # not splitlines(), which also splits at U+2028 within a string
+        if not error.msg.startswith("Extra data") or len(lines) < 2:
+            raise
+        return [_load(line) for line in lines if line.strip()]
+    if isinstance(content, dict):
+        return content["data"] if isinstance(content.get("data"), list) else [content]
+    return content
+
+
+def _load(text: str) -> Any:
+    # Not a number is what pandas writes for a missing value.
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=lambda _: None)
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has the key {twice!r} twice. HINT: rename or delete one of them")
+    return found
+
+
+def read_excel(data: bytes) -> Records:
+    """Records of the only sheet with content of an ``.xlsx`` file; cells as text, whole numbers without a fraction.
+
+    Raises:
+        ValueError: If several sheets have content, or columns have no name or that of another.
+        ModuleNotFoundError: If neither python-calamine nor openpyxl is installed.
+
+    """
+    sheets = {name: rows for name, rows in _sheets(data).items() if any(any(row) for row in rows)}
+    if len(sheets) > 1:
+        raise ValueError(f"it has the sheets {', '.join(sheets)}. HINT: keep one, or export it as CSV")
+    if not sheets:
+        return []
+    header, *body = next(iter(sheets.values()))
+    while header and not header[-1] and not any(row[len(header) - 1] for row in body):
+        header = header[:-1]
+    check_names(header)
+    return [dict(zip(header, row, strict=False)) for row in body if any(row)]
+
+
+def _sheets(data: bytes) -> dict[str, list[list[str]]]:
+    try:
+        import python_calamine
+    except ModuleNotFoundError:
+        return _sheets_by_openpyxl(data)
+    book = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(data))
+    return {name: _cells(book.get_sheet_by_name(name).to_python(skip_empty_area=False)) for name in book.sheet_names}
+
+
+def _sheets_by_openpyxl(data: bytes) -> dict[str, list[list[str]]]:
+    try:
+        import openpyxl
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("neither python-calamine nor openpyxl") from error
+    book = openpyxl.load_workbook(io.BytesIO(data), data_only=True)
+    return {sheet.title: _cells(sheet.iter_rows(values_only=True)) for sheet in book.worksheets}
+
+
+def _cells(rows: Any) -> list[list[str]]:
+    """Text; rows before the first with content and those after the last say nothing."""
+    cells = [[_text(cell) for cell in row] for row in rows]
+    first = next((number for number, row in enumerate(cells) if any(row)), len(cells))
+    return cells[first:]
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return cell if isinstance(cell, str) else str(cell)

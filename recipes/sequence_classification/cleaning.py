@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is certainly wrong in a table of texts and labels: refused with the records' numbers, or mended where asked."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from lightning_sagemaker.recipes._common.tables import DataError, Records
+
+CLEANINGS = ("strip", "unicode", "casefold", "drop_empty")
+"""Of labels: spaces around them and several within; compatible forms of Unicode; case. Records without text or label."""
+
+_MISSING = frozenset({"", "nan", "<na>", "na", "n/a", "#n/a", "null", "none"})
+"""What spreadsheets and libraries write for a missing value, in lower case."""
+_NAMED = 5
+"""Records or labels named in a message."""
+
+
+def strip(text: str) -> str:
+    """Without characters of no width, spaces at the ends, and more than one space within."""
+    return " ".join("".join(char for char in text if unicodedata.category(char) != "Cf").split())
+
+
+_RULES: dict[str, Callable[[str], str]] = {
+    "strip": strip,
+    "unicode": lambda text: unicodedata.normalize("NFKC", text),
+    "casefold": str.casefold,
+}
+
+
+def look(text: str) -> str:
+    """Equal for labels that a reader takes for the same: ``Miete``, ``miete `` and ``MIETE``; ``1`` and ``1.0``."""
+    plain = strip(unicodedata.normalize("NFKC", text)).casefold()
+    try:
+        number = float(plain)
+    except ValueError:
+        return plain
+    return str(int(number)) if number.is_integer() else plain
+
+
+def is_missing(value: Any, kept: Collection[str] = ()) -> bool:
+    """Whether a label says that there is none.
+
+    Args:
+        value: As read.
+        kept: Values that are labels after all.
+
+    """
+    if value is None or value != value:
+        return True
+    return isinstance(value, str) and value not in kept and strip(value).lower() in _MISSING
+
+
+def clean_records(
+    records: Records, texts: Sequence[str], label: str, cleanings: Collection[str], kept: Collection[str], what: str
+) -> tuple[Records, Counter[str]]:
+    """Records as asked for, and how many each cleaning has changed.
+
+    Args:
+        records: Of one split.
+        texts: Columns.
+        label: Column.
+        cleanings: Of :data:`CLEANINGS`.
+        kept: Labels that look as if they were missing, but are labels.
+        what: To call the data in messages.
+
+    Raises:
+        DataError: If texts or labels are missing, and they are not to be left out.
+
+    """
+    counts: Counter[str] = Counter()
+    rules = [(name, _RULES[name]) for name in CLEANINGS if name in cleanings and name in _RULES]
+    cleaned = [{**record, label: _apply(rules, record[label], counts)} for record in records] if rules else records
+    no_label = [number for number, record in enumerate(cleaned) if is_missing(record[label], kept)]
+    no_text = [number for number, record in enumerate(cleaned) if any(is_empty(record[column]) for column in texts)]
+    if "drop_empty" in cleanings:
+        dropped = {*no_label, *no_text}
+        counts["drop_empty"] = len(dropped)
+        return [record for number, record in enumerate(cleaned) if number not in dropped], counts
+    if no_label:
+        values = Counter(repr(cleaned[number][label]) for number in no_label)
+        raise DataError(
+            f"{what} has no label in {_numbers(no_label)} ({', '.join(values)} in the column {label!r})."
+            " HINT: fill them in, or leave such records out with --data.clean drop_empty; where one of these is the name"
+            ' of a class, say so with --data.label_map \'{"none": "none"}\'.'
+        )
+    if no_text:
+        raise DataError(
+            f"{what} has no text in {_numbers(no_text)} (column {' or '.join(map(repr, texts))})."
+            " HINT: fill them in, or leave such records out with --data.clean drop_empty."
+        )
+    return cleaned, counts
+
+
+def check_texts(records: Records, columns: Sequence[str], what: str) -> None:
+    """Refuse what is no text, as a list in JSON.
+
+    Raises:
+        DataError: If there is some.
+
+    """
+    for number, record in enumerate(records, start=1):
+        for column in columns:
+            if not isinstance(record[column], str | int | float | None):
+                raise DataError(
+                    f"{what} has no text in record {number}, but {type(record[column]).__name__}"
+                    f" {str(record[column])[:60]} (column {column!r}). HINT: data.text_columns takes columns of text."
+                )
+
+
+def check_labels(names: Iterable[str], what: str) -> None:
+    """Refuse labels of which several look the same.
+
+    Args:
+        names: Of all labels, after :func:`~.labels.clean`, each as often as it occurs.
+        what: To call the data in messages.
+
+    Raises:
+        DataError: If there are some.
+
+    """
+    counts = Counter(names)
+    alike: dict[str, list[str]] = {}
+    for name in counts:
+        alike.setdefault(look(name), []).append(name)
+    pairs = [sorted(group, key=lambda name: -counts[name]) for group in alike.values() if len(group) > 1]
+    if pairs:
+        named = "; ".join(" and ".join(f"{name!r} ({counts[name]})" for name in group) for group in pairs[:_NAMED])
+        raise DataError(
+            f"{what} has labels that look the same: {named}{'; ...' if len(pairs) > _NAMED else ''}."
+            " HINT: correct them; or unite those that differ in spaces, form or case with --data.clean"
+            " strip,unicode,casefold, and others with --data.label_map; or name the classes differently."
+        )
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a text has nothing to read."""
+    if value is None or value != value:
+        return True
+    text = str(value)
+    return not any(map(str.isalnum, text)) and not strip(text)  # the second is slow
+
+
+def _apply(rules: Sequence[tuple[str, Callable[[str], str]]], value: Any, counts: Counter[str]) -> Any:
+    if isinstance(value, list | tuple):
+        return [_apply(rules, part, counts) for part in value]
+    if not isinstance(value, str):
+        return value
+    for name, rule in rules:
+        changed = rule(value)
+        counts[name] += changed != value
+        value = changed
+    return value
+
+
+def _numbers(found: Sequence[int]) -> str:
+    """Positions as a reader counts."""
+    named = ", ".join(str(number + 1) for number in found[:_NAMED])
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return f"record{'s' if len(found) > 1 else ''} {named}{more}"
