@@ -23,6 +23,8 @@ class JobConfig:
         source_dir: Folder that is sent; the script alone when None. With ``git_config``, a folder of the repository.
         git_config: ``repo``, and ``branch`` or ``commit``: the source is taken from there.
         dependencies: Further files and folders that are put beside the source.
+        send_anyway: Files that are sent though they are left out by default, by name or pattern (those with credentials by
+            name only); and findings that are no secrets, as ``FILE:LINE`` or ``FILE:*``.
         instance_type: Of each host.
         instance_count: Hosts.
         role: ARN of the execution role. None in a dry run.
@@ -64,6 +66,7 @@ class JobConfig:
     source_dir: str | None = None
     git_config: Mapping[str, str] | None = None
     dependencies: tuple[str, ...] = ()
+    send_anyway: tuple[str, ...] = ()
     instance_type: str = "ml.m5.xlarge"
     instance_count: int = 1
     role: str | None = None
