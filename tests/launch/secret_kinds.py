@@ -117,7 +117,7 @@ FORMATS = {
             ("digitalocean", "dop_v1_", _HEX, 64), ("linode", "lin_api_", _MIXED, 40), ("pulumi", "pul-", _HEX, 40),
             ("doppler", "dp.pt.", _MIXED, 43), ("vault", "hvs.", _MIXED, 95), ("vault batch", "hvb.", _MIXED, 140),
             ("grafana", "glsa_", _MIXED, 41), ("new relic", "NRAK-", _UPPER, 27), ("postman", "PMAK-", _HEX, 59),
-            ("notion", "ntn_", _MIXED, 46), ("figma", "figd_", _MIXED, 40), ("airtable", "pat", _MIXED, 14),
+            ("notion", "ntn_", _MIXED, 46), ("figma", "figd_", _MIXED, 40), ("airtable", "patA1b2C3d4E5f6G7.", _HEX, 64),
             ("prefect", "pnu_", _MIXED, 36),
             ("supabase", "sbp_", _LOWER, 40), ("planetscale", "pscale_tkn_", _MIXED, 43), ("neon", "napi_", _MIXED, 64),
             ("render", "rnd_", _MIXED, 28), ("posthog", "phx_", _MIXED, 43), ("sentry", "sntryu_", _HEX, 64),

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 MASK = "***"
 
-_NAME = r"secret|token|passw|passphrase|pwd|api_?key|access_?key|account_?key|private|credential|auth_?key|signing_?key"
+_NAME = (
+    r"secret|token|passw|passphrase|[_-]pwd|api_?key|access_?key|account_?key|private|credential|auth_?key|signing_?key"
+)
 TELLING_NAME = re.compile(_NAME, re.IGNORECASE)
 """In the name of a variable or setting whose value is a secret."""
 
@@ -27,7 +29,7 @@ _PREFIXES = (
     "FLWSECK|FlyV1 |GOCSPX-|GR1348941|HRKU-|LTAI|MDg|PMAK-|SG\\.|SWMKEY-1-|SWMTKN-1-|SharedAccessSignature|WRKA|YC[ABM]|"
     "cmVmd|dapi|eyJ|glpat-|mlsn\\.|p8e-|ya29\\.|4b1d|NRAK-|NRJS-|NRII-|1000\\.|"
     "do[opr]_v1_|shp(?:at|ca|pa|ss)_|pul-|rubygems_|rootly_|sk-or-v1-|sntryu_|xkeysib-|lsv2_|glptt-|glffct-|shippo_|lip_|ucat_|"
-    "dvc_server_|(?:rk|sk)_(?:test|live|prod|car)_|xox[a-z]-|dp\\.pt\\.|pscale_|cog_|hv[bs]\\.|sk-ant-|sk-proj-|nvapi-|gh[opsur]_|github_pat_"
+    "dvc_server_|(?:rk|sk)_(?:test|live|prod|car)_|xox[a-z]-|dp\\.pt\\.|pscale_|cog_|hv[bs]\\.|sk-ant-|sk-proj-|nvapi-|gsk_|csk-|pplx-|tgp_v1_|gh[opsur]_|github_pat_"
 )
 """How tokens of providers begin that have no separator there, or few digits (published formats, November 2026)."""
 
@@ -138,9 +140,12 @@ def redacted(text: str, environment: "Mapping[str, str]") -> str:
     text = _TOLD.sub(lambda match: match.group("name") + MASK, text)
     spans = [*known_secrets(text), *named_secrets(text)]
     spans += [(m.start(), m.end(), "") for m in _WORD.finditer(text) if _is_noise(m.group())]
-    for begin, end, _ in sorted(spans, reverse=True):
-        text = text[:begin] + MASK + text[end:]
-    return text
+    parts, last = [], 0
+    for begin, end, _ in sorted(spans):
+        if begin >= last:
+            parts += [text[last:begin], MASK]
+        last = max(last, end)
+    return "".join([*parts, text[last:]])
 
 
 def _is_placeholder(value: str) -> bool:
