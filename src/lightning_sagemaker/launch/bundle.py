@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from lightning_sagemaker.launch.errors import LaunchError, nearest
+from lightning_sagemaker.launch.errors import LaunchError, suggestion
+from lightning_sagemaker.launch.inputs import is_there
 from lightning_sagemaker.launch.job_config import JobConfig
 from lightning_sagemaker.launch.secret_scan import can_scan, check_secrets
 from lightning_sagemaker.launch.source_files import Selection, select_files, why_not
@@ -115,7 +116,7 @@ def _select(config: JobConfig, source: Path, entry: str) -> Selection:
     chosen = Selection({entry: source / entry}) if is_alone else select_files(source, [*sent, entry], is_recipe)
     for extra in config.dependencies:
         path = Path(extra)
-        if not path.exists():
+        if not is_there(str(extra)):
             raise LaunchError(f"dependencies has {extra!r}, which is not on this machine. HINT: give existing paths.")
         if path.is_dir():
             below = [name.removeprefix(f"{path.name}/") for name in sent if name.startswith(f"{path.name}/")]
@@ -140,7 +141,7 @@ def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
             raise LaunchError("recipe and entry_point are both set. HINT: give one of them.")
         if config.recipe not in RECIPES:
             raise LaunchError(
-                f"No recipe is called {config.recipe!r}. HINT: did you mean {nearest(config.recipe, RECIPES)!r}?"
+                f"No recipe is called {config.recipe!r}. HINT: {suggestion(config.recipe, RECIPES)}"
                 " `lightning-sagemaker ls` lists them."
             )
         return recipe_folder(config.recipe), "train.py"
@@ -153,8 +154,10 @@ def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
         folder = Path(config.source_dir)
     else:
         folder, entry = Path(config.entry_point).parent, PurePosixPath(Path(config.entry_point).name)
-    if not folder.is_dir():
+    if not is_there(str(folder)) or not folder.is_dir():
         raise LaunchError(f"source_dir={str(config.source_dir)!r} is no folder. HINT: give an existing one.")
+    if "\0" in str(entry):
+        raise LaunchError(f"entry_point={str(entry)!r} was set. HINT: it is a script, .py or .sh.")
     script = (folder / entry).resolve()
     if not script.is_relative_to(folder.resolve()):
         raise LaunchError(

@@ -13,7 +13,7 @@ from typing import Any
 
 from lightning_sagemaker.launch import rules
 from lightning_sagemaker.launch.aws import make_session, sentences
-from lightning_sagemaker.launch.errors import LaunchError, nearest
+from lightning_sagemaker.launch.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.job_config import JobConfig
 from lightning_sagemaker.launch.jobs import JobStatus, TrainingJobs
 from lightning_sagemaker.launch.plan import make_plan, not_sent
@@ -79,9 +79,7 @@ class Estimator:
                 values[_ALIASES.get(name, name)] = value
         for name in values:
             if name not in _NAMES:
-                raise LaunchError(
-                    f"The estimator was given {name!r}. HINT: did you mean {nearest(name, [*_NAMES, *_ALIASES])!r}?"
-                )
+                raise LaunchError(f"The estimator was given {name!r}. HINT: {suggestion(name, [*_NAMES, *_ALIASES])}")
         self.config = JobConfig.from_mapping(values)
         self.job_name: str | None = None
         self._jobs: TrainingJobs | None = None
