@@ -162,7 +162,7 @@ def test_a_failure_is_written_down_without_secrets(tmp_path):
     process = start_as_first_process(tmp_path, command, DB_PASSWORD="hunter2hunter2")
     assert process.wait(60) == 1
     reason = (tmp_path / "algo-1" / "output" / "failure").read_text()
-    assert reason.startswith("ValueError: no such column: amount ***\n")
+    assert reason.startswith("The program on algo-1 failed: ValueError: no such column: amount ***\n")
     assert "Traceback" in reason
     assert "hunter2" not in reason
 

@@ -153,7 +153,16 @@ def test_a_bundle_over_the_limit_and_requirements_with_torch(tmp_path, monkeypat
     (tmp_path / "requirements.txt").write_text("pandas\ntorch>=2 # new\n")
     with pytest.raises(LaunchError, match="lists 'torch>=2 # new', which would replace the image's own"):
         estimator.plan()
-    (tmp_path / "requirements.txt").write_text("torchmetrics\n")
+    (tmp_path / "requirements.txt").write_text("pandas\n--requirement=more/own.txt # ours\n")
+    with pytest.raises(LaunchError, match=r"own.txt # ours', which is not among the files"):
+        estimator.plan()
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "own.txt").write_text("-r ../requirements.txt\ntorch\n")
+    with pytest.raises(LaunchError, match=r"more/own.txt lists 'torch', which would replace the image's own"):
+        estimator.plan()
+    (tmp_path / "more" / "own.txt").write_text("scipy\n")
+    (tmp_path / "pins.txt").write_text("torch==2.5.1\n")
+    (tmp_path / "requirements.txt").write_text("torchmetrics\n-c pins.txt\n-r more/own.txt\n")
     assert "torchmetrics" in unpacked(estimator.plan().bundle)["requirements.txt"].decode()
     monkeypatch.setattr(bundle, "MAX_BYTES", 1000)
     (tmp_path / "vectors.bin").write_bytes(b"x" * 2000)

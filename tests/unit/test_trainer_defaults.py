@@ -66,4 +66,4 @@ def test_a_failure_is_written_in_a_job_only(job, tmp_path):
     path = tmp_path / "output" / "failure"
     assert path.exists() == job.in_container
     if job.in_container:
-        assert path.read_text().startswith("ValueError: no good ***\n")
+        assert path.read_text().startswith("The program failed after step 0: ValueError: no good ***\n")

@@ -5,34 +5,39 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-_SECRET = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|CREDENTIAL|PRIVATE)", re.IGNORECASE)
-_SHORTEST = 6
-"""Shorter values are words that occur by chance."""
+from lightning_sagemaker.launch.drivers.lightning_redaction import TELLING_NAME, redacted
 
 
 def write_failure(
-    path: Path, error: BaseException, rank: int | None, environment: Mapping[str, str] | None = None
+    path: Path,
+    error: BaseException,
+    rank: int | None,
+    environment: Mapping[str, str] | None = None,
+    step: int | None = None,
 ) -> None:
     """Write why this process failed, unless another process has written first: what fails later is often a consequence.
 
-    SageMaker shows the first 1,024 characters, so the exception comes before its traceback.
+    SageMaker shows the first 1,024 characters, so the exception comes before its traceback. Secrets are masked.
 
     Args:
         path: The job's failure file. Nothing is raised if it cannot be written.
         error: What ended this process.
         rank: Of this process.
         environment: Whose secrets must not be in the text; this process's when None.
+        step: The last step that was completed, if known.
 
     """
-    where = "" if rank is None else f" (rank {rank})"
+    host = os.environ.get("SM_CURRENT_HOST")
+    where = ("The program" if rank is None else f"Rank {rank}") + (f" on {host}" if host else "")
+    when = "" if step is None else f" after step {step}"
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     summary = "".join(traceback.format_exception_only(type(error), error)).strip()
-    text = without_secrets(f"{summary}{where}\n\n{''.join(lines)}", os.environ if environment is None else environment)
+    text = f"{where} failed{when}: {summary}\n\n{''.join(lines)}"
+    text = redacted(text, os.environ if environment is None else environment)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -48,12 +53,4 @@ def write_failure(
 
 def is_secret(name: str) -> bool:
     """Whether a variable or hyperparameter of that name is to be kept out of texts."""
-    return bool(_SECRET.search(name))
-
-
-def without_secrets(text: str, environment: Mapping[str, str]) -> str:
-    """``text`` with the values of variables that are named like secrets replaced by asterisks."""
-    secrets = {value for name, value in environment.items() if is_secret(name) and len(value) >= _SHORTEST}
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return text
+    return bool(TELLING_NAME.search(name))

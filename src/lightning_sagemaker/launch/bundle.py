@@ -6,17 +6,20 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import posixpath
 import re
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
-from lightning_sagemaker.launch.errors import LaunchError, nearest
+from lightning_sagemaker.launch.errors import LaunchError, suggestion
+from lightning_sagemaker.launch.inputs import is_there
 from lightning_sagemaker.launch.job_config import JobConfig
+from lightning_sagemaker.launch.secret_scan import can_scan, check_secrets
+from lightning_sagemaker.launch.source_files import Selection, select_files, why_not
 from lightning_sagemaker.launch.wheel import make_wheel
 
 MAX_BYTES = 200 * 2**20
@@ -27,20 +30,9 @@ REQUIREMENTS = "requirements.txt"
 _CLONE_SECONDS = 600
 """For a large repository over a slow line; git itself waits for ever."""
 
-_LEFT_OUT = (
-    ".git", ".hg", ".svn", ".venv", "venv", "env", "node_modules", "__pycache__", "*.pyc", "*.egg-info", ".mypy_cache",
-    ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints", ".cache", ".DS_Store", "runs", "lightning_logs", "wandb", "mlruns",
-    "*.ckpt", "*.safetensors", "*.pt", "*.pth", "*.distcp", "*.parquet", "*.arrow", "*.tar.gz", "*.zip",
-)  # fmt: skip
-"""What is no source: history, environments, caches, weights and data."""
-
-_SECRETS = (
-    ".env", ".env.*", "*.pem", "*.key", "id_rsa*", "id_ed25519*", ".aws", ".ssh", ".netrc", "_netrc", ".pypirc",
-    "credentials", "credentials.json", "*.kdbx", ".huggingface", ".kaggle",
-)  # fmt: skip
-"""What must not leave this machine."""
-
 _IMAGE_OWN = re.compile(r"^\s*(torch|torchvision|torchaudio)\s*($|[\[=<>!~;#@ ])", re.IGNORECASE)
+_INCLUDED = re.compile(r"^\s*(?P<option>-r|--requirement|-c|--constraint)(?:\s*=\s*|\s*)(?P<file>[^\s#]+)")
+_CONSTRAINTS = ("-c", "--constraint")
 
 
 @dataclass(frozen=True)
@@ -52,8 +44,9 @@ class Bundle:
         entry_script: Below its top.
         digest: SHA-256 of ``content``, hexadecimal.
         files: Names in it.
-        left_out: Names of files that were not taken because of what they look like.
+        left_out: Name of a file or folder that is not sent -> why.
         has_requirements: Whether there is a ``requirements.txt``.
+        is_scanned: Whether its texts were scanned for secrets.
 
     """
 
@@ -61,8 +54,9 @@ class Bundle:
     entry_script: str
     digest: str
     files: tuple[str, ...]
-    left_out: tuple[str, ...]
+    left_out: Mapping[str, str]
     has_requirements: bool
+    is_scanned: bool
 
     @property
     def name(self) -> str:
@@ -85,24 +79,13 @@ def make_bundle(config: JobConfig, include_plugin: bool) -> Bundle:
 
     Raises:
         LaunchError: If there is no such recipe, folder or script; the script is outside its folder; the files are too
-            large; or the requirements would replace the image's torch.
+            large or hold secrets; or the requirements would replace the image's torch.
 
     """
     with tempfile.TemporaryDirectory() as scratch:
         source, entry = _source(config, Path(scratch))
-        is_alone = config.recipe is None and config.source_dir is None
-        taken, left_out = ({entry: source / entry}, []) if is_alone else _files(source)
-        for extra in config.dependencies:
-            path = Path(extra)
-            if not path.exists():
-                raise LaunchError(
-                    f"dependencies has {extra!r}, which is not on this machine. HINT: give existing paths."
-                )
-            more, less = _files(path) if path.is_dir() else ({path.name: path}, [])
-            taken |= {f"{path.name}/{name}" if path.is_dir() else name: file for name, file in more.items()}
-            left_out += less
-        if entry not in taken:
-            raise LaunchError(f"entry_point={entry!r} is among the files that are not sent. HINT: rename it.")
+        chosen = _select(config, source, entry)
+        taken = chosen.taken
         size = sum(path.stat().st_size for path in taken.values())
         if size > MAX_BYTES:
             largest = max(taken, key=lambda name: taken[name].stat().st_size)
@@ -111,7 +94,9 @@ def make_bundle(config: JobConfig, include_plugin: bool) -> Bundle:
                 f" {largest}. HINT: pass data as an input channel."
             )
         contents = {name: path.read_bytes() for name, path in taken.items()}
-    check_requirements(contents.get(REQUIREMENTS, b"").decode(errors="replace"))
+    check_requirements(contents)
+    if config.recipe is None:
+        check_secrets(contents, config.send_anyway)
     if include_plugin:
         wheel, content = make_wheel()
         extra_name = "[recipes]" if config.recipe else ""
@@ -120,7 +105,30 @@ def make_bundle(config: JobConfig, include_plugin: bool) -> Bundle:
         contents[REQUIREMENTS] = f"./{wheel}{extra_name}\n{own}".encode()
     archive = _archive(contents)
     digest = hashlib.sha256(archive).hexdigest()
-    return Bundle(archive, entry, digest, tuple(sorted(contents)), tuple(sorted(left_out)), REQUIREMENTS in contents)
+    left_out, is_scanned = dict(sorted(chosen.left_out.items())), config.recipe is not None or can_scan()
+    return Bundle(archive, entry, digest, tuple(sorted(contents)), left_out, REQUIREMENTS in contents, is_scanned)
+
+
+def _select(config: JobConfig, source: Path, entry: str) -> Selection:
+    """The files of the source folder and of ``dependencies``."""
+    is_alone = config.recipe is None and config.source_dir is None and config.git_config is None
+    sent, is_recipe = config.send_anyway, config.recipe is not None
+    chosen = Selection({entry: source / entry}) if is_alone else select_files(source, [*sent, entry], is_recipe)
+    for extra in config.dependencies:
+        path = Path(extra)
+        if not is_there(str(extra)):
+            raise LaunchError(f"dependencies has {extra!r}, which is not on this machine. HINT: give existing paths.")
+        if path.is_dir():
+            below = [name.removeprefix(f"{path.name}/") for name in sent if name.startswith(f"{path.name}/")]
+            chosen.add(select_files(path, below), f"{path.name}/")
+        elif (reason := why_not(path.name, path, sent)) is not None:
+            raise LaunchError(
+                f"dependencies has {extra!r}, which is not sent: {reason}. HINT: leave it out, or name it in"
+                f" send_anyway: [{path.name!r}]."
+            )
+        else:
+            chosen.taken[path.name] = path
+    return chosen
 
 
 def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
@@ -133,7 +141,7 @@ def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
             raise LaunchError("recipe and entry_point are both set. HINT: give one of them.")
         if config.recipe not in RECIPES:
             raise LaunchError(
-                f"No recipe is called {config.recipe!r}. HINT: did you mean {nearest(config.recipe, RECIPES)!r}?"
+                f"No recipe is called {config.recipe!r}. HINT: {suggestion(config.recipe, RECIPES)}"
                 " `lightning-sagemaker ls` lists them."
             )
         return recipe_folder(config.recipe), "train.py"
@@ -146,8 +154,10 @@ def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
         folder = Path(config.source_dir)
     else:
         folder, entry = Path(config.entry_point).parent, PurePosixPath(Path(config.entry_point).name)
-    if not folder.is_dir():
+    if not is_there(str(folder)) or not folder.is_dir():
         raise LaunchError(f"source_dir={str(config.source_dir)!r} is no folder. HINT: give an existing one.")
+    if "\0" in str(entry):
+        raise LaunchError(f"entry_point={str(entry)!r} was set. HINT: it is a script, .py or .sh.")
     script = (folder / entry).resolve()
     if not script.is_relative_to(folder.resolve()):
         raise LaunchError(
@@ -188,40 +198,37 @@ def _clone(git: object, scratch: Path) -> Path:
     return target
 
 
-def _files(folder: Path) -> tuple[dict[str, Path], list[str]]:
-    """Name -> file for what is sent, and the names of what is not."""
-    taken: dict[str, Path] = {}
-    left_out: list[str] = []
-    for path in _walk(folder, left_out, folder):
-        taken[path.relative_to(folder).as_posix()] = path
-    return taken, left_out
+def check_requirements(contents: Mapping[str, bytes]) -> None:
+    """Check that ``requirements.txt``, and what it includes by ``-r``, leaves the image's torch alone.
 
-
-def _walk(folder: Path, left_out: list[str], top: Path) -> Iterator[Path]:
-    for path in sorted(folder.iterdir()):
-        if any(fnmatch(path.name, pattern) for pattern in (*_LEFT_OUT, *_SECRETS)):
-            left_out.append(path.relative_to(top).as_posix())
-        elif path.is_dir() and not path.is_symlink():
-            yield from _walk(path, left_out, top)
-        elif path.is_file() and path.resolve().is_relative_to(top.resolve()):
-            yield path
-        else:  # a link out of the folder, a socket, a device
-            left_out.append(path.relative_to(top).as_posix())
-
-
-def check_requirements(text: str) -> None:
-    """Check that a ``requirements.txt`` leaves the image's torch alone.
+    Args:
+        contents: Name -> content of the source.
 
     Raises:
-        LaunchError: If it names torch, torchvision or torchaudio.
+        LaunchError: If it names torch, torchvision or torchaudio, or includes a file that is not sent.
 
     """
-    for line in text.splitlines():
-        if _IMAGE_OWN.match(line):
-            raise LaunchError(
-                f"{REQUIREMENTS} lists {line.strip()!r}, which would replace the image's own build. HINT: take it out;"
-                " pytorch_version chooses the image."
-            )
+    waiting, seen = [REQUIREMENTS] if REQUIREMENTS in contents else [], set[str]()
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        for line in contents[name].decode(errors="replace").replace("\\\n", " ").splitlines():
+            if _IMAGE_OWN.match(line):
+                raise LaunchError(
+                    f"{name} lists {line.strip()!r}, which would replace the image's own build. HINT: take it out;"
+                    " pytorch_version chooses the image."
+                )
+            included = _INCLUDED.match(line)
+            if included is None or "://" in included.group("file"):
+                continue
+            other = posixpath.normpath(posixpath.join(posixpath.dirname(name), included.group("file").strip("'\"")))
+            if other not in contents:
+                raise LaunchError(
+                    f"{name} has {line.strip()!r}, which is not among the files that are sent. HINT: put it into the source"
+                    " folder."
+                )
+            if other not in seen and included.group("option") not in _CONSTRAINTS:
+                waiting.append(other)
 
 
 def _archive(contents: dict[str, bytes]) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightning_sagemaker.launch.errors import LaunchError, nearest
+from lightning_sagemaker.launch.errors import LaunchError, suggestion
 
 KINDS = ("smddp", "ddp", "torch_distributed", "mpi", "smp", "none")
 
@@ -84,7 +84,7 @@ def parse_distribution(value: Any) -> DistributionRequest:
         return value
     if isinstance(value, str):
         if value not in KINDS:
-            raise LaunchError(f"distribution={value!r} is not known. HINT: did you mean {nearest(value, KINDS)!r}?")
+            raise LaunchError(f"distribution={value!r} is not known. HINT: {suggestion(value, KINDS)}")
         return DistributionRequest(value, uses_torchrun=value != "mpi")
     if isinstance(value, Mapping):
         return _of_dictionary(value)
@@ -97,7 +97,7 @@ def _of_dictionary(value: Mapping[str, Any]) -> DistributionRequest:
     for key in value:
         if key not in _TOP:
             raise LaunchError(
-                f"distribution has the key {key!r}. HINT: did you mean {nearest(key, _TOP)!r}? For SMDDP: {_CLASSIC}."
+                f"distribution has the key {key!r}. HINT: {suggestion(str(key), _TOP)} For SMDDP: {_CLASSIC}."
             )
     options = {key: _section(value, key) for key in _TOP}
     library = options["smdistributed"] or {}

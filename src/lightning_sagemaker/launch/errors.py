@@ -6,15 +6,28 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_FEW = 25
+"""Names that fit into a message."""
+
 
 class LaunchError(ValueError):
     """A job that cannot be launched as described. Nothing has been uploaded or started."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The name in ``known`` that ``name`` was probably meant to be."""
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The name in ``known`` that ``name`` was probably meant to be; None if none is near."""
+    lower = {one.casefold(): one for one in sorted(known)}
+    found = difflib.get_close_matches(name.casefold(), lower, n=1)
+    return lower[found[0]] if found else None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """What to write in place of ``name``: the nearest name, else the known ones if they are few."""
     names = sorted(known)
-    return (difflib.get_close_matches(name, names, n=1, cutoff=0.0) or names[:1] or [""])[0]
+    near = nearest(name, names)
+    if near is not None:
+        return f"did you mean {near!r}?"
+    return f"choose one of {', '.join(names)}." if len(names) <= _FEW else f"none of the {len(names)} known is near it."
 
 
 def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
@@ -29,5 +42,7 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise LaunchError(f"{option} {text!r} was given. HINT: write {option} NAME=VALUE.")
+        if name in found:
+            raise LaunchError(f"{option} names {name!r} twice. HINT: give it once.")
         found[name] = value
     return found

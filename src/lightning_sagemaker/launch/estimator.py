@@ -13,10 +13,10 @@ from typing import Any
 
 from lightning_sagemaker.launch import rules
 from lightning_sagemaker.launch.aws import make_session, sentences
-from lightning_sagemaker.launch.errors import LaunchError, nearest
+from lightning_sagemaker.launch.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.job_config import JobConfig
 from lightning_sagemaker.launch.jobs import JobStatus, TrainingJobs
-from lightning_sagemaker.launch.plan import make_plan
+from lightning_sagemaker.launch.plan import make_plan, not_sent
 from lightning_sagemaker.launch.quotas import check_quota
 from lightning_sagemaker.launch.request import JobPlan, create_request, default_bucket
 
@@ -79,9 +79,7 @@ class Estimator:
                 values[_ALIASES.get(name, name)] = value
         for name in values:
             if name not in _NAMES:
-                raise LaunchError(
-                    f"The estimator was given {name!r}. HINT: did you mean {nearest(name, [*_NAMES, *_ALIASES])!r}?"
-                )
+                raise LaunchError(f"The estimator was given {name!r}. HINT: {suggestion(name, [*_NAMES, *_ALIASES])}")
         self.config = JobConfig.from_mapping(values)
         self.job_name: str | None = None
         self._jobs: TrainingJobs | None = None
@@ -165,6 +163,14 @@ class Estimator:
             raise LaunchError(
                 f"The SageMaker SDK 3 is not installed ({error}). HINT: pip install 'lightning-sagemaker[launch]'."
             ) from None
+        if not plan.bundle.is_scanned:
+            raise LaunchError(
+                "The source was not scanned for secrets: detect-secrets is not installed. HINT: pip install"
+                " 'lightning-sagemaker[launch]'."
+            )
+        _log.info("sent: %s", ", ".join(plan.bundle.files))
+        for line in not_sent(plan):
+            _log.warning("not sent: %s", line)
         with sentences("Creating the job"), tempfile.TemporaryDirectory() as folder:
             session = sdk.make_session(self._session, plan.region)
             check_quota(session.boto_session, plan.config)

@@ -60,7 +60,7 @@ def prepare(arguments: argparse.Namespace) -> list[str]:
         if not arguments.requirements.is_file():
             raise LaunchError(f"--requirements {arguments.requirements} is no file. HINT: give an existing one.")
         text = arguments.requirements.read_text()
-        check_requirements(text)
+        check_requirements({REQUIREMENTS: text.encode()})
     folder, (wheel, content) = arguments.folder, make_wheel()
     recipe, template = folder / "Dockerfile", read_template("dockerfile")
     if recipe.is_file() and recipe.read_text() != template:

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from lightning_sagemaker.launch.errors import LaunchError, nearest
+from lightning_sagemaker.launch.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.instances import find_instance
 
 DEFAULT_PYTORCH = "2.8.0"
@@ -105,8 +105,8 @@ def find_image(
     regions = table["regions"][entry["regions"]]
     if region not in regions:
         raise LaunchError(
-            f"There is no image of {repository} {tag} in region {region!r}. HINT: the nearest name of a region that has"
-            f" it is {nearest(region, regions)!r}; or give image_uri."
+            f"There is no image of {repository} {tag} in region {region!r}. HINT:"
+            f" {suggestion(region, regions)} Or give image_uri."
         )
     suffix = f"-{entry['suffix']}" if entry.get("suffix") else ""
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"

@@ -10,12 +10,15 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.launch.errors import LaunchError, nearest
+from lightning_sagemaker.launch.errors import LaunchError, suggestion
 
 INPUT_MODES = ("File", "FastFile", "Pipe")
 S3_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
 _FILE_SYSTEM = re.compile(r"fs-[0-9a-f]{8,}")
 _CHANNEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+_SHOWN = 200
+"""Characters of a path in a message."""
 
 OWN_CHANNELS = ("code", "sm_drivers")
 """Channels that the SDK adds for itself."""
@@ -83,11 +86,17 @@ def parse_inputs(value: Any) -> dict[str, Input]:
         LaunchError: If an input is none of these, or a path or address is wrong.
 
     """
+    named = named_inputs(value).items()
+    return {_check_channel(name): _check(name, _parse(name, one)) for name, one in named}
+
+
+def named_inputs(value: Any) -> Mapping[str, Any]:
+    """Channel name -> what was given for it: one input that has no name is that of ``training``."""
     if value is None:
         return {}
     if isinstance(value, Mapping) and not _is_arguments(value):
-        return {_check_channel(name): _check(name, _parse(name, one)) for name, one in value.items()}
-    return {DEFAULT_CHANNEL: _check(DEFAULT_CHANNEL, _parse(DEFAULT_CHANNEL, value))}
+        return value
+    return {DEFAULT_CHANNEL: value}
 
 
 def _is_arguments(value: Mapping[str, Any]) -> bool:
@@ -104,9 +113,10 @@ def _parse(channel: str, value: Any) -> Input:
         known = [field.name for field in fields(kind)]
         for name in value:
             if name not in known:
-                raise LaunchError(
-                    f"Channel {channel!r} has the key {name!r}. HINT: did you mean {nearest(name, known)!r}?"
-                )
+                raise LaunchError(f"Channel {channel!r} has the key {name!r}. HINT: {suggestion(str(name), known)}")
+        for name, one in value.items():
+            if one is not None and not isinstance(one, str):
+                raise LaunchError(f"Channel {channel!r} has {name}={one!r}. HINT: it is text.")
         try:
             return kind(**value)
         except TypeError as error:
@@ -153,13 +163,21 @@ def _check_channel(name: Any) -> str:
     return name
 
 
+def is_there(path: str) -> bool:
+    """Whether there is a file or folder of that name, which may be none that the system takes."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def _check(channel: str, value: Input) -> Input:
     if isinstance(value, FileSystemInput):
         return _check_file_system(channel, value)
-    if value.is_local and not Path(value.s3_data).exists():
+    if value.is_local and not is_there(value.s3_data):
         raise LaunchError(
-            f"Channel {channel!r} is {value.s3_data!r}, which is not on this machine. HINT: give an existing path, or"
-            " s3://bucket/prefix."
+            f"Channel {channel!r} is {value.s3_data[:_SHOWN]!r}, which is not on this machine. HINT: give an existing path,"
+            " or s3://bucket/prefix."
         )
     if value.is_local and value.input_mode not in (None, "File"):
         raise LaunchError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from lightning_sagemaker.launch.errors import LaunchError, nearest
+from lightning_sagemaker.launch.errors import LaunchError, suggestion
 
 _NAME = re.compile(r"ml\.[a-z][a-z0-9-]*\.([0-9]*xlarge|large|medium)")
 
@@ -105,6 +105,6 @@ def find_instance(name: str) -> Instance | None:
         return INSTANCES[name]
     if not _NAME.fullmatch(name):
         raise LaunchError(
-            f"instance_type={name!r} is no instance type of SageMaker. HINT: did you mean {nearest(name, INSTANCES)!r}?"
+            f"instance_type={name!r} is no instance type of SageMaker. HINT: {suggestion(name, INSTANCES)}"
         )
     return None

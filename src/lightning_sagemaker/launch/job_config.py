@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.launch.distribution import DistributionRequest, parse_distribution
-from lightning_sagemaker.launch.errors import LaunchError, nearest
+from lightning_sagemaker.launch.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.inputs import Input, parse_inputs
 
 
@@ -23,6 +24,8 @@ class JobConfig:
         source_dir: Folder that is sent; the script alone when None. With ``git_config``, a folder of the repository.
         git_config: ``repo``, and ``branch`` or ``commit``: the source is taken from there.
         dependencies: Further files and folders that are put beside the source.
+        send_anyway: Files that are sent though they are left out by default, by name or pattern (those with credentials by
+            name only); and findings that are no secrets, as ``FILE:LINE`` or ``FILE:*``.
         instance_type: Of each host.
         instance_count: Hosts.
         role: ARN of the execution role. None in a dry run.
@@ -64,6 +67,7 @@ class JobConfig:
     source_dir: str | None = None
     git_config: Mapping[str, str] | None = None
     dependencies: tuple[str, ...] = ()
+    send_anyway: tuple[str, ...] = ()
     instance_type: str = "ml.m5.xlarge"
     instance_count: int = 1
     role: str | None = None
@@ -108,7 +112,7 @@ class JobConfig:
         checked = {}
         for name, value in values.items():
             if name not in kinds:
-                raise LaunchError(f"The job has the key {name!r}. HINT: did you mean {nearest(str(name), kinds)!r}?")
+                raise LaunchError(f"The job has the key {name!r}. HINT: {suggestion(str(name), kinds)}")
             checked[name] = _checked(name, kinds[name], value)
         return cls(**checked)
 
@@ -123,9 +127,10 @@ class JobConfig:
         import yaml
 
         try:
-            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-            raise LaunchError(f"{path} cannot be read: {error}. HINT: give a YAML file of a job.") from error
+            values = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_strict_loader())
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+            words = " ".join(str(error).split())
+            raise LaunchError(f"{path} cannot be read: {words}. HINT: give a YAML file of a job.") from error
         if not isinstance(values, dict):
             raise LaunchError(
                 f"{path} does not hold keys and values. HINT: write `instance_type: ml.g5.xlarge`, for one."
@@ -164,6 +169,23 @@ class JobConfig:
         return parse_distribution(self.distribution)
 
 
+def _strict_loader() -> Any:
+    """YAML's safe loader, which takes the last of two values of one key, such as a channel, without a word."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            twice = [name for name in names if names.count(name) > 1]
+            if twice:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {twice[0]!r} is there twice", node.start_mark
+                )
+            return super().construct_mapping(node, deep)
+
+    return Loader
+
+
 def _checked(name: str, kind: str, value: Any) -> Any:
     """``value`` if it is of the field's kind; YAML's lists become tuples."""
     if kind == "Any" or (value is None and "None" in kind):
@@ -183,6 +205,9 @@ def _checked(name: str, kind: str, value: Any) -> Any:
         ]
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         raise LaunchError(f"{name}={value!r} was set. HINT: it is {words}.")
+    texts: Any = value if kind.startswith("tuple[str") else ()
+    if not all(isinstance(one, (str, os.PathLike)) for one in texts):
+        raise LaunchError(f"{name}={value!r} was set. HINT: it is a list of texts.")
     return tuple(value) if isinstance(value, list) else value
 
 

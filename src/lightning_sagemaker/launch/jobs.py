@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from lightning_sagemaker.launch.aws import make_session, sentences
 from lightning_sagemaker.launch.errors import LaunchError
-from lightning_sagemaker.launch.transfer import fetch, fetch_object, replace_folder, unpack
+from lightning_sagemaker.launch.transfer import check_replaceable, fetch, fetch_object, put_in_place, unpack
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 ENDED = ("Completed", "Failed", "Stopped")
@@ -179,18 +179,26 @@ class TrainingJobs:
 
         Args:
             name: Of the job.
-            folder: For the folders of these names; those that are there are replaced.
+            folder: For the folders of these names; those of an earlier download are replaced, nothing else is.
             checkpoints: Whether to get them too.
 
         Returns:
             The folders.
 
         Raises:
-            LaunchError: If the job has made nothing yet, or an archive has names that lead out of it.
+            LaunchError: If the job has made nothing yet, there is something else in place of the folders, or an archive has
+                names that lead out of it.
 
         """
         status, s3 = self.describe(name), self.session.client("s3")
-        folder.mkdir(parents=True, exist_ok=True)
+        for what in ("model", "output", *(["checkpoints"] if checkpoints else [])):
+            check_replaceable(folder / what)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LaunchError(
+                f"{str(folder)!r} cannot be made: {error.strerror}. HINT: give another folder."
+            ) from error
         made = []
         base = f"{status.description['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{name}/output"
         places = {"model": status.model_data or f"{base}/model.tar.gz", "output": f"{base}/output.tar.gz"}
@@ -200,12 +208,12 @@ class TrainingJobs:
                 if fetch_object(s3, uri, archive):
                     target = Path(scratch, what)
                     unpack(archive, target)
-                    made.append(replace_folder(target, folder / what))
+                    made.append(put_in_place(target, folder / what))
         place = status.description.get("CheckpointConfig", {}).get("S3Uri")
         if checkpoints and place:
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
                 fetch(s3, place, Path(scratch, "checkpoints"))
-                made.append(replace_folder(Path(scratch, "checkpoints"), folder / "checkpoints"))
+                made.append(put_in_place(Path(scratch, "checkpoints"), folder / "checkpoints"))
         if not made:
             raise LaunchError(
                 f"The job {name!r} ({status.status}) has left nothing at {base}. HINT: wait until it ends."

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from typing import Any
 
-from lightning_sagemaker.launch.errors import LaunchError, nearest, pairs
+from lightning_sagemaker.launch.errors import LaunchError, pairs, suggestion
 
 HELP = "run a recipe or a script as a SageMaker training job"
 
@@ -89,7 +90,14 @@ def _launch(arguments: argparse.Namespace) -> int:
 
         from lightning_sagemaker.launch.contract import write_atomically
 
-        write_atomically(Path(arguments.save), config.to_yaml())
+        text = config.to_yaml()
+        try:
+            write_atomically(Path(arguments.save), text)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise LaunchError(
+                f"--save {arguments.save!r} cannot be written: {why}. HINT: give a file in an existing folder."
+            ) from error
         print(f"{arguments.save}: start it by `lightning-sagemaker launch --config {arguments.save}`")
         return 0
     if arguments.refresh_prices:
@@ -119,6 +127,7 @@ def read_config(arguments: argparse.Namespace) -> Any:
         LaunchError: If something in them is wrong.
 
     """
+    from lightning_sagemaker.launch.inputs import named_inputs
     from lightning_sagemaker.launch.job_config import JobConfig
     from lightning_sagemaker.recipe_command import RECIPES
 
@@ -131,7 +140,7 @@ def read_config(arguments: argparse.Namespace) -> Any:
             changes |= {"recipe": arguments.program, "entry_point": None}
         else:
             raise LaunchError(
-                f"No recipe is called {arguments.program!r}. HINT: did you mean {nearest(arguments.program, RECIPES)!r}? A"
+                f"No recipe is called {arguments.program!r}. HINT: {suggestion(arguments.program, RECIPES)} A"
                 " script's name ends in .py or .sh."
             )
     for name in _OPTIONS:
@@ -140,15 +149,29 @@ def read_config(arguments: argparse.Namespace) -> Any:
     if arguments.spot:
         changes["use_spot_instances"] = True
     if arguments.channel:
-        changes["inputs"] = {**(config.inputs or {}), **pairs("--channel", arguments.channel)}
+        changes["inputs"] = {**named_inputs(config.inputs), **pairs("--channel", arguments.channel)}
     for key, text in pairs("--set", arguments.settings).items():
         name, dot, below = key.partition(".")
         if dot:
-            changes[name] = {**(changes.get(name) or getattr(config, name, None) or {}), below: _value(text, name)}
+            changes[name] = {
+                **_mapping(name, changes.get(name, getattr(config, name, None))),
+                below: _value(text, name),
+            }
         else:
             changes[name] = _value(text, name)
     checked = JobConfig.from_mapping(changes)
     return config.changed(**{name: getattr(checked, name) for name in changes})
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    """What ``--set NAME.KEY=VALUE`` adds to."""
+    from lightning_sagemaker.launch.inputs import named_inputs
+
+    if name == "inputs":
+        return named_inputs(value)
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    raise LaunchError(f"--set {name}.KEY=VALUE was given, but {name} is {value!r}. HINT: write --set {name}=VALUE.")
 
 
 def _rehearse(arguments: argparse.Namespace, plan: Any) -> int:

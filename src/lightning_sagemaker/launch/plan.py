@@ -37,6 +37,9 @@ _DISTRIBUTIONS = {
 _BATCH_NAMES = ("per_device_train_batch_size", "train_batch_size", "train-batch-size", "batch_size", "batch-size")
 """Hyperparameters that usually say how many samples a process takes."""
 
+_SHOWN = 12
+"""Names of files that a line shows."""
+
 _FALLBACK_REGION = "us-east-1"
 
 
@@ -164,6 +167,8 @@ def describe(plan: JobPlan) -> list[tuple[str, str]]:
         *([("smddp", _smddp(plan))] if plan.image.smddp else []),
         ("global batch", _global_batch(plan)),
         ("source", _source(plan)),
+        ("sent", _sent(plan)),
+        *(("not sent", line) for line in not_sent(plan)),
         ("inputs", "; ".join(_inputs(plan)) or "none"),
         ("output", config.output_path or "the account's default bucket"),
         ("checkpoints", plan.checkpoint_uri or ("below the output" if config.use_spot_instances else "not kept in S3")),
@@ -229,8 +234,24 @@ def _settings(plan: JobPlan) -> Mapping[str, Any]:
 def _source(plan: JobPlan) -> str:
     bundle = plan.bundle
     text = f"{len(bundle.files)} files, {len(bundle.content) / 2**20:.1f} MiB packed, sha256 {bundle.digest[:16]}"
-    left_out = ", ".join(bundle.left_out[:5]) + (", ..." if len(bundle.left_out) > 5 else "")
-    return f"{text}; not sent: {left_out}" if left_out else text
+    return text if bundle.is_scanned else f"{text}; not scanned for secrets, which detect-secrets of [launch] does"
+
+
+def not_sent(plan: JobPlan) -> list[str]:
+    """One line for each reason why files of the source folder stay here, with their names."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in plan.bundle.left_out.items():
+        by_reason.setdefault(reason, []).append(name)
+    return [f"{', '.join(names[:_SHOWN])}{_more(names)} ({reason})" for reason, names in sorted(by_reason.items())]
+
+
+def _more(names: list[str]) -> str:
+    return f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+
+
+def _sent(plan: JobPlan) -> str:
+    names = list(plan.bundle.files)
+    return ", ".join(names[:_SHOWN]) + _more(names)
 
 
 def _inputs(plan: JobPlan) -> list[str]:

@@ -180,6 +180,11 @@ def _check_metrics(config: JobConfig) -> None:
 
 def _check_distribution(config: JobConfig) -> None:
     request, instance = config.distributed, find_instance(config.instance_type)
+    if request.kind == "smp" and not request.parameters:
+        raise LaunchError(
+            'distribution="smp" was set without parameters. HINT: write {"smdistributed": {"modelparallel": {"enabled":'
+            ' True, "parameters": {"partitions": 2, "microbatches": 4}}}, "mpi": {"enabled": True}}.'
+        )
     if instance is None or request.kind == "none":
         return
     count = request.processes_per_host

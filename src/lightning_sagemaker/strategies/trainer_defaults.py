@@ -40,7 +40,9 @@ class InJob:
         """Called when a stage fails."""
         super().on_exception(exception)  # type: ignore[misc]
         if self.job.in_container and isinstance(exception, Exception):
-            write_failure(self.job.failure_file, exception, self.job.global_rank)
+            module = self.lightning_module  # type: ignore[attr-defined]
+            step = None if module is None else module.trainer.global_step
+            write_failure(self.job.failure_file, exception, self.job.global_rank, step=step)
 
 
 class WholeFiles(InJob):

@@ -7,7 +7,6 @@ As :mod:`lightning_driver`: standard library only, Python 3.6.
 import contextlib
 import json
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -20,6 +19,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lightning_sagemaker.launch.drivers.lightning_reasons import excerpt, reason
+    from lightning_sagemaker.launch.drivers.lightning_redaction import redacted
+else:  # in a container the files lie beside each other
+    from lightning_reasons import excerpt, reason
+    from lightning_redaction import redacted
+
 GRACE = 115.0
 """Seconds from SIGTERM to SIGKILL. SageMaker itself kills after 120."""
 
@@ -28,8 +33,6 @@ SHOWN = 1024
 
 _SIMULATED = bool(os.environ.get("LIGHTNING_SAGEMAKER_SIMULATED"))
 _BASE = os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
-_SECRET = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|CREDENTIAL|PRIVATE)", re.IGNORECASE)
-_EXCEPTION = re.compile(r"(\[rank\d+\]:)?\s?[A-Za-z_][\w.]*(Error|Exception|Interrupt)\b")
 _RANK_VARIABLES = (b"RANK=", b"OMPI_COMM_WORLD_RANK=")
 
 
@@ -77,7 +80,8 @@ class Supervisor:
         if self._asked:
             return 128 + signal.SIGTERM if code else 0
         if code:
-            write_failure(None, list(self._tail))
+            lines = list(self._tail)
+            write_failure(reason(code, lines, facts["largest_process_mib"]), excerpt(lines))
         return code
 
     def _pump(self, child: "subprocess.Popen[bytes]") -> None:
@@ -126,21 +130,18 @@ def is_rank(pid: int) -> bool:
         return False
 
 
-def write_failure(message: "str | None", lines: "list[str]") -> None:
-    """Leave why the job failed, the exception first, unless the program has written better words itself."""
+def write_failure(message: str, lines: "list[str]") -> None:
+    """Leave why the job failed, unless the program has written better words itself.
+
+    Args:
+        message: One sentence.
+        lines: The last that the program wrote.
+
+    """
     path = os.path.join(_BASE, "output", "failure")
     if os.path.exists(path) and os.path.getsize(path):
         return
-    starts = [i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line]
-    own = [i for i in starts if "torch/distributed" not in "".join(lines[i : i + 8])]  # not the launcher's about it
-    shown = lines[(own or starts)[0] :] if starts else lines[-20:]
-    if message is None:
-        exceptions = [line for line in shown if _EXCEPTION.match(line)]
-        message = exceptions[0] if exceptions else (shown[-1] if shown else "the program failed and wrote nothing")
-    text = "\n".join([message[:SHOWN], *shown]) + "\n"
-    for name, value in os.environ.items():
-        if _SECRET.search(name) and len(value) >= 6:
-            text = text.replace(value, "***")
+    text = redacted("\n".join([message[:SHOWN], *lines]) + "\n", os.environ)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{path}.{os.getpid()}"
     with open(temporary, "w") as file:

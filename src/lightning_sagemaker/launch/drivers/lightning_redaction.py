@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a secret looks like in a text, and texts without them.
+
+As :mod:`lightning_driver`: standard library only, Python 3.6. It is used in the container, where a reason for a failure is
+written down, and by the scan of what is sent.
+"""
+
+import math
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MASK = "***"
+
+_NAME = (
+    r"secret|token|passw|passphrase|[_-]pwd|api_?key|access_?key|account_?key|private|credential|auth_?key|signing_?key"
+)
+TELLING_NAME = re.compile(_NAME, re.IGNORECASE)
+"""In the name of a variable or setting whose value is a secret."""
+
+_SHORTEST = 6
+"""Values of telling variables that are shorter are words that occur by chance."""
+
+_PREFIXES = (
+    "A3T|AAAA|ABSK|AGE-SECRET-KEY-1|AIza|AKCp|AKIA|ASIA|ABIA|ACCA|AQVN|ATATT|ATCTT|BBDC-|CCIPAT_|EAA[A-Z]|EXO|EZ[AT]K|"
+    "FLWSECK|FlyV1 |GOCSPX-|GR1348941|HRKU-|LTAI|MDg|PMAK-|SG\\.|SWMKEY-1-|SWMTKN-1-|SharedAccessSignature|WRKA|YC[ABM]|"
+    "cmVmd|dapi|eyJ|glpat-|mlsn\\.|p8e-|ya29\\.|4b1d|NRAK-|NRJS-|NRII-|1000\\.|"
+    "do[opr]_v1_|shp(?:at|ca|pa|ss)_|pul-|rubygems_|rootly_|sk-or-v1-|sntryu_|xkeysib-|lsv2_|glptt-|glffct-|shippo_|lip_|ucat_|"
+    "dvc_server_|(?:rk|sk)_(?:test|live|prod|car)_|xox[a-z]-|dp\\.pt\\.|pscale_|cog_|hv[bs]\\.|sk-ant-|sk-proj-|nvapi-|gsk_|csk-|pplx-|tgp_v1_|gh[opsur]_|github_pat_"
+)
+"""How tokens of providers begin that have no separator there, or few digits (published formats, November 2026)."""
+
+_KNOWN = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        ("private key", r"-----BEGIN[ A-Z0-9]*PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END[^\n]*?-----|\Z)"),
+        ("private key", r"PuTTY-User-Key-File-\d[\s\S]*?(?:Private-MAC: \S+|\Z)"),
+        ("password in a URL", r"\b[a-zA-Z][\w+.-]{1,20}://[^\s/:@'\"<>{}$]*:(?P<value>[^\s/@'\"<>{}$*%(]{3,})@[\w.\[-]"),
+        ("token in a URL", r"\bhttps?://(?P<value>[\w~.+=-]{20,})@[\w.-]"),
+        ("Hugging Face token", r"\b(?:hf_|api_org_)[A-Za-z]{30,}"),
+        ("webhook", r"\bhttps://(?:hooks\.slack\.com/\w+|discord(?:app)?\.com/api/webhooks)/\S{20,}"),
+        ("webhook", r"\bhttps://[\w.-]+webhook\.office\.com/webhookb2/\S{20,}"),
+        ("signed URL", r"(?i)[?&;](?:sig|signature|x-\w+-signature|x-amz-security-token)=(?P<value>[\w%+/=-]{16,})"),
+        ("JSON web token", r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}"),
+        (
+            "authorization header",
+            r"(?i)\bauthorization['\"]?\s*[:=]\s*['\"]?(?:basic|bearer|token)\s+(?P<value>[\w~.+/=-]{8,})",
+        ),
+        ("connection string", r"(?i)\b(?:AccountKey|SharedAccessKey|SharedSecret)=(?P<value>[^;'\"\s{}()\[\]]{6,})"),
+        ("connection string", r"(?i);\s?(?:Pwd|Password)=(?P<value>[^;'\"\s{}()\[\]]{6,})"),
+        ("provider's token", rf"(?<![\w/+.-])(?:{_PREFIXES})[\w~+/=!|:.-]{{12,}}"),
+    )
+)  # fmt: skip
+"""Shapes that are a secret whatever their name is."""
+
+_ASSIGNED = re.compile(
+    r"(?P<name>[A-Za-z][\w.-]{0,60})(?:\\?['\"])?[ \t]{0,4}(?::=|=>|=|:)[ \t]{0,4}"
+    r"(?:[rbuf]{0,2}\\?['\"])?(?P<value>[\w~.+/=!@#$%^&*|:-]{8,})"
+)
+_WORD = re.compile(r"[A-Za-z0-9_~.+/=!|:-]{20,}")
+_LETTER, _DIGIT = re.compile(r"[A-Za-z]"), re.compile(r"[0-9]")
+_VERSION = re.compile(r"[A-Za-z]{6,}[_-]?\d{1,4}$|[_.-][A-Za-z]{4,}[_.-]")
+_DIGITS = re.compile(r"[0-9]+")
+_WORDS = re.compile(r"[A-Z][a-z]{3,}|[a-z]{10,}")
+_RUN = re.compile(r"[A-Za-z0-9]+")
+_HEX = re.compile(r"(?i)(?:0x)?[0-9a-f]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TOKEN = re.compile(
+    r"(?<![\w/.-])[A-Za-z][A-Za-z0-9]{0,14}(?:[_.~:-][A-Za-z0-9]{1,14}){0,5}?[_.~-](?P<run>[A-Za-z0-9]{16,})[\w~+/=!|.-]*"
+)
+_QUOTED = re.compile(r"(?P<quote>\\?['\"])(?P<run>[A-Za-z0-9]{20,}={0,2})(?P=quote)")
+_KEY_NAME = re.compile(_NAME + r"|key|auth|bearer|cookie|session|\bsas\b|dsn|apikey|access", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"(?i)example|placeholder|your|dummy|changeme|redacted|xxxx|<|\*\*\*|\.\.\.|%s")
+_NO_PASSWORD = re.compile(
+    r"(?i)(?:my|the|some)?[_-]?(?:password|passwd|passw|pass|pwd|pw|secret|token|key|user(?:name)?)\d{0,2}$"
+)
+_TOLD = re.compile(
+    r"(?i)(?P<name>[\w.-]*(?:secret|token|passw|passphrase|pwd|api_?key|access_?key|credential)[\w-]*['\"]?\s?(?:=|:|=>)\s?['\"]?)"
+    r"(?!\*\*\*)[^\s'\",;)}\]]{4,}"
+)
+_HASH_NAME = re.compile(r"(?i)sha\d|md5|hash|digest|checksum|integrity|commit|revision|etag|fingerprint|uuid|guid")
+
+
+def is_random(text: str, least: int = 16) -> bool:
+    """Whether a text looks drawn at random: long, of mixed kinds of characters, and those in no order.
+
+    Args:
+        text: A word.
+        least: Characters.
+
+    """
+    if len(text) < least:
+        return False
+    digits, rest = _DIGITS.findall(text), _WORDS.sub("", text)
+    if sum(map(len, digits)) < 2 or len(rest) < len(text) / 2 or text.isdigit():
+        return False
+    if text == text.lower() and len(digits) < 3:  # a name with a version
+        return False
+    kinds = ["0" if c.isdigit() else "A" if c.isupper() else "a" if c.islower() else "-" for c in text]
+    changes = sum(1 for index in range(1, len(kinds)) if kinds[index] != kinds[index - 1])
+    entropy = -sum(n / len(text) * math.log(n / len(text), 2) for n in Counter(text).values())
+    return changes >= 0.25 * len(text) and entropy >= 3.0
+
+
+def known_secrets(text: str) -> "Iterator[tuple[int, int, str]]":
+    """Begin, end and kind of what has the shape of a secret, whatever stands before it."""
+    for kind, pattern in _KNOWN:
+        for match in pattern.finditer(text):
+            value = "value" if "value" in pattern.groupindex else 0
+            if not _is_placeholder(match.group(value)):
+                yield match.start(value), match.end(value), kind
+    for pattern in (_TOKEN, _QUOTED):
+        for match in pattern.finditer(text):
+            run = match.group("run").rstrip("=")
+            if is_random(run) and not _HEX.fullmatch(run) and not _HASH_NAME.match(match.group()):
+                yield match.start(), match.end(), "random word"
+
+
+def named_secrets(text: str) -> "Iterator[tuple[int, int, str]]":
+    """Begin, end and kind of values that look drawn at random and stand after a name that tells of a secret."""
+    for match in _ASSIGNED.finditer(text):
+        name, value = match.group("name"), match.group("value")
+        if _KEY_NAME.search(name) and not _HASH_NAME.search(name) and _is_key(value):
+            yield match.start("value"), match.end("value"), "value of " + name
+
+
+def redacted(text: str, environment: "Mapping[str, str]") -> str:
+    """``text`` with asterisks for secrets, and for whatever else looks drawn at random: rather too many than one too few.
+
+    Args:
+        text: Such as an exception and its traceback.
+        environment: The values of its variables with telling names are secrets, whatever they look like.
+
+    """
+    values = {value for name, value in environment.items() if TELLING_NAME.search(name) and len(value) >= _SHORTEST}
+    for value in sorted(values, key=len, reverse=True):
+        text = text.replace(value, MASK)
+    text = _TOLD.sub(lambda match: match.group("name") + MASK, text)
+    spans = [*known_secrets(text), *named_secrets(text)]
+    spans += [(m.start(), m.end(), "") for m in _WORD.finditer(text) if _is_noise(m.group())]
+    parts, last = [], 0
+    for begin, end, _ in sorted(spans):
+        if begin >= last:
+            parts += [text[last:begin], MASK]
+        last = max(last, end)
+    return "".join([*parts, text[last:]])
+
+
+def _is_placeholder(value: str) -> bool:
+    return bool(_PLACEHOLDER.search(value) or _NO_PASSWORD.match(value)) or len(set(value)) < 5
+
+
+def _is_key(value: str) -> bool:
+    value = value.rstrip("=").strip(".")
+    if _is_placeholder(value) or value.count("/") > 3:
+        return False
+    if _HEX.fullmatch(value):
+        return len(value) >= 16 and len(set(value)) >= 8
+    letters, digits = len(_LETTER.findall(value)), len(_DIGIT.findall(value))
+    is_plain = letters + digits >= len(value) - 2
+    return is_random(value, 14) or (
+        is_plain and letters >= 6 and digits >= 3 and len(value) >= 15 and not _VERSION.search(value)
+    )
+
+
+def _is_noise(word: str) -> bool:
+    return any(is_random(run, 20) or (len(run) >= 32 and _HEX.fullmatch(run)) for run in _RUN.findall(word))

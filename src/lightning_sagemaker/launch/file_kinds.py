@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files of a folder are source, judged by name and first bytes, and why the others are not.
+
+Source is what is listed here: texts, and binary files of a few kinds. Hidden files, credentials, caches, weights, data, logs
+and whatever else is not text stay on this machine. The names are those of the tools' own documentation and of GitHub's
+templates for ``.gitignore``.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+CREDENTIALS = "credentials"
+"""Why a file is not sent that no wildcard of ``send_anyway`` brings along."""
+
+_HARMLESS = ("*.py", "*.pyi", "*.md", "*.rst", "*.pub", "*.example", "*.sample", "*.template", "*.tmpl", "*.dist")
+"""Code, documentation and templates, whatever else is in their names: their text is scanned."""
+
+_CERTIFICATES = ("*.pem", "*.crt", "*.cer")
+"""Hold certificates, or keys."""
+
+_CREDENTIALS = (
+    # variables
+    "*.env", "env.local", "env.*.local", "dotenv", "*.envrc", "secrets.*", "secret.*", "*.secret", "*.secrets",
+    "*-secrets.*", "*_secrets.*", "*-secret.*", "*_secret.*",
+    # keys
+    "*.key", "*.p8", "*.p12", "*.pfx", "*.ppk", "*.jks", "*.jceks", "*.bks", "*.bcfks", "*.keystore", "*.truststore",
+    "*.der", "*.kdb", "*.kdbx", "*.agekey", "*.age", "*.asc", "*.gpg", "*.pgp", "*.jwk", "*.jwks", "*.keytab",
+    "*.ovpn", "*.keychain*", "*.mobileprovision", "*.wallet", "wallet.dat", "id_rsa*", "id_dsa*", "id_ecdsa*",
+    "id_ed25519*", "id_xmss*", "*_rsa", "*_dsa", "*_ecdsa", "*_ed25519", "ssh_host_*", "authorized_keys*",
+    "known_hosts*", "secring*", "pubring*", "trustdb*", "master.key", "wg[0-9]*.conf", "*.rdp", "*private*key*",
+    "*.secret_key", "*.token", "*.tokens", "*vault*pass*",
+    # clouds
+    "credentials", "*credentials", "*credentials*.json", "*credentials*.y*ml", "*credentials*.csv",
+    "*credentials*.ini", "*credentials*.txt", "*credentials*.toml", "*credentials*.xml", "*credentials*.db",
+    "*creds*", "*accesskey*.csv", "rootkey*.csv", "*access-key*", "*access_key*", "service*account*.json",
+    "*-sa.json", "sa-*.json", "sa.json", "*service-account*", "gcp*key*.json", "gcloud*.json", "*-key.json",
+    "*_key.json", "keyfile.json", "key.json", "client_secret*", "client-secret*", "*adminsdk*.json",
+    "google-services.json", "googleservice-info.plist", "azureauth*", "azureprofile.json", "accesstokens.json",
+    "msal_token_cache*", "*.publishsettings", "*.cscfg", "boto*.cfg", "boto", "s3cfg", "rclone.conf", "oci_api_key*",
+    "doctl*.y*ml", "openrc*", "*-openrc.sh", "clouds.y*ml", "*.boto",
+    # registries, indexes and version control
+    "docker*config*.json", "dockercfg", "dockerconfigjson", "netrc", "_netrc", "*.netrc", "pypirc", "*.pypirc",
+    "npmrc", "*.npmrc", "yarnrc*", "pip.conf", "pip.ini", "condarc", "*.condarc", "nuget.config",
+    "settings-security.xml", "gradle.properties", "git-credentials*", "gitconfig", "auth.json", "hosts.yml",
+    "gem_credentials", "cargo_credentials*", "poetry_auth*",
+    # clusters and infrastructure
+    "kubeconfig*", "*.kubeconfig", "kubelet.conf", "admin.conf", "*.tfstate*", "*.tfvars*", "*.tfplan",
+    "terraformrc", "terraform.rc", "*.terraformrc", "vault_token*", "vault-token*", "vault.y*ml", "vault.json",
+    "*.vault", "pulumi.*.y*ml", "htpasswd*", "*.htpasswd", "shadow", "passwd", "krb5.conf", "tnsnames.ora",
+    "wp-config.php", "localsettings.php", "sftp*.json", "filezilla.xml", "sitemanager.xml", "recentservers.xml",
+    "winscp.ini", "ws_ftp.ini", "robomongo.json", "dbeaver*", "credentials.xml", "hudson.util.secret", "web.config",
+    "unattend.xml", "sysprep.*",
+    # databases
+    "pgpass*", "*.pgpass", "my.cnf", "*mylogin.cnf", "mongorc*", "redis.conf", "pg_service.conf", "mssql*.conf",
+    # services of machine learning
+    "kaggle.json", "hf_token*", "huggingface_token*", "token", "*_token", "*-token", "token.json", "token.txt",
+    "stored_tokens", "token.pickle", "*_token.*", "*-token.*", "api_key*", "apikey*", "api-key*", "*_api_key*",
+    "*.api_key", "*.apikey", "mlflow*credentials*", "wandb*settings", "comet.config", "clearml.conf",
+    "neptune*token*", "jupyter*config*.json", "passwords*", "password*", "*passwd*", "logins.json", "key[34].db",
+    "cert[89].db", "signons*", "cookies*", "login data*", "*.1pif", "*.agilekeychain", "*.opvault", "keyring*",
+    "*.pcap*",
+)  # fmt: skip
+"""Names of files with credentials, in small letters."""
+
+_CREDENTIAL_FOLDERS = ("secrets", "secret", "credentials", "creds", "keys", "*.keychain", "*.gnupg")
+"""Of files that are no code."""
+
+_FOLDERS = {
+    "cache or environment": (
+        "venv",
+        "env",
+        "envs",
+        "virtualenv",
+        "node_modules",
+        "__pycache__",
+        "*.pyc",
+        "*.pyo",
+        "*.egg-info",
+        "*.egg",
+        "htmlcov",
+        "site-packages",
+    ),
+    "output of a run": ("runs", "lightning_logs", "wandb", "mlruns", "mlartifacts", "outputs", "multirun"),
+}
+"""Folders, and a few files, that are no source, by the reason."""
+
+_FILES = {
+    "log": (
+        "*.log", "*.log.*", "nohup.out", "*.prof", "*.nsys-rep", "*.qdrep", "*.tfevents.*", "core", "core.[0-9]*", "*.dmp",
+        "*.hprof", "*.core",
+    ),
+    "weights": (
+        "*.ckpt", "*.safetensors", "*.pt", "*.pth", "*.distcp", "*.h5", "*.hdf5", "*.keras", "*.onnx", "*.gguf",
+        "*.ggml", "*.pb", "*.tflite", "*.msgpack", "*.pkl", "*.pickle", "*.joblib",
+    ),
+    "data": (
+        "*.parquet", "*.arrow", "*.feather", "*.orc", "*.avro", "*.tfrecord*", "*.lmdb", "*.mdb", "*.db", "*.db-*",
+        "*.sqlite*", "*.sql", "*.dump", "*.rdb", "*.mdf", "*.accdb",
+    ),
+    "archive": (
+        "*.tar", "*.tgz", "*.tbz*", "*.txz", "*.gz", "*.bz2", "*.xz", "*.zst", "*.lz4", "*.zip", "*.7z", "*.rar",
+        "*.jar", "*.war", "*.iso", "*.img", "*.dmg", "*.deb", "*.rpm", "*.cab",
+    ),
+    "history, backup or draft": (
+        "*_history", "*.history", "*history.sqlite", "*.bak", "*.backup", "*.old", "*.orig", "*.rej", "*.save", "*~",
+        "*.swp", "*.swo", "*.swn", "#*#", "*.tmp", "*.temp", "*.part", "*.crdownload",
+    ),
+    "notebook": ("*.ipynb",),
+}  # fmt: skip
+"""Files that are no source, by the reason."""
+
+_BINARY_SOURCE = (
+    "*.so", "*.so.*", "*.pyd", "*.dll", "*.dylib", "*.whl", "*.model", "*.spm", "*.bpe", "*.png", "*.jpg", "*.jpeg",
+    "*.gif", "*.bmp", "*.ico", "*.webp", "*.tif", "*.tiff", "*.wav", "*.flac", "*.mp3", "*.ogg", "*.npy", "*.npz",
+    "*.ttf", "*.otf", "*.woff*", "*.mo", "*.cubin", "*.fatbin", "*.ptx", "*.bin", "*.pdf",
+)  # fmt: skip
+"""Binary files that programs come with."""
+
+_FIRST = 65_536
+"""Bytes that are looked at."""
+
+
+def why_not_by_name(name: str) -> str | None:
+    """Why a file of this name is not sent; None if its name says nothing.
+
+    Args:
+        name: Relative to the folder that is sent, with slashes.
+
+    """
+    *folders, last = name.casefold().split("/")
+    is_harmless = _fits(last, _HARMLESS)
+    if last.startswith(".") and not is_harmless:
+        return CREDENTIALS if _fits(last.lstrip("."), _CREDENTIALS) or last.startswith(".env") else "hidden"
+    if not is_harmless and not _fits(last, _CERTIFICATES) and _is_credential(folders, last):
+        return CREDENTIALS
+    return next((reason for reason, patterns in (*_FOLDERS.items(), *_FILES.items()) if _fits(last, patterns)), None)
+
+
+def why_not_folder(name: str) -> str | None:
+    """Why a folder of this name is not sent; None if its name says nothing."""
+    last = name.casefold().rpartition("/")[2]
+    if last.startswith("."):
+        return "hidden"
+    return next((reason for reason, patterns in _FOLDERS.items() if _fits(last, patterns)), None)
+
+
+def _is_credential(folders: list[str], name: str) -> bool:
+    return _fits(name, _CREDENTIALS) or any(_fits(folder, _CREDENTIAL_FOLDERS) for folder in folders)
+
+
+def why_not_by_content(path: Path) -> str | None:
+    """Why a file that has an innocent name is not sent.
+
+    Raises:
+        OSError: If it cannot be read.
+
+    """
+    name = path.name.casefold()
+    with path.open("rb") as file:
+        head = file.read(_FIRST)
+    if _fits(name, _CERTIFICATES) and not (
+        b"-----BEGIN CERTIFICATE" in head and b"PRIVATE KEY" not in path.read_bytes()
+    ):
+        return CREDENTIALS
+    if is_text(head) or _fits(name, _BINARY_SOURCE):
+        return None
+    return "neither text nor a known kind of binary file"
+
+
+def is_text(head: bytes) -> bool:
+    """Whether a file that begins so holds text in UTF-8."""
+    if b"\0" in head:
+        return False
+    try:
+        head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start > len(head) - 4  # a character that goes on after what was read
+    return True
+
+
+def _fits(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

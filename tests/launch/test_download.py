@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job made, got onto this disk: archives that do not escape, and nothing replaced that was there."""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from lightning_sagemaker import cli
+from lightning_sagemaker.launch import LaunchError
+from lightning_sagemaker.launch.transfer import unpack
+from tests.conftest import ROOT
+from tests.launch.hostile_archives import HARD, SYMLINK, entry, write
+
+MAY_PASS = ("set user", "link over itself", "hard link to a file", "hard link with dots", "mode through a link")
+"""Unpacked without harm: the mode is not taken over, and of two entries of one name only the last counts."""
+
+PYTHONS = [sys.executable, *sorted(map(str, Path("~/.pyenv/versions").expanduser().glob("3.1[0-9]*/bin/python")))]
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda python: Path(python).parts[-3])
+def test_no_archive_escapes(python):
+    path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    done = subprocess.run(
+        [python, "-m", "tests.launch.hostile_archives"], cwd=ROOT, env={**os.environ, "PYTHONPATH": path},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)["found"]
+    assert len(found) >= 13
+    assert [name for name, (_, intact) in found.items() if not intact] == []
+    assert [name for name, (said, _) in found.items() if not said and name not in MAY_PASS] == []
+    assert all(said.startswith("LaunchError: ") and said.count("HINT: ") == 1 for said, _ in found.values() if said)
+
+
+def test_what_training_leaves_comes_back(tmp_path):
+    write(
+        tmp_path / "a.tar.gz",
+        [
+            entry("checkpoints", tarfile.DIRTYPE, mode=0o755), entry("checkpoints/step-2.ckpt", content=b"two"),
+            entry("checkpoints/last.ckpt", SYMLINK, "step-2.ckpt"), entry("best.ckpt", SYMLINK, "./checkpoints/last.ckpt"),
+            entry("same.ckpt", HARD, "checkpoints/step-2.ckpt"), entry("run.sh", mode=0o755), entry("empty", content=b""),
+        ],
+    )  # fmt: skip
+    unpack(tmp_path / "a.tar.gz", tmp_path / "got")
+    got = {
+        path.relative_to(tmp_path / "got").as_posix(): path for path in (tmp_path / "got").rglob("*") if path.is_file()
+    }
+    assert {name: path.read_bytes() for name, path in got.items()} == {
+        "checkpoints/step-2.ckpt": b"two", "checkpoints/last.ckpt": b"two", "best.ckpt": b"two", "same.ckpt": b"two",
+        "run.sh": b"escaped\n", "empty": b"",
+    }  # fmt: skip
+    assert got["run.sh"].stat().st_mode & 0o777 == 0o755
+
+
+def test_an_archive_that_is_cut_or_none_is_one_sentence(tmp_path):
+    write(tmp_path / "whole.tar.gz", [entry("a", content=os.urandom(20_000))])
+    whole = (tmp_path / "whole.tar.gz").read_bytes()
+    broken = bytearray(whole)
+    broken[-6] ^= 1  # in the checksum
+    contents = [whole[:size] for size in (0, 1, 10, 100, 5_000, len(whole) - 4)] + [
+        bytes(broken),
+        b"<html>",
+        os.urandom(500),
+    ]
+    for number, content in enumerate(contents):
+        (tmp_path / "cut.tar.gz").write_bytes(content)
+        with pytest.raises(LaunchError, match="cut.tar.gz cannot be unpacked: .*HINT: ") as error:
+            unpack(tmp_path / "cut.tar.gz", tmp_path / str(number))
+        assert "\n" not in str(error.value)
+
+
+def test_nothing_is_replaced_that_was_not_downloaded(aws, tmp_path, capsys, monkeypatch):
+    s3, bucket = aws.client("s3"), "made"
+    s3.create_bucket(Bucket=bucket)
+    write(tmp_path / "model.tar.gz", [entry("weights.bin", content=b"new")])
+    s3.upload_file(str(tmp_path / "model.tar.gz"), bucket, "job/output/model.tar.gz")
+    aws.jobs["job"] = {
+        "TrainingJobName": "job", "TrainingJobStatus": "Completed", "SecondaryStatus": "Completed",
+        "OutputDataConfig": {"S3OutputPath": f"s3://{bucket}"},
+        "ModelArtifacts": {"S3ModelArtifacts": f"s3://{bucket}/job/output/model.tar.gz"},
+    }  # fmt: skip
+    own = tmp_path / "project"
+    for name in ("model", "output"):
+        (own / name).mkdir(parents=True)
+        (own / name / "mine.py").write_text("mine")
+    monkeypatch.chdir(own)
+    assert cli.main(["download", "job", "."]) == 2
+    assert "'model' exists and was not made by a download, so it is not replaced. HINT: " in capsys.readouterr().err
+    assert (own / "model" / "mine.py").read_text() == (own / "output" / "mine.py").read_text() == "mine"
+    assert sorted(os.listdir(own)) == ["model", "output"]
+    for _ in range(2):  # the second replaces the first
+        assert cli.main(["download", "job", "got"]) == 0
+        assert (own / "got" / "model" / "weights.bin").read_text() == "new"
+        assert os.listdir(own / "got") == ["model"]
+    (own / "got" / "link").symlink_to(own / "model")
+    (own / "file").touch()
+    assert cli.main(["download", "job", "file"]) == 2
+    assert "'file' cannot be made" in capsys.readouterr().err
