@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -48,6 +49,77 @@ class Digits(nn.Module):
         return nn.functional.log_softmax(self.head(hidden), dim=1)
 
 
+class Convolutions(nn.Module):
+    """The first of two nets in a row, with layers of different shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 8, 3)
+
+    def forward(self, images):
+        hidden = torch.relu(self.conv1(images))
+        return torch.flatten(nn.functional.max_pool2d(torch.relu(self.conv2(hidden)), 2), 1)
+
+
+class Layers(nn.Module):
+    """The second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(32, 16), nn.Linear(16, 10)
+
+    def forward(self, hidden):
+        return nn.functional.log_softmax(self.fc2(torch.relu(self.fc1(hidden))), dim=1)
+
+
+class Grouped(nn.Module):
+    """Two nets in a row, and no list of blocks; which of them is where is said as modules are made."""
+
+    def __init__(self, assign=lambda index: nullcontext()) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        with assign(0):
+            self.net1 = Convolutions()
+        with assign(1):
+            self.net2 = Layers()
+
+    def forward(self, images):
+        return self.net2(self.net1(images))
+
+
+def grouped_whole() -> dict:
+    model = Grouped()
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for step in range(STEPS):
+        data, target = images(step)
+        optimizer.zero_grad()
+        loss = nn.functional.nll_loss(model(data), target)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    return {"losses": losses}
+
+
+def grouped(smp, assign=lambda index: nullcontext()) -> dict:
+    @smp.step
+    def train_step(model, data, target):
+        loss = nn.functional.nll_loss(model(data), target)
+        model.backward(loss)
+        return loss
+
+    model = smp.DistributedModel(Grouped(assign))
+    optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    share = slice(smp.dp_rank() * BATCH // smp.dp_size(), (smp.dp_rank() + 1) * BATCH // smp.dp_size())
+    losses = []
+    for step in range(STEPS):
+        data, target = images(step)
+        optimizer.zero_grad()
+        loss = train_step(model, data[share], target[share]).reduce_mean()
+        optimizer.step()
+        losses.append(sum(smp.allgather(loss.item(), smp.DP_GROUP)) / smp.dp_size())
+    return {"losses": losses, "own": sorted(name for name, _ in model.local_named_parameters())}
+
+
 def images(step: int):
     random = torch.Generator().manual_seed(step)
     return torch.randn(BATCH, 1, 8, 8, generator=random), torch.randint(0, 10, (BATCH,), generator=random)
@@ -66,7 +138,8 @@ def digits_whole() -> dict:
         optimizer.step()
         schedule.step()
         losses.append(float(loss))
-    return {"losses": losses, "weights": {name: float(value.sum()) for name, value in model.state_dict().items()}}
+    weights = {name: float(value.sum()) for name, value in model.state_dict().items()}
+    return {"losses": losses, "weights": weights, "grouped": grouped_whole()}
 
 
 def digits() -> dict:
@@ -133,6 +206,7 @@ def digits() -> dict:
         "own": sum(parameter.numel() for parameter in model.local_parameters()),
         "files": sorted(path.name for path in OUT.glob("*.pt*")),
         "partial keys": len(partial["model"]),
+        "grouped": grouped(smp),
     }
 
 
@@ -147,7 +221,7 @@ def language_whole() -> dict:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         losses.append(float(loss))
-    return {"losses": losses}
+    return {"losses": losses, "grouped": grouped_whole()}
 
 
 def language() -> dict:
@@ -226,6 +300,7 @@ def language() -> dict:
         "heard": heard,
         "version": __version__,
         "content": content,
+        "grouped": grouped(smp, smp.partition if partitions > 1 else lambda index: nullcontext()),
         "files": sorted(
             str(path.relative_to(OUT)) for path in OUT.rglob("*") if path.is_file() and "rank" not in path.name
         ),

@@ -65,3 +65,17 @@ def test_checkpoints_hooks_and_messages(runs, layout):
         assert found["heard"] == ({"from": rank - 1} if rank % 2 else None)
         assert found["version"] == "1.15.0"
         assert found["content"] == {"step": 3}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_two_nets_in_a_row_are_cut(runs, layout):
+    """Without a list of blocks: anywhere in ``digits``, and in ``language`` where ``smp.partition`` says."""
+    ranks = [rank["grouped"] for rank in getattr(runs, layout)]
+    for found in ranks:
+        assert found["losses"] == pytest.approx(runs.one["grouped"]["losses"], abs=1e-5)
+    if layout != "whole":
+        first, last = ranks[0]["own"], ranks[-1]["own"]
+        assert not set(first) & set(last)
+        assert len(first) + len(last) == 8
+        if runs.script == "language":
+            assert {name.split(".")[0] for name in first} == {"net1"}

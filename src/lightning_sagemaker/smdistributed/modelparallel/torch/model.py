@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -19,6 +20,7 @@ from lightning_sagemaker.smdistributed.modelparallel.torch.hooks import Handle
 from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts
 from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+from lightning_sagemaker.smdistributed.modelparallel.torch.step import moved
 
 IS_PARTIAL = "_smp_is_partial"
 """Key of a state that holds one stage only."""
@@ -146,7 +148,7 @@ class DistributedModel(OwnParts, nn.Module):
         pipeline = self._cut(run, microbatches[0])
         results = pipeline.engine.run(run, microbatches, self._loss if torch.is_grad_enabled() else None)
         shared = share_results(results, state.groups)
-        return results if pipeline.engine.has_last_stage else _to(shared, state.device)
+        return results if pipeline.engine.has_last_stage else moved(shared, state.device)
 
     def _loss(self, _: Any) -> Tensor:
         """What the step has called ``backward`` with, if it has."""
@@ -158,7 +160,7 @@ class DistributedModel(OwnParts, nn.Module):
         if self._pipeline is None:
             state.is_tracing = True
             try:
-                ends = assigned_ends(self.module)
+                ends = functools.partial(assigned_ends, self.module)
                 self._pipeline = PipelinedModel(self.module, state.groups, state.device, step, microbatch, ends=ends)
             finally:
                 state.is_tracing = False
@@ -322,9 +324,3 @@ def _sums(first: list[Tensor | None], second: list[Tensor | None] | None) -> lis
         right if left is None else left if right is None else left + right
         for left, right in zip(first, second, strict=True)
     ]
-
-
-def _to(value: Any, device: torch.device) -> Any:
-    from lightning_sagemaker.smdistributed.modelparallel.torch.step import _to as move
-
-    return move(value, device)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils import checkpoint
 
-from lightning_sagemaker.parallel.blocks import find_blocks
+from lightning_sagemaker.parallel.blocks import Blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
@@ -113,8 +113,12 @@ def set_activation_checkpointing(
     module.forward = run
 
 
-def assigned_ends(module: nn.Module) -> tuple[int, ...] | None:
+def assigned_ends(module: nn.Module, blocks: Blocks) -> tuple[int, ...] | None:
     """The script's own cut, from ``set_partition`` and ``partition``; None if the cut is automatic.
+
+    Args:
+        module: The model.
+        blocks: Between which it could be cut.
 
     Raises:
         ParallelConfigError: If the blocks' partitions do not ascend from the first to the last one.
@@ -124,7 +128,7 @@ def assigned_ends(module: nn.Module) -> tuple[int, ...] | None:
     degrees = state.cfg.degrees
     if degrees.auto_partition:
         return None
-    assigned, blocks = state.module_manager.assigned, find_blocks(module)
+    assigned = state.module_manager.assigned
     modules = dict(module.named_modules())
     places = []
     for name in blocks.names:

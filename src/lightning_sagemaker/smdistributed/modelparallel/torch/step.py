@@ -67,7 +67,7 @@ class _Step:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         bound = self._signature.bind(*args, **kwargs)
         arguments = _of_first_stage(dict(bound.arguments))
-        arguments = _to(arguments, state.device)
+        arguments = moved(arguments, state.device)
         count = state.cfg.degrees.microbatches if state.cfg is not None else 1
         parts: dict[str, list[Any]] = {}
         for name, value in arguments.items():
@@ -173,7 +173,8 @@ def _of_first_stage(arguments: dict[str, Any]) -> dict[str, Any]:
     return replaced
 
 
-def _to(value: Any, device: torch.device) -> Any:
+def moved(value: Any, device: torch.device) -> Any:
+    """``value`` with its tensors on ``device``."""
     return _map(value, lambda tensor: tensor.to(device))
 
 
