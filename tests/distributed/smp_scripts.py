@@ -7,6 +7,7 @@ scaler, partial and full saves, gathered losses), ``language`` in that of 2023 (
 the first stage only, checkpoints by tag).
 """
 
+import copy
 import json
 import os
 import sys
@@ -22,6 +23,7 @@ from lightning_sagemaker.smdistributed import importer
 
 importer.install()
 sys.path.insert(0, str(Path(__file__).parent))
+from lightning_model import error_of  # noqa: E402
 from models import make_batch, make_model  # noqa: E402
 
 warnings.filterwarnings("ignore")
@@ -307,7 +309,110 @@ def language() -> dict:
     }
 
 
+def shared_whole() -> dict:
+    model = make_model("bert")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(**make_batch("bert", BATCH, seed=step)).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        losses.append(float(loss))
+    weights = {name: float(value.double().sum()) for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        logits = model.eval()(**make_batch("bert", BATCH, seed=99)).logits
+    return {"losses": losses, "weights": weights, "logits": logits.tolist()}
+
+
+def shared() -> dict:
+    """Matrices of transformers' own layers are shared by two ranks, with samples of their own or the same ones."""
+    import smdistributed.modelparallel.torch as smp
+
+    prescaled = bool(os.environ.get("PRESCALED"))
+    degrees = {"pipeline_parallel_degree": int(os.environ["PARTITIONS"]), "tensor_parallel_degree": 2}
+    smp.init({**degrees, "microbatches": 2, "ddp": True, "prescaled_batch": prescaled})
+    unmarked = smp.DistributedModel(make_model("bert"))
+    if prescaled:
+        with smp.model_creation(tensor_parallelism=True):
+            network = make_model("bert")
+    else:
+        network = make_model("bert")
+        smp.set_tensor_parallelism(network)
+    rank, size = (smp.rdp_rank(), smp.rdp_size()) if prescaled else (smp.dp_rank(), smp.dp_size())
+    share = slice(rank * BATCH // size, (rank + 1) * BATCH // size)
+
+    @smp.step(input_split_axes={"ids": 1})
+    def train_step(model, ids, attention_mask, labels):
+        out = model(input_ids=ids.T, attention_mask=attention_mask, labels=labels)
+        model.backward(out["loss"])
+        return out["loss"]
+
+    @smp.step
+    def look(model, input_ids, attention_mask, labels):
+        return model(input_ids=input_ids, attention_mask=attention_mask, labels=labels)["logits"]
+
+    def batch_of(step):
+        return {name: value[share] for name, value in make_batch("bert", BATCH, seed=step).items()}
+
+    def train(model, optimizer, steps):
+        losses = []
+        for step in steps:
+            batch = batch_of(step)
+            optimizer.zero_grad()
+            loss = train_step(model, batch.pop("input_ids").T, **batch).reduce_mean()
+            optimizer.clip_master_grads(0.5)
+            optimizer.step()
+            losses.append(sum(smp.allgather(loss.item(), smp.DP_GROUP)) / smp.dp_size())
+        return losses
+
+    def wrap(network):
+        model = smp.DistributedModel(network)
+        return model, smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+
+    refused = error_of(
+        lambda: train(unmarked, smp.DistributedOptimizer(torch.optim.SGD(unmarked.parameters(), lr=0.1)), [0])
+    )
+    model, optimizer = wrap(network)
+    losses = train(model, optimizer, range(STEPS // 2))
+    smp.save_checkpoint(OUT, "half", partial=True, model=model, optimizer=optimizer)
+    whole = copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    losses += train(model, optimizer, range(STEPS // 2, STEPS))
+    weights = {name: float(value.double().sum()) for name, value in model.state_dict().items()}
+    model.eval()
+    with torch.no_grad():
+        logits = look(model, **batch_of(99)).concat()
+    distributed = sum(map(model.is_distributed_parameter, model.local_parameters()))
+    again = {}
+    for name in ("partial", "whole", "after"):
+        other = make_model("bert")
+        smp.set_tensor_parallelism(other)
+        model, optimizer = wrap(other)
+        if name == "after":  # the model is cut before anything is loaded
+            train(model, optimizer, [0])
+        if name == "partial":
+            smp.resume_from_checkpoint(OUT, tag="half", partial=True)
+        else:
+            model.load_state_dict(whole["model"])
+            optimizer.load_state_dict(copy.deepcopy(whole["optimizer"]))  # torch's optimizers keep what they load
+        again[name] = train(model, optimizer, range(STEPS // 2, STEPS))
+    files = sorted(path.name for path in (OUT / "half_partial").iterdir())
+    return {
+        "losses": losses,
+        "again": again,
+        "weights": weights,
+        "logits": logits.tolist(),
+        "rows": [share.start, share.stop],
+        "distributed": distributed,
+        "refused": refused,
+        "files": files,
+    }
+
+
 if __name__ == "__main__":
     script = sys.argv[2]
-    run = {"digits": (digits, digits_whole), "language": (language, language_whole)}[script][WHOLE]
+    run = {"digits": (digits, digits_whole), "language": (language, language_whole), "shared": (shared, shared_whole)}[
+        script
+    ][WHOLE]
     (OUT / f"rank-{os.environ.get('RANK', 0)}.json").write_text(json.dumps(run()))

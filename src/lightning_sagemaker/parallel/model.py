@@ -37,6 +37,7 @@ class PipelinedModel:
         stages_per_rank: Stages of each process.
         ends: Number of blocks up to the end of each stage, or what gives them; default: even costs.
         recompute: Blocks keep their inputs only for the backward pass, in which they run again.
+        plan: From ``root`` to which matrices are shared, and how; default: ours.
 
     Attributes:
         blocks: Of the module.
@@ -61,6 +62,7 @@ class PipelinedModel:
         stages_per_rank: int = 1,
         ends: Ends = None,
         recompute: bool = False,
+        plan: Callable[[nn.Module], Mapping[str, str]] | None = None,
     ) -> None:
         ranks = len(groups.pipeline_ranks)
         degrees = groups.degrees
@@ -74,7 +76,9 @@ class PipelinedModel:
                 f"stages_per_rank={stages_per_rank} was set, but the parts of {self.blocks.name} return tensors of different"
                 " shapes. HINT: set it to 1."
             )
-        plan = tensor_plan(root, degrees.tensor) if degrees.tensor > 1 else {}  # refuses before anything is changed
+        shared: Mapping[str, str] = {}
+        if degrees.tensor > 1:  # refuses before anything is changed
+            shared = tensor_plan(root, degrees.tensor) if plan is None else plan(root)
         own = tuple(range(groups.at.pipeline, num_stages, ranks))
         self._saving = save_memory(self.blocks.modules, recompute, degrees.offload_activations, device.type == "cuda")
         self.stages = Stages(root, self.blocks, traced, self.partition, own, device)
@@ -82,7 +86,7 @@ class PipelinedModel:
         self.shared = SharedParameters(root, self.partition, groups)
         self._make_equal()
         self._copies: list[tuple[nn.Module, Any]] = []
-        self.matrices = SharedMatrices(root, plan, groups, self.stages.is_absent)
+        self.matrices = SharedMatrices(root, shared, groups, self.stages.is_absent)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
