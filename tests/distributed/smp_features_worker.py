@@ -293,9 +293,9 @@ def uneven() -> dict:
     zero_bubble = {"parameters": {"microbatches": 4, "pipeline": "zero_bubble"}}
     simple = {"parameters": {"microbatches": 4, "pipeline": "simple"}}
     return {
-        "uneven": fit(rows=30, **four),
-        "few": fit(rows=27, **zero_bubble),
-        "one sample": fit(rows=25, **simple),
+        "uneven": fit(rows=30, max_epochs=1, **four),
+        "few": fit(rows=27, max_epochs=1, **zero_bubble),
+        "one sample": fit(rows=25, max_epochs=1, **simple),
         "uneven, accumulated": fit(rows=22, accumulate_grad_batches=2, gradient_clip_val=0.5, **four),
     }
 
@@ -304,7 +304,7 @@ def rows() -> dict:
     """Models without a list of blocks, in batches that are uneven too."""
     found = {}
     for kind in (Row, Direct, Skips):
-        found[kind.__name__] = fit(model=kind(), rows=30, max_epochs=2) if WORLD < 4 or kind is not Skips else None
+        found[kind.__name__] = fit(model=kind(), rows=30, max_epochs=1) if WORLD < 4 or kind is not Skips else None
         trainer = make_trainer()
         predictions = trainer.predict(kind(), loader(trainer, 16))
         found[f"{kind.__name__} predicts"] = [float(batch.sum()) for batch in predictions]
@@ -332,7 +332,7 @@ def batch_norm() -> dict:
 def optimizers() -> dict:
     """Those that update each parameter by itself."""
     names = ("AdamW", "Adafactor") if LAYOUT != "shards" else ("AdamW",)  # Adafactor cannot update DTensors
-    return {name: fit(model=Model(optimizer=name), gradient_clip_val=0.5, max_epochs=2) for name in names}
+    return {name: fit(model=Model(optimizer=name), gradient_clip_val=0.5, max_epochs=1) for name in names}
 
 
 def callbacks_that_work() -> dict:

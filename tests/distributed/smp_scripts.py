@@ -374,6 +374,7 @@ def shared() -> dict:
     refused = error_of(
         lambda: train(unmarked, smp.DistributedOptimizer(torch.optim.SGD(unmarked.parameters(), lr=0.1)), [0])
     )
+    whole_matrices = error_of(lambda: smp.DistributedOptimizer(torch.optim.Adafactor(network.parameters())))
     model, optimizer = wrap(network)
     losses = train(model, optimizer, range(STEPS // 2))
     smp.save_checkpoint(OUT, "half", partial=True, model=model, optimizer=optimizer)
@@ -406,6 +407,7 @@ def shared() -> dict:
         "rows": [share.start, share.stop],
         "distributed": distributed,
         "refused": refused,
+        "whole matrices": whole_matrices,
         "files": files,
     }
 

@@ -111,6 +111,7 @@ def test_matrices_are_shared(layout, tmp_path):
             assert logits == pytest.approx(row, abs=1e-5)
         assert found["distributed"] == 40 or layout == "stages"
         assert "enables tensor parallelism for 0 of the 24 matrices" in found["refused"]
+        assert "Adafactor was chosen with tensor_parallel_degree" in found["whole matrices"]
         stages = (0, 1) if layout == "stages" else (0,)
         assert found["files"] == [
             f"{kind}_{stage}_{rank}.pt" for kind in ("model", "optimizer") for stage in stages for rank in (0, 1)

@@ -4,7 +4,8 @@ import torch
 import transformers
 from torch import nn
 
-from lightning_sagemaker.parallel.optimizer_scope import Scope, scope_of
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.optimizer_scope import Scope, check_scope, scope_of
 
 
 class Lamb(torch.optim.Optimizer):
@@ -87,3 +88,12 @@ def test_trying_changes_neither_random_numbers_nor_the_optimizer():
     assert torch.equal(torch.get_rng_state(), before)
     assert not optimizer.state
     assert torch.equal(parameter, torch.ones(2, 2))
+
+
+def test_what_a_process_with_a_part_cannot_do_is_refused():
+    check_scope(torch.optim.AdamW(weights()), shares_matrices=True)
+    check_scope(Lamb(weights()), shares_matrices=False)
+    with pytest.raises(ParallelConfigError, match="Lamb was chosen with tensor_parallel_degree.*HINT"):
+        check_scope(Lamb(weights()), shares_matrices=True)
+    with pytest.raises(ParallelConfigError, match="Lamb was chosen for a model that is cut into partitions.*HINT"):
+        check_scope(Lamb(weights(), max_norm=1.0), shares_matrices=False)

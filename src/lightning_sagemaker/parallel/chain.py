@@ -108,7 +108,7 @@ def find_chain(root: nn.Module, step: Callable[[Any], Any], microbatch: Any) -> 
         with torch.random.fork_rng(devices=[]), fake, torch.no_grad():
             step(pytree.tree_map_only(Tensor, lambda tensor: fake.from_tensor(tensor.cpu()), microbatch))
     except Exception:
-        pass
+        pass  # what follows the model may need values; what cannot be cut is found out by the trace
     finally:
         for handle in handles:
             handle.remove()

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
+
 _SIZE = 4
 _GRADIENTS = (10.0, 0.1)
 """Sizes of the gradients of the steps that are tried: some optimizers clip large ones."""
@@ -49,6 +51,31 @@ def scope_of(optimizer: torch.optim.Optimizer) -> Scope | None:
         return Scope.MODEL
     in_parts = all(torch.allclose(both, parts, rtol=1e-4, atol=1e-6) for parts in (rows, columns))
     return Scope.NUMBER if in_parts else Scope.MATRIX
+
+
+def check_scope(optimizer: torch.optim.Optimizer, shares_matrices: bool) -> None:
+    """See that an optimizer's step can be made by each process for the parameters that it has.
+
+    Args:
+        optimizer: Of a model that is cut into pipeline stages, or whose matrices are shared by plain parts.
+        shares_matrices: Whether a process has parts of matrices.
+
+    Raises:
+        ParallelConfigError: If it cannot.
+
+    """
+    scope, name = scope_of(optimizer), type(optimizer).__name__
+    if scope is Scope.MODEL:
+        raise ParallelConfigError(
+            f"{name} was chosen for a model that is cut into partitions, but its step depends on the gradients of all"
+            " parameters at once, and each process has those of its stages. HINT: an optimizer that updates each parameter by"
+            " itself, such as AdamW; the Trainer's gradient_clip_val clips by the norm of the whole model."
+        )
+    if scope is Scope.MATRIX and shares_matrices:
+        raise ParallelConfigError(
+            f"{name} was chosen with tensor_parallel_degree, but its step depends on whole matrices, of which each process"
+            " has a part. HINT: an optimizer that updates each number by itself, such as AdamW."
+        )
 
 
 def _matrices() -> list[Tensor]:

@@ -28,12 +28,13 @@ from lightning_sagemaker.parallel.gradients import skip_together
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.microbatches import cut, split
 from lightning_sagemaker.parallel.model import PipelinedModel
+from lightning_sagemaker.parallel.optimizer_scope import check_scope
+from lightning_sagemaker.strategies.batch_norm import say_statistics
 from lightning_sagemaker.strategies.checked_parts import CheckedParts
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.merge import detached, merge, moved_to
 from lightning_sagemaker.strategies.smp_parameters import FollowsDegrees
 from lightning_sagemaker.strategies.stage_files import StageFiles
-from lightning_sagemaker.strategies.statistics import check_optimizers, say_statistics
 from lightning_sagemaker.strategies.step_logs import Record, Records, recorded, replay
 from lightning_sagemaker.strategies.stock_callbacks import check_trainer
 from lightning_sagemaker.strategies.trainer_defaults import WholeFiles
@@ -135,7 +136,8 @@ class SMPStrategy(CheckedParts, StageFiles, WholeModel, FollowsDegrees, JobAware
         self.model_to_device()
         if trainer.state.fn == TrainerFn.FITTING:
             self.setup_optimizers(trainer)
-            check_optimizers(self.optimizers, self.degrees.tensor > 1)
+            for optimizer in self.optimizers:
+                check_scope(getattr(optimizer, "_optimizer", optimizer), self.degrees.tensor > 1)
             if self.degrees.microbatches > 1:
                 say_statistics(module)
         self.setup_precision_plugin()

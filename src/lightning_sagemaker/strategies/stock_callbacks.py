@@ -83,5 +83,5 @@ def check_trainer(trainer: Any, partitions: bool) -> None:
         if found is not None:
             raise MisconfigurationException(
                 f"{type(found).__name__} was given to a Trainer with strategy='smp', where it cannot work: {reason}."
-                " HINT: leave it out, or train with strategy='smddp'."
+                " HINT: leave it out, or train in one process."
             )

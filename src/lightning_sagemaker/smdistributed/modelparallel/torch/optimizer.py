@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lightning_sagemaker.parallel.optimizer_scope import check_scope
 from lightning_sagemaker.smdistributed.modelparallel.torch.model import IS_PARTIAL
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
@@ -23,6 +24,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         dynamic_loss_scale: Of ``fp16``; ignored without it.
         dynamic_loss_args: Of ``fp16``; ignored without it.
 
+    Raises:
+        ParallelConfigError: If its step depends on all parameters, or on whole matrices where a rank has parts of them.
+
     """
 
     def __init__(
@@ -33,6 +37,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         dynamic_loss_args: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
+        if state.initialized and len(state.groups.ranks["MP"]) > 1:
+            check_scope(optimizer, state.groups.degrees.tensor > 1)
         self.optimizer = optimizer  # not super().__init__: parameters and state are the wrapped one's
         self.overflow = False
         state.optimizer = self
