@@ -68,8 +68,8 @@ def check_scope(optimizer: torch.optim.Optimizer, shares_matrices: bool) -> None
     if scope is Scope.MODEL:
         raise ParallelConfigError(
             f"{name} was chosen for a model that is cut into partitions, but its step depends on the gradients of all"
-            " parameters at once, and each process has those of its stages. HINT: an optimizer that updates each parameter by"
-            " itself, such as AdamW; the Trainer's gradient_clip_val clips by the norm of the whole model."
+            " parameters at once, and each process has those of its stages. HINT: an optimizer that updates each parameter"
+            " by itself, such as AdamW; the Trainer's gradient_clip_val clips by the norm of the whole model."
         )
     if scope is Scope.MATRIX and shares_matrices:
         raise ParallelConfigError(
