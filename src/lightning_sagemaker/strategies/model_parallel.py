@@ -15,6 +15,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from typing_extensions import override
 
 from lightning_sagemaker._compat.averages import averages_of, keep_averages
+from lightning_sagemaker._compat.guard import require
 from lightning_sagemaker._lightning import (
     DDPStrategy,
     MisconfigurationException,
@@ -121,6 +122,7 @@ class SMPStrategy(CheckedParts, StageFiles, WholeModel, FollowsDegrees, JobAware
         assert self.accelerator is not None
         assert module is not None
         self._failed = False
+        require(self, "_layer_sync")
         if trainer.state.fn == TrainerFn.FITTING and self._layer_sync is not None:
             raise MisconfigurationException(
                 "sync_batchnorm=True was set with strategy='smp', but stages compute at different times. HINT: leave it out;"
