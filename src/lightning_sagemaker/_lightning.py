@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from lightning.fabric.strategies import ModelParallelStrategy as FabricModelParallelStrategy
     from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.fabric.utilities.seed import reset_seed
+    from lightning.pytorch import callbacks as pytorch_callbacks
     from lightning.pytorch.callbacks import Callback, ModelCheckpoint
     from lightning.pytorch.plugins.precision import Precision
     from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, StrategyRegistry
@@ -87,6 +88,7 @@ else:
     (CheckpointIO,) = _get(f"{_fabric}.plugins.io.checkpoint_io", "CheckpointIO")
     (TorchCheckpointIO,) = _get(f"{_fabric}.plugins.io.torch_io", "TorchCheckpointIO")
     Callback, ModelCheckpoint = _get(f"{_pytorch}.callbacks", "Callback", "ModelCheckpoint")
+    pytorch_callbacks = import_module(f"{_pytorch}.callbacks")
     (Precision,) = _get(f"{_pytorch}.plugins.precision", "Precision")
     (TrainerFn,) = _get(f"{_pytorch}.trainer.states", "TrainerFn")
     DDPStrategy, ModelParallelStrategy, StrategyRegistry = _get(
@@ -114,6 +116,7 @@ __all__ = [
     "TorchElasticEnvironment",
     "TrainerFn",
     "find_free_network_port",
+    "pytorch_callbacks",
     "rank_zero_info",
     "rank_zero_only",
     "rank_zero_warn",

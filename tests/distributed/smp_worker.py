@@ -176,7 +176,6 @@ def refusals() -> dict:
     if WORLD == 1:
         return {}
     found = {"twice": error_of(lambda: fit("bert", make_trainer(), Model("bert", bad="twice")))}
-    found["microbatches"] = error_of(lambda: fit("bert", make_trainer(strategy=make_strategy(microbatches=3))))
     found["partitions"] = error_of(lambda: fit("bert", make_trainer(strategy=make_strategy(partitions=5 * WORLD))))
     found["only forward"] = error_of(
         lambda: fit("bert", make_trainer(strategy=make_strategy(schedule="_only_forward")))

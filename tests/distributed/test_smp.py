@@ -157,7 +157,6 @@ def test_callbacks_decide_alike(runs, layout):
 def test_bad_input_is_one_error_on_every_rank(runs, layout):
     messages = {
         "twice": "can be called once in a step",
-        "microbatches": "samples, which 3 microbatches do not divide",
         "partitions": "processes, but",
         "only forward": "but this step trains",
         "pickle": "cannot be sent to the other stages",

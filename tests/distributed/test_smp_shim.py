@@ -65,3 +65,54 @@ def test_checkpoints_hooks_and_messages(runs, layout):
         assert found["heard"] == ({"from": rank - 1} if rank % 2 else None)
         assert found["version"] == "1.15.0"
         assert found["content"] == {"step": 3}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_two_nets_in_a_row_are_cut(runs, layout):
+    """Without a list of blocks: anywhere in ``digits``, and in ``language`` where ``smp.partition`` says."""
+    ranks = [rank["grouped"] for rank in getattr(runs, layout)]
+    for found in ranks:
+        assert found["losses"] == pytest.approx(runs.one["grouped"]["losses"], abs=1e-5)
+    if layout != "whole":
+        first, last = ranks[0]["own"], ranks[-1]["own"]
+        assert not set(first) & set(last)
+        assert len(first) + len(last) == 8
+        if runs.script == "language":
+            assert {name.split(".")[0] for name in first} == {"net1"}
+
+
+SHARED = {
+    "two": {"processes": 2, "PARTITIONS": "1"},
+    "prescaled": {"processes": 2, "PARTITIONS": "1", "PRESCALED": "1"},
+    "stages": {"processes": 4, "PARTITIONS": "2"},
+    "copies": {"processes": 4, "PARTITIONS": "1"},
+}
+"""Layouts with tensor_parallel_degree 2."""
+
+
+@pytest.mark.parametrize(
+    "layout", [name if name == "two" else pytest.param(name, marks=pytest.mark.slow) for name in SHARED]
+)
+def test_matrices_are_shared(layout, tmp_path):
+    """Losses, weights, each rank's rows; going on from parts and from whole states, before and after the first step."""
+    for folder in ("one", "many"):
+        (tmp_path / folder).mkdir()
+    fork_ranks(WORKER, tmp_path / "one", "shared", processes=0)
+    fork_ranks(WORKER, tmp_path / "many", "shared", **SHARED[layout])
+    expected = read_ranks(tmp_path / "one")[0]
+    ranks = read_ranks(tmp_path / "many")
+    assert sum(found["distributed"] for found in ranks) == 80 * len(ranks) // 2 // int(SHARED[layout]["PARTITIONS"])
+    for found in ranks:
+        assert found["losses"] == pytest.approx(expected["losses"], abs=1e-5)
+        assert found["weights"] == pytest.approx(expected["weights"], abs=1e-4)
+        for again in found["again"].values():
+            assert again == pytest.approx(expected["losses"][4:], abs=1e-5)
+        for row, logits in zip(expected["logits"][slice(*found["rows"])], found["logits"], strict=True):
+            assert logits == pytest.approx(row, abs=1e-5)
+        assert found["distributed"] == 40 or layout == "stages"
+        assert "enables tensor parallelism for 0 of the 24 matrices" in found["refused"]
+        assert "Adafactor was chosen with tensor_parallel_degree" in found["whole matrices"]
+        stages = (0, 1) if layout == "stages" else (0,)
+        assert found["files"] == [
+            f"{kind}_{stage}_{rank}.pt" for kind in ("model", "optimizer") for stage in stages for rank in (0, 1)
+        ]

@@ -45,6 +45,8 @@ def test_training_and_checkpoints_equal_one_process(runs, processes, layout):
         assert found["rest"] == pytest.approx(expected[4:], abs=1e-5)
         if processes == 4:
             assert found["rest of other"] == pytest.approx(expected[4:], abs=1e-5)
+        assert found["delayed"] == pytest.approx(runs[1][0]["delayed"], abs=1e-5)
+        assert found["drawn"] == 0
         assert found["units"] == 3  # the whole and its two layers, whatever class the script names
         assert found["names"] == runs[2][0]["native"]["names"]
 

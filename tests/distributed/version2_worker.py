@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import warnings
+import zlib
 from pathlib import Path
 
 import torch
@@ -33,7 +34,7 @@ from torch.sagemaker.grad_norm import clip_grad_norm_
 from torch.sagemaker.tensor_parallel.transformer import TransformerLayer
 from torch.sagemaker.utils.process_group_utils import get_global_ranks
 from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
@@ -59,10 +60,31 @@ def optimizer_of(model) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
-def whole() -> list[float]:
+def by_name(model):
+    """Gives a module's parameters and buffers values that are a function of their names, whatever seed a process has."""
+    names = {id(module): name for name, module in model.named_modules()}
+
+    @torch.no_grad()
+    def init(module) -> None:
+        if isinstance(module, LlamaRotaryEmbedding):
+            own = LlamaRotaryEmbedding(CONFIG)
+            for name, buffer in module.named_buffers(recurse=False):
+                buffer.copy_(own.get_buffer(name))
+        for name, parameter in module.named_parameters(recurse=False):
+            seed = zlib.crc32(f"{names[id(module)]}.{name}".encode())
+            drawn = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
+            parameter.copy_(1 + 0.1 * drawn if parameter.dim() == 1 else 0.1 * drawn)
+
+    return init
+
+
+def whole(delayed: bool = False) -> list[float]:
     """Without the library, in one process."""
     torch.manual_seed(0)
     model = LlamaForCausalLM(CONFIG)
+    if delayed:
+        for module in model.modules():
+            by_name(model)(module)
     optimizer, losses = optimizer_of(model), []
     for step in range(STEPS):
         loss = model(input_ids=tokens(step), labels=tokens(step)).loss
@@ -85,6 +107,45 @@ def wrapped(strategy=ShardingStrategy.HYBRID_SHARD):
     return FSDP(
         model, auto_wrap_policy=policy, use_orig_params=True, sharding_strategy=strategy, device_id=torch.device("cpu")
     )
+
+
+def delayed() -> list[float]:
+    """Built on the meta device, shared, and filled by FSDP layer by layer; processes have seeds of their own."""
+    with torch.device("meta"):
+        model = LlamaForCausalLM(CONFIG)
+    model = tsm.transform(model)
+    initer = DelayedParamIniter(model, by_name(model))
+    layer = TransformerLayer if tsm.state.tensor_parallel_degree > 1 else LlamaDecoderLayer
+    torch.manual_seed(dist.get_rank())
+    with initer.validate_params_and_buffers_inited():
+        model = FSDP(
+            model,
+            auto_wrap_policy=functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={layer}),
+            use_orig_params=True,
+            sharding_strategy=ShardingStrategy.HYBRID_SHARD,
+            device_id=torch.device("cpu"),
+            param_init_fn=initer.get_param_init_fn(),
+            post_param_init_fn=initer.get_post_param_init_fn(),
+        )
+    return steps(model, optimizer_of(model), range(HALF))
+
+
+def equal_when_drawn() -> float:
+    """How much what is drawn for the embedding and for the first shared matrix differs among processes that share it."""
+    with torch.device("meta"):
+        model = tsm.transform(LlamaForCausalLM(CONFIG))
+    torch.manual_seed(dist.get_rank())
+    fill = DelayedParamIniter(model).get_param_init_fn()
+    fill(model)
+    shared = model.model.layers[0].self_attn.q_proj.weight
+    found = [model.model.embed_tokens.weight.detach().sum(), shared.full_tensor().detach().sum()]
+    first = [value.clone() for value in found]
+    for value in first:
+        group = tsm.state.tp_process_group
+        dist.broadcast(value, dist.get_global_rank(group, 0), group)
+    halves = shared.full_tensor().detach().chunk(2)
+    assert not torch.equal(*halves)
+    return float(sum(abs(one - other) for one, other in zip(found, first, strict=True)))
 
 
 def steps(model, optimizer, numbers) -> list[float]:
@@ -164,6 +225,8 @@ def layout(name: str, parameters: dict) -> dict:
         "rest of other": go_on(Path(OTHER)) if OTHER else None,
         "state": [tsm.state.tp_size, tsm.state.tp_rank, get_global_ranks(tsm.state.tp_process_group)],
         "copies": tsm.state.ranker.get_rep_groups(),
+        "delayed": delayed(),
+        "drawn": equal_when_drawn() if tsm.state.tensor_parallel_degree > 1 else 0.0,
         "meta": from_meta() if tsm.state.tensor_parallel_degree == 1 else None,
     }
 
@@ -187,7 +250,7 @@ def refusals() -> dict:
 
 def main() -> None:
     if "LAYOUTS" not in os.environ:
-        (OUT / "rank-0.json").write_text(json.dumps({"losses": whole()}))
+        (OUT / "rank-0.json").write_text(json.dumps({"losses": whole(), "delayed": whole(delayed=True)[:HALF]}))
         return
     dist.init_process_group("gloo")
     found = {name: layout(name, parameters) for name, parameters in json.loads(os.environ["LAYOUTS"]).items()}

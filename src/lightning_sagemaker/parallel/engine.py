@@ -80,7 +80,8 @@ class PipelineEngine:
         Args:
             step: The user's code for one microbatch.
             microbatches: Its arguments.
-            loss_of: From what ``step`` returned to what is differentiated; None: no backward passes.
+            loss_of: From what ``step`` returned to what is differentiated, called as soon as it has returned; None: no
+                backward passes.
 
         Returns:
             What ``step`` returned for each microbatch, if the last stage is here; else as many None.
@@ -301,6 +302,8 @@ class SharedParameters:
     def add_gradients(self) -> None:
         """Sum the gradients of all uses. Collective over the stages that share."""
         for parameter, group in self._shared:
+            if not parameter.requires_grad:
+                continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad, group=group)

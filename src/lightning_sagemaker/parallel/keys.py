@@ -67,7 +67,7 @@ _SAMPLES = "undocumented; written in AWS's samples only"
 KEYS = (
     _used("partitions", 1, int, 1, "number of pipeline partitions", minimum=1),
     _used("pipeline_parallel_degree", 1, int, 1, "another name of partitions", minimum=1),
-    _used("microbatches", 1, int, 1, "equal parts that a batch is cut into", minimum=1),
+    _used("microbatches", 1, int, 1, "parts that a batch is cut into", minimum=1),
     _used(
         "pipeline",
         1,

@@ -3,12 +3,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
+
+
+class Microbatches(NamedTuple):
+    """A batch in parts.
+
+    Attributes:
+        parts: At least one.
+        weights: Share of each part in the samples of the batch; their sum is 1.
+
+    """
+
+    parts: list[Any]
+    weights: list[float]
+
+
+def cut(batch: Any, count: int) -> Microbatches:
+    """Cut each tensor in ``batch`` into at most ``count`` parts, as even as they can be.
+
+    A batch of fewer samples than ``count`` has a part for each sample. Parts of different sizes count by their samples.
+
+    Args:
+        batch: Of any structure.
+        count: Number of microbatches.
+
+    Raises:
+        ParallelConfigError: If parts cannot be even, and it is not clear what the samples are.
+
+    """
+    try:
+        parts = split(batch, count)
+        return Microbatches(parts, [1 / len(parts)] * len(parts))
+    except ParallelConfigError:
+        sizes = _sizes(batch)
+        if len(sizes) != 1 or None in sizes:
+            raise
+    samples = next(size for size in sizes if size is not None)
+    count = min(count, samples)
+    lengths = [samples // count + (number < samples % count) for number in range(count)]
+    starts = [sum(lengths[:number]) for number in range(count)]
+    parts = [_rows(batch, start, length) for start, length in zip(starts, lengths, strict=True)]
+    return Microbatches(parts, [length / samples for length in lengths])
+
+
+def _rows(batch: Any, start: int, length: int) -> Any:
+    return _map(batch, lambda tensor: tensor.narrow(0, start, length))
+
+
+def _sizes(batch: Any) -> set[int | None]:
+    """First dimensions of the tensors; None stands for an object that cuts itself."""
+    found: set[int | None] = set()
+
+    def note(tensor: Tensor) -> Tensor:
+        found.add(tensor.shape[0])
+        return tensor
+
+    def itself(value: Any) -> Any:
+        found.add(None)
+        return value
+
+    _map(batch, note, itself)
+    return found
+
+
+def _map(value: Any, change: Callable[[Tensor], Tensor], itself: Callable[[Any], Any] = lambda value: value) -> Any:
+    """``value`` with its tensors that have dimensions changed, and ``itself`` called for objects with ``smp_slice``."""
+    if isinstance(value, Tensor):
+        return change(value) if value.dim() else value
+    if hasattr(value, "smp_slice"):
+        return itself(value)
+    if isinstance(value, Mapping):
+        return _like(value, {key: _map(entry, change, itself) for key, entry in value.items()})
+    if isinstance(value, list | tuple | set):
+        return _like(value, [_map(entry, change, itself) for entry in value])
+    return value
 
 
 def split(value: Any, count: int, axis: int = 0, name: str = "the batch") -> list[Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,14 +13,13 @@ from torch import Tensor, nn
 
 from lightning_sagemaker.parallel import gradients
 from lightning_sagemaker.parallel.activations import save_memory
-from lightning_sagemaker.parallel.blocks import Blocks, find_blocks
+from lightning_sagemaker.parallel.chain import Ends, find_cut
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.engine import PipelineEngine, SharedParameters
 from lightning_sagemaker.parallel.groups import ParallelGroups
-from lightning_sagemaker.parallel.partition import Partition, make_partition
 from lightning_sagemaker.parallel.plans import tensor_plan
 from lightning_sagemaker.parallel.stage import Stages
 from lightning_sagemaker.parallel.tensor import SharedMatrices, map_state
-from lightning_sagemaker.parallel.trace import trace
 
 _MEMORY_WEIGHT = {"memory": 0.8, "speed": 0.2}
 """AWS's defaults (SDK documentation of ``memory_weight``)."""
@@ -35,8 +35,9 @@ class PipelinedModel:
         step: The user's code for one microbatch.
         microbatch: Its argument.
         stages_per_rank: Stages of each process.
-        ends: Number of blocks up to the end of each stage; default: even costs.
+        ends: Number of blocks up to the end of each stage, or what gives them; default: even costs.
         recompute: Blocks keep their inputs only for the backward pass, in which they run again.
+        plan: From ``root`` to which matrices are shared, and how; default: ours.
 
     Attributes:
         blocks: Of the module.
@@ -59,25 +60,33 @@ class PipelinedModel:
         step: Callable[[Any], Any],
         microbatch: Any,
         stages_per_rank: int = 1,
-        ends: Sequence[int] | None = None,
+        ends: Ends = None,
         recompute: bool = False,
+        plan: Callable[[nn.Module], Mapping[str, str]] | None = None,
     ) -> None:
         ranks = len(groups.pipeline_ranks)
         degrees = groups.degrees
         self._root, self._groups = root, groups
-        self.blocks: Blocks = find_blocks(root)
-        traced = trace(root, self.blocks, step, microbatch)
         weight = _MEMORY_WEIGHT[degrees.optimize] if degrees.memory_weight is None else degrees.memory_weight
         num_stages = ranks * stages_per_rank
-        self.partition: Partition = make_partition(root, self.blocks, traced, num_stages, weight, ends)
-        plan = tensor_plan(root, degrees.tensor) if degrees.tensor > 1 else {}  # refuses before anything is changed
+        self.blocks, traced, self.partition = find_cut(root, step, microbatch, num_stages, weight, ends)
+        self._called = traced.called
+        if stages_per_rank > 1 and not traced.alike:
+            raise ParallelConfigError(
+                f"stages_per_rank={stages_per_rank} was set, but the parts of {self.blocks.name} return tensors of different"
+                " shapes. HINT: set it to 1."
+            )
+        shared: Mapping[str, str] = {}
+        if degrees.tensor > 1:  # refuses before anything is changed
+            shared = tensor_plan(root, degrees.tensor) if plan is None else plan(root)
         own = tuple(range(groups.at.pipeline, num_stages, ranks))
         self._saving = save_memory(self.blocks.modules, recompute, degrees.offload_activations, device.type == "cuda")
         self.stages = Stages(root, self.blocks, traced, self.partition, own, device)
         self.engine = PipelineEngine(self.stages, self.partition, groups, device)
         self.shared = SharedParameters(root, self.partition, groups)
         self._make_equal()
-        self.matrices = SharedMatrices(root, plan, groups, self.stages.is_absent)
+        self._copies: list[tuple[nn.Module, Any]] = []
+        self.matrices = SharedMatrices(root, shared, groups, self.stages.is_absent)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -112,21 +121,44 @@ class PipelinedModel:
         ]
         return gradients.clip_norm(own, counted, max_norm, self._groups.groups["MP"])
 
+    @torch.no_grad()
+    def follow(self, copy: nn.Module) -> None:
+        """Cut a copy of the module, such as an average of its weights, in the same way. Collective over all processes.
+
+        Its parameters then match the module's one by one. Its ``state_dict()`` is collective over the pipeline: whole on
+        the first process, and empty on the others.
+
+        Args:
+            copy: A deep copy of the module, whole on all processes. It is never called while it is cut.
+
+        """
+        group = self._groups.groups["DP"]
+        for tensor in [*copy.parameters(), *copy.buffers()]:
+            if dist.get_world_size(group) > 1:
+                dist.broadcast(tensor.data, dist.get_global_rank(group, 0), group)
+        for original, parameter in zip(self._root.parameters(), copy.parameters(), strict=True):
+            absent = self.stages.is_absent(original)
+            parameter.data = parameter.data.new_empty(0) if absent else self.matrices.part(original, parameter.data)
+        hook = functools.partial(self._gather_copy)  # torch marks it, which a method cannot be
+        self._copies.append((copy, copy.register_state_dict_post_hook(hook)))  # type: ignore[no-untyped-call]
+
+    def _gather_copy(self, _: nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:
+        own = {name.removeprefix(prefix): state.pop(name) for name in list(state) if name.startswith(prefix)}
+        state.update({f"{prefix}{name}": value for name, value in self.gather(own).items()})
+
     def owner(self, name: str) -> int:
         """Global rank of the process of this copy of the model that has a parameter or buffer."""
         stages = self.partition.stages.get(name)
         return self._groups.stage_rank(stages[0] if stages else self._buffer_stage(name))
 
     def _buffer_stage(self, name: str) -> int:
-        """A buffer within a block is updated by the block's stage; others by every stage alike."""
-        for index, block in enumerate(self.blocks.names):
-            if name.startswith(f"{block}."):
-                return next(stage for stage, end in enumerate(self.partition.ends) if index < end)
-        return 0
+        """The stage that has the blocks near the buffer's module; the last one runs all that is not near any."""
+        region = self._called.get(name.rpartition(".")[0], len(self.blocks) - 1)
+        return next(stage for stage, end in enumerate(self.partition.ends) if region < end)
 
     def own_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Of ``root.state_dict()``, what this process has; of matrices that it has a part of, as DTensors."""
-        originals = dict(self._named_tensors())
+        originals = dict(_named_tensors(self._root))
         lacking = {name for name, tensor in originals.items() if self.stages.is_absent(tensor)}
         return {
             name: self.matrices.placed(originals[name], value) if name in originals else value
@@ -150,8 +182,8 @@ class PipelinedModel:
         rank, group = self._groups.rank, self._groups.cpu_groups["PP"]
         whole: dict[str, Any] = {}
         seen: dict[int, str] = {}
-        names = {id(value): name for name, value in self._named_tensors()}
-        originals = dict(self._named_tensors())
+        names = {id(value): name for name, value in _named_tensors(self._root)}
+        originals = dict(_named_tensors(self._root))
         for name, value in state.items():
             original = originals.get(name)
             if original is None:  # extra state, and what hooks have added
@@ -175,12 +207,6 @@ class PipelinedModel:
                     dist.recv(tensor, owner, group)
             whole[name] = tensor
         return whole if on_all or rank == first else {}
-
-    def _named_tensors(self) -> list[tuple[str, Tensor]]:
-        return [
-            *self._root.named_parameters(remove_duplicate=False),
-            *self._root.named_buffers(remove_duplicate=False),
-        ]
 
     def keep_own_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Forget what a checkpoint held of other processes' parameters, and move the rest to where the parameters are."""
@@ -218,15 +244,26 @@ class PipelinedModel:
     def restore(self) -> None:
         """Make the module whole again on all processes, on the processor. Collective over the pipeline."""
         whole = self.gather(self._root.state_dict(keep_vars=True), on_all=True)
+        for copy, hook in self._copies:
+            hook.remove()
+            _fill(copy, self.gather(copy.state_dict(keep_vars=True), on_all=True))
         self.matrices.remove()
         self.stages.remove()
         self._saving.restore()
         self._root.cpu()
-        with torch.no_grad():
-            for name, tensor in self._named_tensors():
-                if name in whole:
-                    tensor.data = whole[name]
+        _fill(self._root, whole)
+
+
+@torch.no_grad()
+def _fill(module: nn.Module, whole: Mapping[str, Any]) -> None:
+    for name, tensor in _named_tensors(module):
+        if name in whole:
+            tensor.data = whole[name].to(tensor.device)
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _named_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -74,19 +74,20 @@ def make_partition(
         )
     parameters = dict(root.named_parameters(remove_duplicate=False))
     if ends is None:
-        ends = balance(_costs(parameters, traced, blocks, memory_weight), num_stages)
+        costs = _costs(parameters, traced, blocks, memory_weight)
+        allowed = {end for end in range(1, len(blocks)) if not _passing(traced, end)}
+        ends = balance(costs, num_stages, allowed) or balance(costs, num_stages)
     elif len(ends) != num_stages or list(ends) != sorted({*ends, len(blocks)}) or ends[0] < 1:
         raise ParallelConfigError(
             f"ends={list(ends)} was set for {num_stages} stages of {len(blocks)} blocks. HINT: give the number of blocks"
             f" up to the end of each stage, ascending; the last is {len(blocks)}."
         )
-    for birth, use in traced.crossings:
-        cut = next((end for end in ends[:-1] if birth < end <= use), None)
-        if cut is not None:
-            raise ParallelConfigError(
-                f"the model uses a value from before {blocks.names[cut - 1]} after it, and not through the blocks, so it"
-                f" cannot be cut there. HINT: cut elsewhere, or return the value from each block."
-            )
+    cut = next((end for end in ends[:-1] if _passing(traced, end)), None)
+    if cut is not None:
+        raise ParallelConfigError(
+            f"the model uses a value from before {blocks.names[cut - 1]} after it, and not through the blocks, so it"
+            f" cannot be cut there. HINT: cut elsewhere, or return the value from each block."
+        )
     stage_of = [stage for stage, end in enumerate(ends) for _ in range(end - (ends[stage - 1] if stage else 0))]
     stages = {name: tuple(sorted({stage_of[one] for one in regions})) for name, regions in traced.regions.items()}
     sizes = [0] * num_stages
@@ -97,6 +98,11 @@ def make_partition(
             for stage in stages[name]:
                 sizes[stage] += parameter.numel()
     return Partition(tuple(ends), stages, tuple(sizes))
+
+
+def _passing(traced: Trace, end: int) -> bool:
+    """Whether a value would pass by a cut after so many blocks."""
+    return any(birth < end <= use for birth, use in traced.crossings)
 
 
 def _costs(parameters: Mapping[str, nn.Parameter], traced: Trace, blocks: Blocks, memory_weight: float) -> list[float]:
@@ -117,13 +123,18 @@ def _costs(parameters: Mapping[str, nn.Parameter], traced: Trace, blocks: Blocks
     ]
 
 
-def balance(costs: Sequence[float], num_stages: int) -> tuple[int, ...]:
+def balance(costs: Sequence[float], num_stages: int, allowed: Collection[int] | None = None) -> tuple[int, ...]:
     """Cut a row of costs into ``num_stages`` parts, none empty, so that the dearest is as cheap as possible.
 
     By dynamic programming over (number of blocks, number of stages).
 
+    Args:
+        costs: Of each block.
+        num_stages: Number of parts.
+        allowed: Numbers of blocks after which there may be a cut; default: all.
+
     Returns:
-        For each part, the number of blocks up to its end.
+        For each part, the number of blocks up to its end; nothing if there are too few allowed cuts.
 
     """
     sums = [0.0, *accumulate(costs)]
@@ -132,8 +143,11 @@ def balance(costs: Sequence[float], num_stages: int) -> tuple[int, ...]:
     best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {(end, 1): (sums[end], (end,)) for end in ends}
     for parts in range(2, num_stages + 1):
         for end in range(parts, count + 1):
-            best[end, parts] = min(
+            found = [
                 (max(best[cut, parts - 1][0], sums[end] - sums[cut]), (*best[cut, parts - 1][1], end))
                 for cut in range(parts - 1, end)
-            )
-    return best[count, num_stages][1]
+                if (allowed is None or cut in allowed) and (cut, parts - 1) in best
+            ]
+            if found:
+                best[end, parts] = min(found)
+    return best[count, num_stages][1] if (count, num_stages) in best else ()

@@ -89,6 +89,11 @@ class Stages:
             self._forwards.replace(block, functools.partial(self._run_block, index, block.forward))
         self.parameters = [parameter for parameter in root.parameters() if not self.is_absent(parameter)]
 
+    @property
+    def has_outer(self) -> bool:
+        """Whether the step calls one module with all parameters, whose output can stand for the model."""
+        return self._traced.outer is not None
+
     def remove(self) -> None:
         """Let the module be called as before; absent parameters stay so."""
         for hook in self._hooks:
@@ -183,6 +188,8 @@ class Stages:
                 " HINT: a model that is cut into partitions can be called once in a step."
             )
         visit.next_block += 1
+        if index + 1 < visit.first and not self._traced.alike:
+            return forward(*args, **kwargs)  # NaN of the right shape, as its parameters are absent
         if index < visit.first:
             return self._pass_by(index, visit, (args, kwargs))
         output = forward(*args, **kwargs)

@@ -34,9 +34,12 @@ class Trace:
         regions: Name of each parameter -> the regions that use it, ascending; tied names have the same entry.
         outputs: For each block, the structure of its output: tensors are replaced by their numbers.
         carried: For each block, the numbers of its inputs' tensors that are used after it, as in ``x + block(x)``.
-        outer: Name of the outermost module within whose call the blocks are called; None if the step calls them itself.
+        outer: Name of the outermost module within whose call all blocks are called and which has all parameters; None if
+            the step calls parts of the model itself.
         crossings: Pairs (birth, use) of regions, where a tensor that depends on parameters does not pass through the
             blocks between them.
+        alike: Whether all blocks return tensors of the same shapes.
+        called: Name of each module that has returned before the last block -> the region in which it was called first.
 
     """
 
@@ -45,6 +48,8 @@ class Trace:
     carried: tuple[tuple[int, ...], ...]
     outer: str | None
     crossings: tuple[tuple[int, int], ...]
+    alike: bool
+    called: Mapping[str, int]
 
 
 class _Enough(BaseException):
@@ -126,13 +131,15 @@ class _Tracer(TorchFunctionMode):
     def __init__(self, root: nn.Module, blocks: Blocks) -> None:
         super().__init__()
         self._root, self._blocks = root, blocks
-        self._parameters = {id(parameter) for parameter in root.parameters()}
+        self._all = {id(parameter) for parameter in root.parameters()}
         self._uses: dict[int, set[int]] = defaultdict(set)
-        self._calls: set[int] = set()
+        self._calls: dict[int, int] = {}
+        self._running: set[int] = set()  # when the last block returned: the last stage runs their ends
         self._crossings: set[tuple[int, int]] = set()
         self._inputs: list[Tensor] = []  # of the last block; they must not be freed, or others could get their ids
         self._carried: dict[int, set[int]] = defaultdict(set)
         self._outputs: list[Any] = []
+        self._shapes: set[tuple[torch.Size, ...]] = set()
         self._stack: list[nn.Module] = []
         self._outer: nn.Module | None = None
         self.region = 0
@@ -149,8 +156,11 @@ class _Tracer(TorchFunctionMode):
                 )
             if index == 0 and self._stack[0] is not self._blocks.modules[0]:
                 self._outer = self._stack[0]
+            if index + 1 == len(self._blocks) and self._outer not in self._stack:
+                self._outer = None
             output = forward(*args, **kwargs)
             self._inputs = tensors_of((args, kwargs))
+            self._shapes.add(tuple(tensor.shape for tensor in tensors_of(output)))
             self.region += 1
             leaves, _ = pytree.tree_flatten(output)
             for leaf in leaves:
@@ -159,6 +169,7 @@ class _Tracer(TorchFunctionMode):
             count = iter(range(len(leaves)))
             self._outputs.append(pytree.tree_map_only(Tensor, lambda _: TensorNumber(next(count)), output))
             if self.region == len(self._blocks):
+                self._running = {id(module) for module in self._stack}
                 raise _Enough
             return output
 
@@ -166,7 +177,7 @@ class _Tracer(TorchFunctionMode):
 
     def called(self, module: nn.Module, _: Any) -> None:
         """A module is about to run."""
-        self._calls.add(id(module))
+        self._calls.setdefault(id(module), self.region)
         self._stack.append(module)
 
     def returned(self, *_: Any) -> None:
@@ -189,7 +200,7 @@ class _Tracer(TorchFunctionMode):
         return result
 
     def _birth(self, leaf: Any) -> int | None:
-        if id(leaf) in self._parameters:
+        if id(leaf) in self._all:
             self._uses[id(leaf)].add(self.region)
             return self.region
         birth: int | None = getattr(leaf, _BIRTH, None) if isinstance(leaf, FakeTensor) else None
@@ -211,8 +222,26 @@ class _Tracer(TorchFunctionMode):
         for name, parameter in self._root.named_parameters(remove_duplicate=False):
             regions[name] = tuple(sorted(self._uses[id(parameter)])) or (last,)
         outer = next((name for name, module in self._root.named_modules() if module is self._outer), None)
+        if (
+            outer is not None
+            and {id(parameter) for parameter in self._root.get_submodule(outer).parameters()} != self._all
+        ):
+            outer = None
         carried = tuple(tuple(sorted(self._carried[index])) for index in range(len(self._blocks)))
-        return Trace(regions, tuple(self._outputs), carried, outer, tuple(sorted(self._crossings)))
+        called = {
+            name: self._calls[id(module)]
+            for name, module in self._root.named_modules(remove_duplicate=False)
+            if id(module) in self._calls and id(module) not in self._running
+        }
+        return Trace(
+            regions,
+            tuple(self._outputs),
+            carried,
+            outer,
+            tuple(sorted(self._crossings)),
+            len(self._shapes) == 1,
+            called,
+        )
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 
-def merge(parts: Sequence[Any]) -> Any:
+def merge(parts: Sequence[Any], weights: Sequence[float] | None = None) -> Any:
     """Join the results of microbatches: rows one after the other, numbers as their mean.
 
     Tensors with dimensions are concatenated along the first, those without and numbers are averaged, lists are joined,
@@ -21,27 +22,34 @@ def merge(parts: Sequence[Any]) -> Any:
 
     Args:
         parts: What the step returned for each microbatch.
+        weights: How much each counts in a mean; their sum is 1. Default: all alike.
 
     """
     first = parts[0]
     if len(parts) == 1 or first is None:
         return first
     if all(isinstance(part, Tensor) for part in parts):
-        return torch.cat(list(parts)) if first.dim() else torch.stack(list(parts)).float().mean().to(first.dtype)
+        return torch.cat(list(parts)) if first.dim() else _mean(torch.stack(list(parts)), weights)
     if all(isinstance(part, Mapping) for part in parts):
         if all(part.keys() == first.keys() for part in parts):
-            merged = {key: merge([part[key] for part in parts]) for key in first}
+            merged = {key: merge([part[key] for part in parts], weights) for key in first}
         else:
             merged = {key: value for part in parts for key, value in part.items()}
         return _as(type(first), merged)
     if all(isinstance(part, list) for part in parts):
         return [entry for part in parts for entry in part]
     if all(isinstance(part, tuple) and len(part) == len(first) for part in parts):
-        entries = [merge(list(column)) for column in zip(*parts, strict=True)]
+        entries = [merge(list(column), weights) for column in zip(*parts, strict=True)]
         return type(first)(*entries) if hasattr(first, "_fields") else tuple(entries)
     if all(isinstance(part, int | float) and not isinstance(part, bool) for part in parts):
-        return sum(parts) / len(parts)
+        return sum(parts) / len(parts) if weights is None else sum(map(operator.mul, parts, weights))
     return first if all(part == first for part in parts[1:]) else list(parts)
+
+
+def _mean(values: Tensor, weights: Sequence[float] | None) -> Tensor:
+    if weights is None:
+        return values.float().mean().to(values.dtype)
+    return (values.float() * values.new_tensor(weights, dtype=torch.float32)).sum().to(values.dtype)
 
 
 def _as(kind: type, content: dict[Any, Any]) -> Any:

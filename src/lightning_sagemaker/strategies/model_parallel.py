@@ -14,30 +14,35 @@ from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 from typing_extensions import override
 
+from lightning_sagemaker._compat.averages import averages_of, keep_averages
+from lightning_sagemaker._compat.guard import require
 from lightning_sagemaker._lightning import (
     DDPStrategy,
     MisconfigurationException,
     Precision,
     TrainerFn,
     rank_zero_info,
-    rank_zero_warn,
 )
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.gradients import skip_together
 from lightning_sagemaker.parallel.groups import ParallelGroups
-from lightning_sagemaker.parallel.microbatches import split
+from lightning_sagemaker.parallel.microbatches import cut, split
 from lightning_sagemaker.parallel.model import PipelinedModel
+from lightning_sagemaker.parallel.optimizer_scope import check_scope
+from lightning_sagemaker.strategies.batch_norm import say_statistics
 from lightning_sagemaker.strategies.checked_parts import CheckedParts
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.merge import detached, merge, moved_to
 from lightning_sagemaker.strategies.smp_parameters import FollowsDegrees
 from lightning_sagemaker.strategies.stage_files import StageFiles
-from lightning_sagemaker.strategies.step_logs import Record, recorded, replay
+from lightning_sagemaker.strategies.step_logs import Record, Records, recorded, replay
+from lightning_sagemaker.strategies.stock_callbacks import check_trainer
 from lightning_sagemaker.strategies.trainer_defaults import WholeFiles
+from lightning_sagemaker.strategies.whole_model import WholeModel
 
 
-class SMPStrategy(CheckedParts, StageFiles, FollowsDegrees, JobAware, WholeFiles, DDPStrategy):
+class SMPStrategy(CheckedParts, StageFiles, WholeModel, FollowsDegrees, JobAware, WholeFiles, DDPStrategy):
     """SageMaker's model parallelism: the layers of a model on several processes, its replicas on others.
 
     The LightningModule stays as it is, as long as each step calls its model once, and the model's forward pass is
@@ -85,17 +90,21 @@ class SMPStrategy(CheckedParts, StageFiles, FollowsDegrees, JobAware, WholeFiles
             )
         self._ends, self._stages_per_rank = ends, stages_per_rank
         self.saves_parts = save_distributed_checkpoint
-        self._groups: ParallelGroups | None = None
-        self._pipeline: PipelinedModel | None = None
         self._found: list[Tensor | None] | None = None
         self._reduces = True
-        self._failed = self._said_whole = False
+        self._said_whole = False
 
-    @property
-    def groups(self) -> ParallelGroups:
-        """Where this process is in the parallel layout, and its process groups; from the launch on."""
-        assert self._groups is not None
-        return self._groups
+    @override
+    def setup_environment(self) -> None:
+        module = self.lightning_module
+        assert module is not None
+        check_trainer(module.trainer, partitions=True)  # before there is any process group
+        if self.saves_parts and keep_averages(module.trainer.callbacks):  # type: ignore[attr-defined]
+            raise MisconfigurationException(
+                "save_distributed_checkpoint=True was set beside a callback that averages weights, whose checkpoints are"
+                " whole. HINT: leave it out."
+            )
+        super().setup_environment()
 
     @override
     def setup_distributed(self) -> None:
@@ -113,6 +122,12 @@ class SMPStrategy(CheckedParts, StageFiles, FollowsDegrees, JobAware, WholeFiles
         assert self.accelerator is not None
         assert module is not None
         self._failed = False
+        require(self, "_layer_sync")
+        if trainer.state.fn == TrainerFn.FITTING and self._layer_sync is not None:
+            raise MisconfigurationException(
+                "sync_batchnorm=True was set with strategy='smp', but stages compute at different times. HINT: leave it out;"
+                " BatchNorm's statistics are each microbatch's."
+            )
         if not module.automatic_optimization:
             raise MisconfigurationException(
                 f"{type(module).__name__} optimizes by hand, which strategy='smp' cannot: it runs backward passes between"
@@ -123,6 +138,10 @@ class SMPStrategy(CheckedParts, StageFiles, FollowsDegrees, JobAware, WholeFiles
         self.model_to_device()
         if trainer.state.fn == TrainerFn.FITTING:
             self.setup_optimizers(trainer)
+            for optimizer in self.optimizers:
+                check_scope(getattr(optimizer, "_optimizer", optimizer), self.degrees.tensor > 1)
+            if self.degrees.microbatches > 1:
+                say_statistics(module)
         self.setup_precision_plugin()
         vars(self.precision_plugin)["clip_grad_by_norm"] = self._clip_norm  # of the whole model, not of this stage
         scaler = getattr(self.precision_plugin, "scaler", None)
@@ -140,7 +159,7 @@ class SMPStrategy(CheckedParts, StageFiles, FollowsDegrees, JobAware, WholeFiles
         if self._pipeline is None:
             module = self.lightning_module
             assert module is not None
-            with recorded(module):
+            with recorded(module, Records()):
                 self._pipeline = PipelinedModel(
                     module,
                     self.groups,
@@ -152,22 +171,27 @@ class SMPStrategy(CheckedParts, StageFiles, FollowsDegrees, JobAware, WholeFiles
                     self.activation_checkpointing,
                 )
             rank_zero_info(self._pipeline.partition.table(self._pipeline.blocks))
+            for average in averages_of(module.trainer.callbacks):  # type: ignore[attr-defined]
+                self._pipeline.follow(average)
             for optimizer in self.optimizers:
                 self._pipeline.keep_own_state(optimizer)
         return self._pipeline
 
-    def _microbatches(self, batch: Any, strict: bool = True) -> list[Any]:
-        """The batch of the first stage, cut; if not ``strict``, whole where it cannot be cut evenly."""
+    def _batch_of_first(self, batch: Any) -> Any:
+        """The batch of the first process of this copy of the model, on all of them."""
         first, group = self.groups.ranks["MP"][0], self.groups.cpu_groups["MP"]
         box = [moved_to(batch, "cpu") if self.global_rank == first else None]
         dist.broadcast_object_list(box, first, group)
         if self.global_rank != first:
             batch = moved_to(box[0], self.root_device)
+        return batch
+
+    def _even_parts(self, batch: Any) -> list[Any]:
+        """The batch cut, or whole where it cannot be cut evenly: an evaluation logs each part as if it were alike."""
+        batch = self._batch_of_first(batch)
         try:
             return split(batch, self.degrees.microbatches)
         except ParallelConfigError as error:
-            if strict:
-                raise
             if not self._said_whole:
                 self._said_whole = True
                 rank_zero_info(f"Batches that cannot be cut pass through the stages whole: {error}")
@@ -178,27 +202,36 @@ class SMPStrategy(CheckedParts, StageFiles, FollowsDegrees, JobAware, WholeFiles
         module = self.lightning_module
         assert module is not None
 
-        def step(part: Any) -> Any:
-            with self.precision_plugin.train_step_context():
-                return module.training_step(part, *args, **kwargs)
+        weight = 1.0
 
-        parts = self._microbatches(batch)
-        pipeline = self._cut(step, parts[0])
+        def step(part: tuple[Any, float]) -> Any:
+            nonlocal weight
+            content, weight = part
+            records.weight = weight
+            with self.precision_plugin.train_step_context():
+                return module.training_step(content, *args, **kwargs)
+
+        def loss_of(result: Any) -> Tensor:
+            return self._differentiable(result) * weight  # that of the microbatch whose step has just returned
+
+        parts, weights = cut(self._batch_of_first(batch), self.degrees.microbatches)
+        records = Records()
+        pipeline = self._cut(step, (parts[0], weights[0]))
         kept = [parameter.grad for parameter in pipeline.parameters]
         for parameter in pipeline.parameters:  # the Trainer sets the old ones to zero after this step
             parameter.grad = None
-        with recorded(module) as records:
-            results = pipeline.engine.run(step, parts, self._differentiable)
+        with recorded(module, records):
+            results = pipeline.engine.run(step, list(zip(parts, weights, strict=True)), loss_of)
         self._found = [parameter.grad for parameter in pipeline.parameters]
         for parameter, gradient in zip(pipeline.parameters, kept, strict=True):
             parameter.grad = gradient
-        shared = share_results([[detached(result) for result in results], records], self.groups)
-        replay(module, [Record(*record) for record in shared[1]], len(parts))
-        result = merge(shared[0])
+        shared = share_results([[detached(result) for result in results], list(records)], self.groups)
+        replay(module, [Record(*record) for record in shared[1]])
+        result = merge(shared[0], None if len(set(weights)) == 1 else weights)
         return moved_to(result, self.root_device)
 
     def _differentiable(self, result: Any) -> Tensor:
-        """What a microbatch's backward pass begins with."""
+        """A microbatch's loss, scaled as the Trainer would scale the batch's."""
         loss = result["loss"] if isinstance(result, Mapping) else result
         if not isinstance(loss, Tensor):
             raise MisconfigurationException(
@@ -206,7 +239,7 @@ class SMPStrategy(CheckedParts, StageFiles, FollowsDegrees, JobAware, WholeFiles
                 " with it."
             )
         trainer = self.lightning_module.trainer  # type: ignore[union-attr]
-        loss = loss / (self.degrees.microbatches * trainer.accumulate_grad_batches)
+        loss = loss / trainer.accumulate_grad_batches
         scaler = getattr(self.precision_plugin, "scaler", None)
         return loss if scaler is None else scaler.scale(loss)
 
@@ -261,8 +294,17 @@ class SMPStrategy(CheckedParts, StageFiles, FollowsDegrees, JobAware, WholeFiles
             with context():
                 return getattr(module, name)(part, *args, **kwargs)
 
-        parts = self._microbatches(batch, strict=False)  # the last batch of a data set may have any size
-        return merge(self._cut(step, parts[0]).engine.run_everywhere(step, parts))
+        parts = self._even_parts(batch)  # the last batch of a data set may have any size
+        pipeline = self._cut(step, parts[0])
+        if pipeline.stages.has_outer:
+            return merge(pipeline.engine.run_everywhere(step, parts))
+        records = Records()  # the other stages cannot run the rest of the step
+        assert module is not None
+        with torch.no_grad(), recorded(module, records):
+            results = pipeline.engine.run(step, parts)
+        shared = share_results([results, list(records)], self.groups)
+        replay(module, [Record(*record) for record in shared[1]])
+        return moved_to(merge(shared[0]), self.root_device)
 
     @override
     def reduce(self, tensor: Any, group: Any | None = None, reduce_op: Any = "mean") -> Any:
@@ -283,42 +325,3 @@ class SMPStrategy(CheckedParts, StageFiles, FollowsDegrees, JobAware, WholeFiles
         last = self.degrees.pipeline - 1
         places = (self.degrees.coordinates(rank, self.world_size) for rank in range(self.world_size))
         return [state for state, at in zip(found, places, strict=True) if at.pipeline == last and at.tensor == 0]
-
-    @override
-    def lightning_module_state_dict(self) -> dict[str, Any]:
-        state = super().lightning_module_state_dict()
-        if self._pipeline is None:
-            return state
-        return self._pipeline.own_state(state) if self.saves_parts else self._pipeline.gather(state)
-
-    @override
-    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        if self._pipeline is None:
-            return super().optimizer_state(optimizer)
-        kind = self._pipeline.own_optimizer if self.saves_parts else self._pipeline.gather_optimizer
-        return kind(getattr(optimizer, "_optimizer", optimizer))  # Lightning's wrapper has one within
-
-    def _make_whole(self) -> None:
-        """Leave the module as it was found, on all processes, and the optimizers whole on the first one."""
-        pipeline = self._pipeline
-        assert pipeline is not None
-        states = [pipeline.gather_optimizer(optimizer) for optimizer in self.optimizers]
-        pipeline.restore()
-        self._pipeline = None
-        if self.global_rank == self.groups.pipeline_ranks[0]:
-            for optimizer, state in zip(self.optimizers, states, strict=True):
-                optimizer.load_state_dict(state)
-
-    @override
-    def on_exception(self, exception: BaseException) -> None:
-        self._failed = True
-        super().on_exception(exception)
-
-    @override
-    def teardown(self) -> None:
-        if self._pipeline is not None:
-            if self._failed:  # another process may be gone, and gathering would wait for it
-                rank_zero_warn("After the error the module stays cut: each process has its own stages only.")
-            else:
-                self._make_whole()
-        super().teardown()

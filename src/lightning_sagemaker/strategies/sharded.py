@@ -16,6 +16,7 @@ from lightning_sagemaker.strategies.checked_parts import CheckedParts
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.shards import Shards
 from lightning_sagemaker.strategies.smp_parameters import FollowsDegrees
+from lightning_sagemaker.strategies.stock_callbacks import check_trainer
 from lightning_sagemaker.strategies.trainer_defaults import InJob
 
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
@@ -53,9 +54,10 @@ class SMPShardedStrategy(WritesBeside, CheckedParts, Shards, FollowsDegrees, Job
 
     @override
     def setup_environment(self) -> None:
-        super().setup_environment()
         module = self.lightning_module
         assert module is not None
+        check_trainer(module.trainer, partitions=False)  # before there is any process group
+        super().setup_environment()
         build, mesh = module.configure_model, self.mesh()
 
         def configure_model() -> None:

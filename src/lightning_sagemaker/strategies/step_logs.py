@@ -14,18 +14,38 @@ from lightning_sagemaker.strategies.merge import merge
 
 
 class Record(NamedTuple):
-    """One call of ``self.log``: a number, or the name of a metric of the module with its value for the step."""
+    """One call of ``self.log``: a number, or the name of a metric of the module with its value for the step.
+
+    Attributes:
+        name: Under which it is logged.
+        value: The number; of a metric, None if it has none for the step.
+        metric: The metric's name in the module.
+        options: Of the call.
+        weight: Share of the microbatch in the samples of the batch.
+
+    """
 
     name: str
     value: Any
     metric: str | None
     options: dict[str, Any]
+    weight: float = 1.0
+
+
+class Records(list[Record]):
+    """Calls of ``self.log`` in their order.
+
+    Attributes:
+        weight: Of the microbatch that is running.
+
+    """
+
+    weight = 1.0
 
 
 @contextmanager
-def recorded(module: nn.Module) -> Iterator[list[Record]]:
-    """Keep calls of ``module.log`` instead of making them."""
-    records: list[Record] = []
+def recorded(module: nn.Module, records: Records) -> Iterator[None]:
+    """Keep calls of ``module.log`` in ``records`` instead of making them."""
 
     def log(name: str, value: Any, *args: Any, **options: Any) -> None:
         if args:  # prog_bar, logger, ... by position, in Lightning's order
@@ -33,19 +53,20 @@ def recorded(module: nn.Module) -> Iterator[list[Record]]:
         if isinstance(value, Metric):
             path = next(path for path, found in module.named_modules() if found is value)
             options.setdefault("metric_attribute", path)
-            records.append(Record(name, getattr(value, "_forward_cache", None), path, options))
+            records.append(Record(name, getattr(value, "_forward_cache", None), path, options, records.weight))
         else:
-            records.append(Record(name, value.detach() if isinstance(value, Tensor) else value, None, options))
+            plain = value.detach() if isinstance(value, Tensor) else value
+            records.append(Record(name, plain, None, options, records.weight))
 
     module.log = log  # type: ignore[assignment]
     try:
-        yield records
+        yield
     finally:
         del module.log
 
 
-def replay(module: Any, records: list[Record], microbatches: int) -> None:
-    """Call ``module.log`` once for each name, with the mean over the microbatches."""
+def replay(module: Any, records: list[Record]) -> None:
+    """Call ``module.log`` once for each name, with the mean over the microbatches by their samples."""
     by_name: dict[str, list[Record]] = {}
     for record in records:
         by_name.setdefault(record.name, []).append(record)
@@ -53,8 +74,10 @@ def replay(module: Any, records: list[Record], microbatches: int) -> None:
         last = group[-1]
         options = dict(last.options)
         if options.get("batch_size") is not None:
-            options["batch_size"] *= microbatches
-        value = merge([_scalar(record.value) for record in group])
+            options["batch_size"] = sum(record.options.get("batch_size") or 0 for record in group)
+        total, even = sum(record.weight for record in group), len({record.weight for record in group}) == 1
+        weights = None if even else [record.weight / total for record in group]
+        value = merge([_scalar(record.value) for record in group], weights)
         if last.metric is not None:
             metric = module.get_submodule(last.metric)
             if value is not None:

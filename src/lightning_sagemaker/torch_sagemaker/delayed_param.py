@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from lightning_sagemaker.torch_sagemaker.state_handler import state
 
 
 class DelayedParamIniter:
@@ -53,14 +57,19 @@ class DelayedParamIniter:
             own = _own_tensors(module)
             if not any(tensor.is_meta for tensor in own.values()):
                 continue
-            module.to_empty(device=device, recurse=False)
-            for tensor in _own_tensors(module).values():
-                tensor.fill_(torch.nan if tensor.is_floating_point() else _nothing(tensor))
+            for (
+                key,
+                tensor,
+            ) in own.items():  # shared matrices are given values as a whole, as the script's function expects
+                empty = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+                _put(module, key, empty.fill_(torch.nan if tensor.is_floating_point() else _nothing(tensor)))
             self._init(module)
             name = self._names.get(id(module), type(module).__name__)
             if self._verbose:
                 print(f"initialized {name}")
             self._missing += [f"{name}.{key}" for key, tensor in _own_tensors(module).items() if _is_empty(tensor)]
+            if state.tensor_parallel_degree > 1:
+                _make_equal(module, own)
 
     @contextmanager
     def validate_params_and_buffers_inited(self, enabled: bool = True) -> Iterator[None]:
@@ -78,6 +87,25 @@ class DelayedParamIniter:
                 f"not initialized: {', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''}. HINT: pass"
                 " init_method_using_config, which sets them."
             )
+
+
+def _put(module: nn.Module, name: str, value: Tensor) -> None:
+    before = module._parameters.get(name)
+    if before is None:
+        module._buffers[name] = value
+    else:
+        module._parameters[name] = nn.Parameter(value, before.requires_grad)
+
+
+def _make_equal(module: nn.Module, before: Mapping[str, Tensor]) -> None:
+    """The values of the first of the processes that share matrices, on each of them its part. Collective over them."""
+    group = state.tp_process_group
+    for name, value in _own_tensors(module).items():
+        original = before[name]
+        if isinstance(original, DTensor):
+            _put(module, name, distribute_tensor(value.detach(), original.device_mesh, original.placements))
+        else:
+            dist.broadcast(value.data, dist.get_global_rank(group, 0), group)
 
 
 def _own_tensors(module: nn.Module) -> dict[str, Tensor]:

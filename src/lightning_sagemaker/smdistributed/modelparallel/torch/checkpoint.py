@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from lightning_sagemaker.collectives.agreement import together
-from lightning_sagemaker.smdistributed.modelparallel.torch.core import dp_rank, mp_rank, pp_rank, rdp_rank, tp_rank
+from lightning_sagemaker.smdistributed.modelparallel.torch.core import mp_rank, pp_rank, rdp_rank, tp_rank
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 NEWEST = "newest"
@@ -99,7 +99,7 @@ def save_checkpoint(
     whole = None if partial or model is None else model.state_dict(gather_to_rank0=True)
 
     def write() -> None:
-        if partial and dp_rank() == 0:
+        if partial and rdp_rank() == 0:
             for name, part in (("model", model), ("optimizer", optimizer)):
                 if part is not None:
                     save(part.local_state_dict(), place / f"{name}_{_rank_info()}.pt", partial=False)

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
+
+_KEYS = itertools.count()
 
 
 class Handle:
@@ -18,8 +21,9 @@ class Handle:
 
     def __init__(self, hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> None:
         self._hooks = hooks
-        hooks[id(self)] = hook
+        self._key = next(_KEYS)  # not id(self): scripts seldom keep the handle, and the next one may get its id
+        hooks[self._key] = hook
 
     def remove(self) -> None:
         """Forget the hook."""
-        self._hooks.pop(id(self), None)
+        self._hooks.pop(self._key, None)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -17,8 +18,9 @@ from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.smdistributed.modelparallel.torch.hooks import Handle
 from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts
-from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends
+from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends, shared_plan
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+from lightning_sagemaker.smdistributed.modelparallel.torch.step import moved
 
 IS_PARTIAL = "_smp_is_partial"
 """Key of a state that holds one stage only."""
@@ -73,14 +75,19 @@ class DistributedModel(OwnParts, nn.Module):
         self._after_partition: dict[int, Callable[..., Any]] = {}
         self._after_step: dict[int, Callable[..., Any]] = {}
         state.model = self
-        if len(state.groups.pipeline_ranks) == 1:
+        if self._is_alone:
             self.module.to(state.device)
             self._make_equal()
 
     @property
+    def _is_alone(self) -> bool:
+        """Whether each process has a whole model."""
+        return len(state.groups.ranks["MP"]) == 1
+
+    @property
     def partitioned(self) -> bool:
-        """Whether the model was cut: with one partition at once, otherwise at the first step."""
-        return self._pipeline is not None or len(state.groups.pipeline_ranks) == 1
+        """Whether the model was cut: at once where each process has a whole one, otherwise at the first step."""
+        return self._pipeline is not None or self._is_alone
 
     def get_module(self) -> nn.Module:
         """The user's model."""
@@ -97,7 +104,7 @@ class DistributedModel(OwnParts, nn.Module):
             ParallelConfigError: With ``grad_tensors``, in a pipeline.
 
         """
-        if len(state.groups.pipeline_ranks) == 1:
+        if self._is_alone:
             scale = self._scale if self._is_in_step else 1.0
             losses = tensors if isinstance(tensors, list | tuple) else [tensors]
             torch.autograd.backward([loss * scale for loss in losses], grad_tensors)
@@ -126,7 +133,7 @@ class DistributedModel(OwnParts, nn.Module):
             kept = [parameter.grad for parameter in self.own]
             for parameter in self.own:
                 parameter.grad = None
-            if len(state.groups.pipeline_ranks) == 1:
+            if self._is_alone:
                 results = [step(microbatch) for microbatch in microbatches]
             else:
                 results = self._run_pipeline(step, microbatches)
@@ -146,7 +153,7 @@ class DistributedModel(OwnParts, nn.Module):
         pipeline = self._cut(run, microbatches[0])
         results = pipeline.engine.run(run, microbatches, self._loss if torch.is_grad_enabled() else None)
         shared = share_results(results, state.groups)
-        return results if pipeline.engine.has_last_stage else _to(shared, state.device)
+        return results if pipeline.engine.has_last_stage else moved(shared, state.device)
 
     def _loss(self, _: Any) -> Tensor:
         """What the step has called ``backward`` with, if it has."""
@@ -158,14 +165,16 @@ class DistributedModel(OwnParts, nn.Module):
         if self._pipeline is None:
             state.is_tracing = True
             try:
-                ends = assigned_ends(self.module)
-                self._pipeline = PipelinedModel(self.module, state.groups, state.device, step, microbatch, ends=ends)
+                ends = functools.partial(assigned_ends, self.module)
+                self._pipeline = PipelinedModel(
+                    self.module, state.groups, state.device, step, microbatch, ends=ends, plan=shared_plan
+                )
             finally:
                 state.is_tracing = False
             if state.groups.rank == 0:
                 print(self._pipeline.partition.table(self._pipeline.blocks))
             if state.optimizer is not None:
-                state.optimizer.forget_absent(self._pipeline.stages.is_absent)
+                self._pipeline.keep_own_state(state.optimizer.optimizer)
             for hook in self._after_partition.values():
                 hook(self, state.optimizer)
         return self._pipeline
@@ -244,7 +253,12 @@ class DistributedModel(OwnParts, nn.Module):
 
         """
         content = dict(state_dict)
-        if content.pop(IS_PARTIAL, False) and not (same_partition_load and self._pipeline is not None):
+        is_partial = content.pop(IS_PARTIAL, False)
+        if is_partial and len(state.groups.ranks["TP"]) > 1:  # parts of matrices fit the same layout only
+            if self._pipeline is None:
+                return self.register_post_partition_hook(lambda *_: self._load_own(content, strict))
+            return self._load_own(content, strict)
+        if is_partial and not (same_partition_load and self._pipeline is not None):
             parts: list[Any] = [None] * len(state.groups.pipeline_ranks)
             dist.all_gather_object(parts, content, group=state.groups.cpu_groups["PP"])
             content = {name: value for part in reversed(parts) for name, value in part.items()}
@@ -258,12 +272,28 @@ class DistributedModel(OwnParts, nn.Module):
         targets: dict[str, Tensor] = dict(self.module.named_parameters(remove_duplicate=False))
         absent = {name for name, parameter in targets.items() if id(parameter) not in own}
         found = self.module.load_state_dict(
-            {name: value for name, value in content.items() if name not in absent}, strict=False
+            {name: self.part_of(targets.get(name), value) for name, value in content.items() if name not in absent},
+            strict=False,
         )
         missing = [name for name in found.missing_keys if name not in absent]
         if strict and (missing or found.unexpected_keys):
             raise RuntimeError(f"missing in the state: {missing}; not in the model: {found.unexpected_keys}")
         return found
+
+    def part_of(self, parameter: Tensor | None, value: Any) -> Any:
+        """This process's part of a whole parameter, or of what an optimizer keeps for it; parts as they are."""
+        if (
+            self._pipeline is None
+            or parameter is None
+            or not isinstance(value, Tensor)
+            or value.shape == parameter.shape
+        ):
+            return value
+        return self._pipeline.matrices.part(parameter, value)
+
+    def is_shared(self, parameter: Tensor) -> bool:
+        """Whether this process has a part of a matrix."""
+        return self._pipeline is not None and self._pipeline.matrices.is_shared(parameter)
 
     def clip_norm(self, max_norm: float) -> Tensor:
         """Clip the norm of the whole model's gradients; the norm before. Collective over the copy of the model."""
@@ -322,9 +352,3 @@ def _sums(first: list[Tensor | None], second: list[Tensor | None] | None) -> lis
         right if left is None else left if right is None else left + right
         for left, right in zip(first, second, strict=True)
     ]
-
-
-def _to(value: Any, device: torch.device) -> Any:
-    from lightning_sagemaker.smdistributed.modelparallel.torch.step import _to as move
-
-    return move(value, device)

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lightning_sagemaker.parallel.optimizer_scope import check_scope
 from lightning_sagemaker.smdistributed.modelparallel.torch.model import IS_PARTIAL
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
@@ -23,6 +24,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         dynamic_loss_scale: Of ``fp16``; ignored without it.
         dynamic_loss_args: Of ``fp16``; ignored without it.
 
+    Raises:
+        ParallelConfigError: If its step depends on all parameters, or on whole matrices where a rank has parts of them.
+
     """
 
     def __init__(
@@ -33,6 +37,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         dynamic_loss_args: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
+        if state.initialized and len(state.groups.ranks["MP"]) > 1:
+            check_scope(optimizer, state.groups.degrees.tensor > 1)
         self.optimizer = optimizer  # not super().__init__: parameters and state are the wrapped one's
         self.overflow = False
         state.optimizer = self
@@ -85,7 +91,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             gather_if_shard: Without effect: states are not sharded among replicas.
 
         """
-        partial = state.model is not None and len(state.groups.pipeline_ranks) > 1
+        partial = state.model is not None and len(state.groups.ranks["MP"]) > 1
         return {**self.optimizer.state_dict(), IS_PARTIAL: partial}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -94,26 +100,20 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Before it, partial states are merged: collective over the copy of the model then.
         """
         content = dict(state_dict)
+        is_partial = content.pop(IS_PARTIAL, False)
         is_cut = state.model is not None and state.model.partitioned
-        if content.pop(IS_PARTIAL, False) and not is_cut:
+        if is_partial and not is_cut and len(state.groups.ranks["TP"]) > 1:  # parts of matrices need to be cut first
+            state.model.register_post_partition_hook(lambda *_: self.load_state_dict({**content, IS_PARTIAL: True}))
+            return
+        if is_partial and not is_cut:
             parts: list[Any] = [None] * len(state.groups.pipeline_ranks)
             dist.all_gather_object(parts, content["state"], group=state.groups.cpu_groups["PP"])
             content["state"] = {index: entry for part in reversed(parts) for index, entry in part.items()}
         if is_cut:
-            content["state"] = {index: entry for index, entry in content["state"].items() if self._is_own(index)}
+            parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+            content["state"] = {
+                index: {key: state.model.part_of(parameters[index], value) for key, value in entry.items()}
+                for index, entry in content["state"].items()
+                if parameters[index].numel()  # those of other stages are empty here
+            }
         self.optimizer.load_state_dict(content)
-
-    def _is_own(self, index: int) -> bool:
-        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        return bool(parameters[index].numel())
-
-    def forget_absent(self, is_absent: Callable[[Any], bool]) -> None:
-        """Drop what was loaded for parameters of other processes, and move the rest to its device."""
-        for parameter in list(self.optimizer.state):
-            if is_absent(parameter):
-                del self.optimizer.state[parameter]
-            else:
-                entry = self.optimizer.state[parameter]
-                for key, value in entry.items():
-                    if isinstance(value, Tensor) and value.dim():
-                        entry[key] = value.to(parameter.device)

@@ -49,20 +49,30 @@ class OwnParts:
         """See :meth:`local_named_modules`."""
         return (module for _, module in self.local_named_modules())
 
+    def is_shared(self, parameter: Tensor) -> bool:
+        """Whether this process has a part of a matrix."""
+        raise NotImplementedError
+
     def is_distributed_parameter(self, parameter: nn.Parameter) -> bool:
-        """Whether a matrix is shared by tensor parallelism; none is."""
+        """Whether a matrix is shared by tensor parallelism."""
+        return self.is_shared(parameter)
+
+    def is_distributed_buffer(self, buffer: Tensor) -> bool:
+        """None is."""
         return False
 
-    is_distributed_buffer = is_scaled_batch_parameter = is_scaled_batch_buffer = is_distributed_parameter
+    is_scaled_batch_parameter, is_scaled_batch_buffer = is_distributed_parameter, is_distributed_buffer
 
     def distributed_modules(self) -> Iterator[nn.Module]:
-        """Modules with tensor parallelism; none."""
-        return iter(())
+        """Modules with a matrix that is shared by tensor parallelism."""
+        for module in self.module.modules():
+            if any(self.is_shared(parameter) for parameter in module.parameters(recurse=False)):
+                yield module
 
     def default_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters whose gradients are averaged over ``DP_GROUP``: all of this process."""
-        return self.local_named_parameters()
+        """Parameters whose gradients are averaged over ``DP_GROUP``: those that are not shared."""
+        return ((name, one) for name, one in self.local_named_parameters() if not self.is_shared(one))
 
     def scaled_batch_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters whose gradients are averaged over ``RDP_GROUP``: none."""
-        return iter(())
+        """Parameters whose gradients are averaged over ``RDP_GROUP``: shared ones."""
+        return ((name, one) for name, one in self.local_named_parameters() if self.is_shared(one))

@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import checkpoint
 
-from lightning_sagemaker.parallel.blocks import find_blocks
+from lightning_sagemaker.parallel.blocks import Blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.plans import tensor_plan
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 
@@ -38,30 +39,61 @@ def set_partition(module: nn.Module, index: int) -> None:
 
 
 @contextmanager
-def partition(index: int) -> Iterator[None]:
-    """Assign the modules that are created within; the innermost counts."""
+def _each_new(note: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Call ``note`` with each module that is created within; the innermost counts last."""
     make = nn.Module.__init__
 
     @functools.wraps(make)
-    def make_and_assign(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+    def make_and_note(self: nn.Module, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        set_partition(self, index)
+        note(self)
 
-    nn.Module.__init__ = make_and_assign  # type: ignore[method-assign]
+    nn.Module.__init__ = make_and_note  # type: ignore[method-assign]
     try:
         yield
     finally:
         nn.Module.__init__ = make  # type: ignore[method-assign]
 
 
-@contextmanager
-def tensor_parallelism(enabled: bool = True, **_: Any) -> Iterator[None]:
-    """Modules that are created within may share their matrices among ranks; with a degree of 1, none do."""
-    yield
+def partition(index: int) -> AbstractContextManager[None]:
+    """Assign the modules that are created within; the innermost counts."""
+    return _each_new(lambda module: set_partition(module, index))
+
+
+def tensor_parallelism(enabled: bool = True, **_: Any) -> AbstractContextManager[None]:
+    """Modules that are created within share their matrices among ``tensor_parallel_degree`` ranks, or do not."""
+    return _each_new(functools.partial(_set_own, enabled))
+
+
+def _set_own(enabled: bool, module: nn.Module) -> None:
+    state.module_manager.shared[id(module)] = enabled
 
 
 def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **_: Any) -> None:
-    """As :func:`tensor_parallelism`, for a module that exists."""
+    """As :func:`tensor_parallelism`, for a module that exists and all that is in it."""
+    for found in module.modules():
+        _set_own(enabled, found)
+
+
+def shared_plan(module: nn.Module) -> dict[str, str]:
+    """Which matrices of the model are shared, and how: those of our plans that the script wants to be.
+
+    Raises:
+        ParallelConfigError: If there is no plan, or the script wants none of its matrices, or some of a block's only.
+
+    """
+    degree = state.groups.degrees.tensor
+    if degree == 1:
+        return {}
+    plan, shared = tensor_plan(module, degree), state.module_manager.shared
+    wanted = {path: style for path, style in plan.items() if shared.get(id(module.get_submodule(path)), False)}
+    if wanted.keys() != plan.keys():
+        raise ParallelConfigError(
+            f"tensor_parallel_degree={degree} was set, but the script enables tensor parallelism for {len(wanted)} of the"
+            f" {len(plan)} matrices that can be shared. HINT: create the model within smp.tensor_parallelism(), or call"
+            " smp.set_tensor_parallelism(model)."
+        )
+    return plan
 
 
 @contextmanager
@@ -72,23 +104,24 @@ def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
 
 @contextmanager
 def model_creation(tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **_: Any) -> Iterator[None]:
-    """Modules are created with ``dtype`` within."""
+    """Modules are created with ``dtype`` within, and as :func:`tensor_parallelism` says."""
     before = torch.get_default_dtype()
     if dtype is not None:
         torch.set_default_dtype(dtype)
     try:
-        yield
+        with _each_new(functools.partial(_set_own, tensor_parallelism)):
+            yield
     finally:
         torch.set_default_dtype(before)
 
 
 def tp_register(*_: Any, **__: Any) -> Any:
-    """A decorator without effect: there is no tensor parallelism here."""
+    """A decorator without effect: which matrices are shared is planned here."""
     return lambda module_class: module_class
 
 
 def tp_register_with_module(*_: Any, **__: Any) -> None:
-    """Without effect: there is no tensor parallelism here."""
+    """Without effect: which matrices are shared is planned here."""
 
 
 def set_activation_checkpointing(
@@ -113,8 +146,12 @@ def set_activation_checkpointing(
     module.forward = run
 
 
-def assigned_ends(module: nn.Module) -> tuple[int, ...] | None:
+def assigned_ends(module: nn.Module, blocks: Blocks) -> tuple[int, ...] | None:
     """The script's own cut, from ``set_partition`` and ``partition``; None if the cut is automatic.
+
+    Args:
+        module: The model.
+        blocks: Between which it could be cut.
 
     Raises:
         ParallelConfigError: If the blocks' partitions do not ascend from the first to the last one.
@@ -124,7 +161,7 @@ def assigned_ends(module: nn.Module) -> tuple[int, ...] | None:
     degrees = state.cfg.degrees
     if degrees.auto_partition:
         return None
-    assigned, blocks = state.module_manager.assigned, find_blocks(module)
+    assigned = state.module_manager.assigned
     modules = dict(module.named_modules())
     places = []
     for name in blocks.names:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from lightning_sagemaker.collectives import ending
 from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.job.source import is_true
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.groups import ParallelGroups
 
@@ -47,11 +48,13 @@ class ModuleManager:
     Attributes:
         translate_functions: Pairs that translate names of weights; none, as names are those of the user's model.
         assigned: Module id -> the partition that the script has assigned it to.
+        shared: Module id -> whether the script wants its matrices to be shared (tensor parallelism).
 
     """
 
     translate_functions: list[Any] = field(default_factory=list)
     assigned: dict[int, int] = field(default_factory=dict)
+    shared: dict[int, bool] = field(default_factory=dict)
 
 
 class State:
@@ -114,11 +117,10 @@ class State:
         parameters = {**(config or {}), **job.model_parallel_parameters}
         degrees, notes = ParallelDegrees.from_parameters(parameters)
         degrees.replicas(job.world_size or 1)
-        if degrees.tensor > 1 or degrees.shard not in (0, 1):
+        if degrees.shard not in (0, 1):
             raise ParallelConfigError(
-                f"mp_parameters has tensor_parallel_degree={degrees.tensor} and a shard degree of {degrees.shard}, which"
-                " this stand-in for AWS's library does not have. HINT: use partitions, or train with Lightning's"
-                " Trainer(strategy='smp')."
+                f"mp_parameters has a shard degree of {degrees.shard}, which this stand-in for AWS's library does not have."
+                " HINT: use partitions and tensor_parallel_degree, or train with Lightning's Trainer(strategy='smp')."
             )
         ending.register()
         if not dist.is_initialized():
@@ -126,10 +128,11 @@ class State:
             ending.register(dist.get_backend())  # scripts do not destroy what they have not made
         self._groups = ParallelGroups.build(degrees)
         self.objects = dist.new_group(backend="gloo")
-        self.cfg = Config(degrees)
+        self.cfg = Config(degrees, prescaled_batch=is_true(parameters.get("prescaled_batch", False)))
         if dist.get_rank() == 0:
             for note in notes:
-                print(note)
+                if "prescaled_batch" not in note:  # the strategy has no use for it; steps here have
+                    print(note)
 
 
 def init_process_group(job: SageMakerJob) -> None:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lightning_sagemaker.parallel.microbatches import split
+from lightning_sagemaker.smdistributed.modelparallel.torch.joined import JoinedBatches, map_tensors
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 
@@ -67,7 +68,7 @@ class _Step:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         bound = self._signature.bind(*args, **kwargs)
         arguments = _of_first_stage(dict(bound.arguments))
-        arguments = _to(arguments, state.device)
+        arguments = moved(arguments, state.device)
         count = state.cfg.degrees.microbatches if state.cfg is not None else 1
         parts: dict[str, list[Any]] = {}
         for name, value in arguments.items():
@@ -76,7 +77,9 @@ class _Step:
             else:
                 parts[name] = self._split(name, value, count)
         microbatches = [{name: values[number] for name, values in parts.items()} for number in range(count)]
-        results = self._run(microbatches)
+        joined = JoinedBatches(microbatches, self._whole, self._axes) if _is_shared() else None
+        results = self._run(microbatches if joined is None else joined.microbatches)
+        results = results if joined is None else joined.own_rows(results)
         return _combine([_detached(result) for result in results] if self._detach else results)
 
     def _split(self, name: str, value: Any, count: int) -> list[Any]:
@@ -100,6 +103,11 @@ class _Step:
             return [self._call(microbatch) for microbatch in microbatches]
         results: list[Any] = model.run_step(self._call, microbatches)
         return results
+
+
+def _is_shared() -> bool:
+    """Whether ranks that share matrices read samples of their own, as they do by default."""
+    return state.cfg is not None and state.cfg.degrees.tensor > 1 and not state.cfg.prescaled_batch
 
 
 def step(
@@ -134,51 +142,30 @@ def step(
     return _Step(function, non_split_inputs, input_split_axes, detach_outputs)
 
 
-def _map(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """``value`` with its tensors changed, in the containers that :func:`split` looks into."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        changed = {key: _map(entry, change) for key, entry in value.items()}
-        return changed if type(value) is dict else _rebuilt(value, changed)
-    if isinstance(value, list | tuple | set):
-        entries = [_map(entry, change) for entry in value]
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*entries)
-        return type(value)(entries)
-    return value
-
-
-def _rebuilt(original: Any, content: dict[Any, Any]) -> Any:
-    try:
-        return type(original)(content)
-    except TypeError:
-        return content
-
-
 def _of_first_stage(arguments: dict[str, Any]) -> dict[str, Any]:
     """With the tensors of the first stage, which alone needs to have read the data."""
     ranks = state.groups.pipeline_ranks
     if len(ranks) == 1:
         return arguments
     tensors: list[Tensor] = []
-    _map(arguments, lambda tensor: tensors.append(tensor))
+    map_tensors(arguments, lambda tensor: tensors.append(tensor))
     is_first = state.groups.rank == ranks[0]
     box: list[Any] = [[tensor.detach().cpu() for tensor in tensors] if is_first else None]
     dist.broadcast_object_list(box, ranks[0], state.groups.cpu_groups["PP"])
     if is_first:
         return arguments
     found = iter(box[0])
-    replaced: dict[str, Any] = _map(arguments, lambda _: next(found))
+    replaced: dict[str, Any] = map_tensors(arguments, lambda _: next(found))
     return replaced
 
 
-def _to(value: Any, device: torch.device) -> Any:
-    return _map(value, lambda tensor: tensor.to(device))
+def moved(value: Any, device: torch.device) -> Any:
+    """``value`` with its tensors on ``device``."""
+    return map_tensors(value, lambda tensor: tensor.to(device))
 
 
 def _detached(value: Any) -> Any:
-    return _map(value, lambda tensor: tensor.detach())
+    return map_tensors(value, lambda tensor: tensor.detach())
 
 
 def _combine(results: list[Any]) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mirrors ``smdistributed.modelparallel.torch.nn``: the modules of tensor parallelism, which is not here."""
+"""Mirrors ``smdistributed.modelparallel.torch.nn``: AWS's own layers, in whose place transformers' are shared."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class DistributedModule(nn.Module):
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise ParallelConfigError(
-            f"smp.nn.{type(self).__name__} was built, which shares its matrices among ranks and is not here."
-            " HINT: build transformers' own module instead, and divide the model by partitions."
+            f"smp.nn.{type(self).__name__} was built, a layer of AWS's own that is not here."
+            " HINT: build transformers' own module instead, within smp.tensor_parallelism()."
         )
 
 

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chooses what a model is cut between: its list of blocks, or else the row of the modules that it calls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from lightning_sagemaker.parallel.blocks import Blocks, find_blocks
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.partition import Partition, make_partition
+from lightning_sagemaker.parallel.trace import Trace, trace
+
+Ends = Sequence[int] | Callable[[Blocks], Sequence[int] | None] | None
+"""Number of blocks up to the end of each stage, or what gives them; None: even costs."""
+
+
+def find_cut(
+    root: nn.Module,
+    step: Callable[[Any], Any],
+    microbatch: Any,
+    num_stages: int,
+    memory_weight: float,
+    ends: Ends = None,
+) -> tuple[Blocks, Trace, Partition]:
+    """Cut a model between the blocks of its list; if it has none that can be, between the modules that it calls.
+
+    Args:
+        root: The module with all parameters.
+        step: The user's code for one microbatch.
+        microbatch: Its argument.
+        num_stages: Number of stages.
+        memory_weight: Of :func:`~lightning_sagemaker.parallel.partition.make_partition`.
+        ends: Numbers count the blocks of the list, if there is one.
+
+    Raises:
+        ParallelConfigError: If neither can be cut so.
+
+    """
+
+    def attempt(blocks: Blocks) -> tuple[Blocks, Trace, Partition]:
+        traced = trace(root, blocks, step, microbatch)
+        chosen = ends(blocks) if callable(ends) else ends
+        return blocks, traced, make_partition(root, blocks, traced, num_stages, memory_weight, chosen)
+
+    failure: ParallelConfigError | None = None
+    try:
+        blocks = find_blocks(root)
+    except ParallelConfigError as error:
+        unlisted = error
+    else:
+        try:
+            return attempt(blocks)
+        except ParallelConfigError as error:
+            if isinstance(ends, Sequence):
+                raise
+            failure = error
+    chain = find_chain(root, step, microbatch)
+    if len(chain) < 2:
+        raise failure or unlisted
+    try:
+        return attempt(chain)
+    except ParallelConfigError as error:
+        raise failure or error from None
+
+
+@dataclass
+class _Call:
+    module: nn.Module
+    within: list[_Call] = field(default_factory=list)
+
+
+def find_chain(root: nn.Module, step: Callable[[Any], Any], microbatch: Any) -> Blocks:
+    """The smallest modules with parameters that are called once, in the order of their calls.
+
+    What is called several times is within the module that calls it. Whether a value passes by several of them is found out
+    by :func:`~lightning_sagemaker.parallel.trace.trace`.
+
+    Args:
+        root: The module with all parameters.
+        step: The user's code for one microbatch; run on shapes.
+        microbatch: Its argument.
+
+    """
+    top: list[_Call] = []
+    running: list[_Call] = []
+    counts: Counter[int] = Counter()
+
+    def called(module: nn.Module, _: Any) -> None:
+        call = _Call(module)
+        (running[-1].within if running else top).append(call)
+        running.append(call)
+        counts[id(module)] += 1
+
+    handles = [
+        nn.modules.module.register_module_forward_pre_hook(called),
+        nn.modules.module.register_module_forward_hook(lambda *_: _drop_last(running), always_call=True),
+    ]
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with torch.random.fork_rng(devices=[]), fake, torch.no_grad():
+            step(pytree.tree_map_only(Tensor, lambda tensor: fake.from_tensor(tensor.cpu()), microbatch))
+    except Exception:
+        pass  # what follows the model may need values; what cannot be cut is found out by the trace
+    finally:
+        for handle in handles:
+            handle.remove()
+    names = {id(module): name for name, module in root.named_modules()}
+    found = [module for module in _smallest(top, counts) if id(module) in names]
+    if any(counts[id(module)] > 1 for module in found):
+        found = []
+    return Blocks(type(root).__name__, tuple(names[id(module)] for module in found), tuple(found))
+
+
+def _drop_last(calls: list[_Call]) -> None:
+    calls.pop()
+
+
+def _smallest(calls: Sequence[_Call], counts: Counter[int]) -> list[nn.Module]:
+    found: list[nn.Module] = []
+    for call in calls:
+        if not any(True for _ in call.module.parameters()):
+            continue
+        within = _smallest(call.within, counts)
+        once = within and all(counts[id(module)] == 1 for module in within)
+        found += within if once else [call.module]
+    return found

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of the model one number's update depends on, found by trying the optimizer on two small matrices.
+
+Each process of a pipeline updates the parameters that it has. Adam's update of a number depends on that number's gradient
+alone; LAMB's and Adafactor's on the matrix that it is in; L-BFGS's on the gradients of the whole model.
+"""
+
+from __future__ import annotations
+
+import inspect
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
+
+_SIZE = 4
+_GRADIENTS = (10.0, 0.1)
+"""Sizes of the gradients of the steps that are tried: some optimizers clip large ones."""
+
+
+class Scope(Enum):
+    """What the update of a number depends on."""
+
+    NUMBER = "that number's gradient"
+    MATRIX = "the gradients of the matrix that it is in"
+    MODEL = "the gradients of the whole model"
+
+
+def scope_of(optimizer: torch.optim.Optimizer) -> Scope | None:
+    """Try another optimizer of the same class and options; this one and the random numbers stay as they are.
+
+    Returns:
+        The scope; None if another one cannot be built, or does not take plain steps (a closure, sparse gradients).
+
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        return Scope.MODEL
+    try:
+        with torch.random.fork_rng(devices=[]):
+            whole, other = _matrices()
+            both = _step(optimizer, [whole, other])[0]
+            alone = _step(optimizer, [whole])[0]
+            rows = torch.cat(_step(optimizer, list(whole.chunk(2))))
+            columns = torch.cat(_step(optimizer, list(whole.chunk(2, 1))), 1)
+    except Exception:  # whatever a class that nobody here knows may raise
+        return None
+    if not torch.allclose(both, alone, rtol=1e-4, atol=1e-6):
+        return Scope.MODEL
+    in_parts = all(torch.allclose(both, parts, rtol=1e-4, atol=1e-6) for parts in (rows, columns))
+    return Scope.NUMBER if in_parts else Scope.MATRIX
+
+
+def check_scope(optimizer: torch.optim.Optimizer, shares_matrices: bool) -> None:
+    """See that an optimizer's step can be made by each process for the parameters that it has.
+
+    Args:
+        optimizer: Of a model that is cut into pipeline stages, or whose matrices are shared by plain parts.
+        shares_matrices: Whether a process has parts of matrices.
+
+    Raises:
+        ParallelConfigError: If it cannot.
+
+    """
+    scope, name = scope_of(optimizer), type(optimizer).__name__
+    if scope is Scope.MODEL:
+        raise ParallelConfigError(
+            f"{name} was chosen for a model that is cut into partitions, but its step depends on the gradients of all"
+            " parameters at once, and each process has those of its stages. HINT: an optimizer that updates each parameter"
+            " by itself, such as AdamW; the Trainer's gradient_clip_val clips by the norm of the whole model."
+        )
+    if scope is Scope.MATRIX and shares_matrices:
+        raise ParallelConfigError(
+            f"{name} was chosen with tensor_parallel_degree, but its step depends on whole matrices, of which each process"
+            " has a part. HINT: an optimizer that updates each number by itself, such as AdamW."
+        )
+
+
+def _matrices() -> list[Tensor]:
+    """Two, with values that have no symmetry which would hide a dependence."""
+    random = torch.Generator().manual_seed(0)
+    return [torch.randn(_SIZE, _SIZE, generator=random) * scale for scale in (1.0, 3.0)]
+
+
+def _step(optimizer: torch.optim.Optimizer, values: list[Tensor]) -> list[Tensor]:
+    """Two steps from ``values``, with gradients that are a function of the number alone; the values afterwards."""
+    torch.manual_seed(0)  # for optimizers that draw
+    parameters = [nn.Parameter(value.clone()) for value in values]
+    known = inspect.signature(type(optimizer)).parameters
+    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values())
+    options: dict[str, Any] = {name: value for name, value in optimizer.defaults.items() if takes_all or name in known}
+    if isinstance(options.get("lr"), float) and not options["lr"]:
+        options["lr"] = 0.1  # warm-ups begin with zero, where every optimizer is alike
+    tried = type(optimizer)(parameters, **options)
+    for step, size in enumerate(_GRADIENTS):
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.grad = size * torch.sin((3 + step) * value)  # not multiples of the last: many normalize
+        tried.step()
+    return [parameter.detach() for parameter in parameters]

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BatchNorm in a pipeline sees one microbatch at a time, which is said."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lightning_sagemaker._lightning import rank_zero_info
+
+
+def say_statistics(module: nn.Module) -> None:
+    """Log on rank zero that BatchNorm, if there is any, normalizes each microbatch by itself."""
+    names = [name for name, found in module.named_modules() if isinstance(found, _BatchNorm)]
+    if names:
+        rank_zero_info(
+            f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}: BatchNorm normalizes by the statistics of each"
+            " microbatch, not of the whole batch, so training differs from that of one process. HINT: GroupNorm or LayerNorm"
+            " do not depend on the batch."
+        )

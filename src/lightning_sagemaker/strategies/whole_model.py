@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A module that is cut is whole again in checkpoints, before weights are loaded, and after the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_sagemaker._lightning import rank_zero_warn
+from lightning_sagemaker.parallel.groups import ParallelGroups
+from lightning_sagemaker.parallel.model import PipelinedModel
+
+
+class WholeModel:
+    """Mixin before a strategy whose module is cut at its first step."""
+
+    global_rank: int
+    optimizers: list[Any]
+    saves_parts: bool
+    _pipeline: PipelinedModel | None = None
+    _failed = False
+    _groups: ParallelGroups | None = None
+
+    @property
+    def groups(self) -> ParallelGroups:
+        """Where this process is in the parallel layout, and its process groups; from the launch on."""
+        assert self._groups is not None
+        return self._groups
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Into the whole module: one that is cut, as after a search for a learning rate, is cut anew by the next step."""
+        if self._pipeline is not None:
+            self._make_whole()
+        super().load_model_state_dict(checkpoint, strict)  # type: ignore[misc]
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Of the whole model on the first process; with parts, this process's. Collective over all processes."""
+        state: dict[str, Any] = super().lightning_module_state_dict()  # type: ignore[misc]
+        if self._pipeline is None:
+            return state
+        return self._pipeline.own_state(state) if self.saves_parts else self._pipeline.gather(state)
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        """As :meth:`lightning_module_state_dict`."""
+        if self._pipeline is None:
+            state: dict[str, Any] = super().optimizer_state(optimizer)  # type: ignore[misc]
+            return state
+        kind = self._pipeline.own_optimizer if self.saves_parts else self._pipeline.gather_optimizer
+        return kind(getattr(optimizer, "_optimizer", optimizer))  # Lightning's wrapper has one within
+
+    def _make_whole(self) -> None:
+        """Leave the module as it was found, on all processes, and the optimizers whole on the first one."""
+        pipeline = self._pipeline
+        assert pipeline is not None
+        states = [pipeline.gather_optimizer(optimizer) for optimizer in self.optimizers]
+        pipeline.restore()
+        self._pipeline = None
+        if self.global_rank == self.groups.pipeline_ranks[0]:
+            for optimizer, state in zip(self.optimizers, states, strict=True):
+                optimizer.load_state_dict(state)
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Called when a stage fails."""
+        self._failed = True
+        super().on_exception(exception)  # type: ignore[misc]
+
+    def teardown(self) -> None:
+        """Called when the Trainer ends a stage: the module is left whole, unless it has failed."""
+        if self._pipeline is not None:
+            if self._failed:  # another process may be gone, and gathering would wait for it
+                rank_zero_warn("After the error the module stays cut: each process has its own stages only.")
+            else:
+                self._make_whole()
+        super().teardown()  # type: ignore[misc]
