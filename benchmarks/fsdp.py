@@ -49,7 +49,9 @@ def compare(arguments: argparse.Namespace) -> None:
         for side in sides if number % 2 == 0 else reversed(sides):
             found = launch(side, arguments)
             times[side] += found
-            print(f"round {number + 1}/{arguments.rounds} {side:>10}: {1e3 * statistics.median(found):.2f} ms", flush=True)
+            print(
+                f"round {number + 1}/{arguments.rounds} {side:>10}: {1e3 * statistics.median(found):.2f} ms", flush=True
+            )
     medians = {name: statistics.median(found) for name, found in times.items()}
     print(f"{'side':<12}{'median ms':>11}{'p10':>9}{'p90':>9}{'n':>6}")
     for name, found in times.items():
