@@ -62,6 +62,10 @@ BAD = [
         "SMDDP 2.6.0 would take no collective: SMDDP's AllGather is for P4 alone",
     ),
     (
+        {"distribution": "ddp", "pytorch_version": "2.5.1", "environment": {"SMDDP_AG_SORT_BUFFER_SIZE_BYTES": "1"}},
+        "SMDDP_AG_SORT_BUFFER_SIZE_BYTES='1' is set, and SMDDP takes multiples of 8192 bytes",
+    ),
+    (
         {"distribution": SMDDP, "environment": {"SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES": "16MB"}},
         "SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES='16MB' is set, and SMDDP takes multiples of 8192 bytes",
     ),

@@ -151,13 +151,21 @@ def test_devices_that_cannot_be_fitted(monkeypatch, devices, launched):
         job_aware._fit_devices(devices, launched)
 
 
-REAL = dataclasses.replace(JOB, num_gpus=8, instance_type="ml.p4d.24xlarge", smddp_version="2.6.0")
+REAL = dataclasses.replace(
+    JOB, launcher=Launcher.SMDDPRUN, num_gpus=8, instance_type="ml.p4d.24xlarge", smddp_version="2.6.0"
+)
 
 
 @pytest.mark.parametrize(
     ("job", "device", "expected", "words"),
     [
         (REAL, GPUS[0], "smddp", "is installed"),
+        (
+            dataclasses.replace(REAL, launcher=Launcher.TORCHRUN),
+            GPUS[0],
+            "nccl",
+            "AllReduce falls back to nccl, so nccl",
+        ),
         (REAL, CPU, "gloo", "smddp needs a GPU and this process trains on the CPU"),
         (dataclasses.replace(REAL, smddp_version=None), GPUS[0], "nccl", "not installed in this image"),
         (dataclasses.replace(REAL, smddp_version=None), CPU, "gloo", "nccl needs a GPU"),

@@ -19,7 +19,7 @@ from lightning_sagemaker.launch.instances import find_instance
 from lightning_sagemaker.launch.job_config import JobConfig
 from lightning_sagemaker.launch.request import serialise
 from lightning_sagemaker.metric_lines import MAX_DEFINITIONS
-from lightning_sagemaker.smddp_modes import INSTANCE_TYPES, SmddpMode, smddp_engines
+from lightning_sagemaker.smddp_modes import INSTANCE_TYPES, SmddpEngines, SmddpMode, smddp_engines
 
 MAX_RUN = 28 * 86_400
 MAX_KEEP_ALIVE = 21_600
@@ -211,6 +211,7 @@ def _check_degrees(parameters: Mapping[str, Any], world_size: int, config: JobCo
 
 
 def _check_smddp(config: JobConfig, image: Image) -> None:
+    engines = _smddp_engines(config, image)
     if config.distributed.kind != "smddp":
         return
     if config.instance_type not in INSTANCE_TYPES:
@@ -228,17 +229,24 @@ def _check_smddp(config: JobConfig, image: Image) -> None:
             f" {', '.join(SMDDP_VERSIONS)} (release notes, November 2026; the newest is {SMDDP_PYTORCH}), or"
             ' distribution="ddp".'
         )
-    if image.smddp is not None:
-        try:
-            engines = smddp_engines(Launcher.SMDDPRUN, config.environment, image.smddp, config.instance_type)
-        except SageMakerJobError as error:
-            raise LaunchError(str(error)) from error
-        engine = engines.all_gather if engines.mode is SmddpMode.ALL_GATHER else engines.all_reduce
-        if engine.name != "smddp":
-            raise LaunchError(
-                f"SMDDP {image.smddp} would take no collective: {engine.reason} HINT: take an ml.p4d.24xlarge, or"
-                ' distribution="ddp".'
-            )
+    if engines is None:
+        return
+    engine = engines.all_gather if engines.mode is SmddpMode.ALL_GATHER else engines.all_reduce
+    if engine.name != "smddp":
+        raise LaunchError(
+            f"SMDDP {image.smddp} would take no collective: {engine.reason} HINT: take an ml.p4d.24xlarge, or"
+            ' distribution="ddp".'
+        )
+
+
+def _smddp_engines(config: JobConfig, image: Image) -> SmddpEngines | None:
+    """What the image's SMDDP would take under its own launcher; its variables are checked whatever the launcher."""
+    if image.smddp is None:
+        return None
+    try:
+        return smddp_engines(Launcher.SMDDPRUN, config.environment, image.smddp, config.instance_type)
+    except SageMakerJobError as error:
+        raise LaunchError(str(error)) from error
 
 
 _RULES: tuple[Callable[[JobConfig], None], ...] = (
