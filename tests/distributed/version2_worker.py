@@ -96,17 +96,24 @@ def whole(delayed: bool = False) -> list[float]:
     return losses
 
 
-def wrapped(strategy=ShardingStrategy.HYBRID_SHARD):
+def wrapped():
     torch.manual_seed(0)
     model = LlamaForCausalLM(CONFIG)
     model = tsm.transform(model, load_state_dict_from_rank0=True)
     layer = TransformerLayer if tsm.state.tensor_parallel_degree > 1 else LlamaDecoderLayer
     policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={layer})
-    if tsm.state.hybrid_shard_degree == 0 and tsm.state.tensor_parallel_degree == 1:
-        strategy = ShardingStrategy.FULL_SHARD
     return FSDP(
-        model, auto_wrap_policy=policy, use_orig_params=True, sharding_strategy=strategy, device_id=torch.device("cpu")
+        model,
+        auto_wrap_policy=policy,
+        use_orig_params=True,
+        sharding_strategy=sharding(),
+        device_id=torch.device("cpu"),
     )
+
+
+def sharding() -> ShardingStrategy:
+    native = tsm.state.hybrid_shard_degree == 0 and tsm.state.tensor_parallel_degree == 1
+    return ShardingStrategy.FULL_SHARD if native else ShardingStrategy.HYBRID_SHARD
 
 
 def delayed() -> list[float]:
@@ -122,7 +129,7 @@ def delayed() -> list[float]:
             model,
             auto_wrap_policy=functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={layer}),
             use_orig_params=True,
-            sharding_strategy=ShardingStrategy.HYBRID_SHARD,
+            sharding_strategy=sharding(),
             device_id=torch.device("cpu"),
             param_init_fn=initer.get_param_init_fn(),
             post_param_init_fn=initer.get_post_param_init_fn(),
