@@ -36,9 +36,8 @@ def write(rank: int, place: Path) -> None:
     for step in range(1, 1000):
         parts = {"state_dict": {f"weight {rank}": torch.full((NUMBERS,), float(step))}}
         (place / f"begun-{rank}").write_text(str(step))
-        save.begin(
-            parts, {"global_step": step, "loops": {}, "callbacks": {}, "param_groups": []}, f"{place}/last.ckpt", place
-        )
+        rest = {"global_step": step, "loops": {}, "callbacks": {}, "param_groups": []}
+        save.begin(parts, rest, f"{place}/last.ckpt")
         save.finish()
 
 
