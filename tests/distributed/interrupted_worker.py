@@ -28,10 +28,11 @@ warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
 OUT = Path(sys.argv[1])
 LAYOUTS = {
-    "stages": ({"partitions": 2, "microbatches": 2}, False),
-    "stages, parts": ({"partitions": 2, "microbatches": 2}, True),
-    "tensor": ({"tensor_parallel_degree": 2}, False),
-    "tensor, parts": ({"tensor_parallel_degree": 2}, True),
+    "stages": ({"partitions": 2, "microbatches": 2}, {}),
+    "stages, parts": ({"partitions": 2, "microbatches": 2}, {"save_distributed_checkpoint": True}),
+    "tensor": ({"tensor_parallel_degree": 2}, {}),
+    "tensor, parts": ({"tensor_parallel_degree": 2}, {"save_distributed_checkpoint": True}),
+    "beside, parts": ({"tensor_parallel_degree": 2}, {"async_checkpoint": True}),
 }
 REMOTE = ", s3"
 
@@ -45,12 +46,12 @@ class Stop(Callback):
 
 
 def train(name: str, stop: bool, folder: str) -> tuple[list[float], int | None]:
-    parameters, parts = LAYOUTS[name.removesuffix(REMOTE)]
+    parameters, options = LAYOUTS[name.removesuffix(REMOTE)]
     place = f"{os.environ['PLACE']}/{folder}".replace(" ", "") if name.endswith(REMOTE) else OUT / folder
     seed_everything(0, verbose=False)
     losses = Losses()
     trainer = Trainer(
-        strategy=smp_strategy(parameters=parameters, save_distributed_checkpoint=parts),
+        strategy=smp_strategy(parameters=parameters, **options),
         accelerator="cpu",
         devices=2,
         max_steps=32,

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from datetime import timedelta
 from pathlib import Path
 
@@ -35,10 +36,18 @@ def write(rank: int, place: Path) -> None:
     for step in range(1, 1000):
         parts = {"state_dict": {f"weight {rank}": torch.full((NUMBERS,), float(step))}}
         (place / f"begun-{rank}").write_text(str(step))
-        save.begin(
-            parts, {"global_step": step, "loops": {}, "callbacks": {}, "param_groups": []}, f"{place}/last.ckpt", place
-        )
+        rest = {"global_step": step, "loops": {}, "callbacks": {}, "param_groups": []}
+        save.begin(parts, rest, f"{place}/last.ckpt")
         save.finish()
+
+
+def wait_for(place: Path, count: int) -> float:
+    """When the first process begins a checkpoint."""
+    deadline = time.monotonic() + 60
+    while not (place / "begun-0").exists() or int((place / "begun-0").read_text() or 0) < count:
+        time.sleep(0.001)
+        assert time.monotonic() < deadline, f"{place}: no checkpoint {count}"
+    return time.monotonic()
 
 
 def look(place: Path) -> dict:
@@ -63,12 +72,13 @@ def main() -> None:
             if not child:
                 try:
                     write(rank, place)
+                except BaseException:
+                    traceback.print_exc()
                 finally:
                     os._exit(1)
             children.append(child)
-        while not (place / "begun-0").exists():
-            time.sleep(0.001)
-        time.sleep(seeded.uniform(0.0, 0.3))
+        begin = [wait_for(place, count) for count in (1, 1 + number % 4)]
+        time.sleep(seeded.uniform(0.0, 1.0) * max(begin[1] - begin[0], 0.1) / max(number % 4, 1))
         victims = children if number % 3 else [children[number // 3 % WORLD]]
         for victim in victims:
             os.kill(victim, signal.SIGKILL)

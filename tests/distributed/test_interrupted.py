@@ -11,7 +11,8 @@ from lightning_sagemaker.checkpoint.resume import find_checkpoint
 from tests.chaos.s3_server import Servers
 from tests.conftest import fork_ranks, read_ranks
 
-LAYOUTS = ["stages", "stages, parts", "tensor", "tensor, parts", "stages, parts, s3", "tensor, parts, s3"]
+PARTS = ["stages, parts", "tensor, parts", "beside, parts"]
+LAYOUTS = ["stages", "tensor", *PARTS, *(f"{name}, s3" for name in PARTS)]
 KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
 WORKER = Path(__file__).with_name("interrupted_worker.py")
 
@@ -47,7 +48,7 @@ def test_both_ranks_stop_and_go_on(ranks, layout):
         assert found["first"] + found["second"] == pytest.approx(found["calm"], abs=1e-6)
 
 
-@pytest.mark.parametrize("layout", ["stages, parts", "tensor, parts"])
+@pytest.mark.parametrize("layout", PARTS)
 @pytest.mark.parametrize("damage", ["flipped", "gone", "short"])
 def test_a_part_that_is_damaged_is_noticed(ranks, layout, damage, tmp_path):
     shutil.copytree(ranks.folder / layout, tmp_path / "run")

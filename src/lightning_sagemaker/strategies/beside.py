@@ -10,7 +10,6 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from lightning_sagemaker._lightning import MisconfigurationException
 from lightning_sagemaker.checkpoint.background import BackgroundSave
 from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
-from lightning_sagemaker.checkpoint.staging import Staging
 
 _PATIENCE = 60.0
 """Seconds that a checkpoint under way is given when the Trainer ends, by an error too."""
@@ -31,13 +30,11 @@ class WritesBeside:
 
     """
 
-    broadcast: Any
     global_rank: int
     world_size: int
     model: Any
     lightning_module: Any
     remote_checkpoints: S3CheckpointIO
-    _scratch: Any
 
     def __init__(
         self,
@@ -54,7 +51,6 @@ class WritesBeside:
         in_parts = async_checkpoint or bool(save_distributed_checkpoint)
         super().__init__(*args, **{**kwargs, "save_distributed_checkpoint": in_parts})
         self.async_checkpoint = async_checkpoint
-        self._staging = Staging()
         self._background: BackgroundSave | None = None
 
     @property
@@ -87,15 +83,13 @@ class WritesBeside:
         if not self.async_checkpoint:
             super().save_checkpoint(checkpoint, filepath, storage_options)  # type: ignore[misc]
             return
-        self.finish_saving()
         if self._background is None:
             self._background = BackgroundSave(self.global_rank, self.world_size, lambda: self.remote_checkpoints)
         rest = dict(checkpoint)
         parts = {"state_dict": rest.pop("state_dict")}
         for number, state in enumerate(rest.pop("optimizer_states", [])):
             parts[f"optimizer_{number}"] = state
-        place = str(self.broadcast(filepath))
-        self._background.begin(self._staging.copy(parts), rest, place, self._scratch())
+        self._background.begin(parts, rest, str(filepath))
         if self.lightning_module.trainer.state.finished:  # nothing goes on beside which it could be written
             self.finish_saving()
 
