@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,28 +33,40 @@ class _Quiet(SimpleHTTPRequestHandler):
         """Requests are not news."""
 
 
-def problems(page: Page, address: str, name: str) -> Iterator[str]:
-    """What is wrong with one page, as sentences.
+class Look:
+    """One window of a browser, and what goes wrong in it.
 
     Args:
         page: Of the browser.
         address: Of the server, ``http://host:port``.
-        name: Of the page's file.
 
     """
-    found: list[str] = []
-    page.on("console", lambda message: found.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: found.append(str(error)))
-    page.on("requestfailed", lambda request: found.append(f"failed: {request.url}"))
-    page.on("response", lambda answer: found.append(f"{answer.status}: {answer.url}") if answer.status >= 400 else None)
-    page.on(
-        "request", lambda asked: None if asked.url.startswith((address, "data:", "blob:")) else found.append(asked.url)
-    )
-    page.goto(f"{address}/{name}", wait_until="networkidle")
-    wide, room = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-    yield from found
-    if wide > room:
-        yield f"scrolls sideways: {wide} px on a screen of {room}"
+
+    def __init__(self, page: Page, address: str) -> None:
+        self._page, self._address = page, address
+        self._found: list[str] = []
+        page.on("console", lambda message: message.type == "error" and self._found.append(message.text))
+        page.on("pageerror", lambda error: self._found.append(str(error)))
+        page.on(
+            "response", lambda answer: answer.status >= 400 and self._found.append(f"{answer.status}: {answer.url}")
+        )
+        page.on("request", lambda asked: self._local(asked.url) or self._found.append(f"another host: {asked.url}"))
+
+    def _local(self, url: str) -> bool:
+        return url.startswith((self._address, "data:", "blob:"))
+
+    def problems(self, name: str) -> list[str]:
+        """What is wrong with a page, as sentences.
+
+        Args:
+            name: Of its file.
+
+        """
+        self._found.clear()
+        self._page.goto(f"{self._address}/{name}", wait_until="load")
+        wide, room = self._page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        sideways = [f"scrolls sideways: {wide} px on a screen of {room}"] if wide > room else []
+        return [*self._found, *sideways]
 
 
 def main(site: Path) -> int:
@@ -71,15 +82,15 @@ def main(site: Path) -> int:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_program, args=["--no-sandbox"])
         for device, width in WIDTHS.items():
+            page = browser.new_page(viewport={"width": width, "height": 844})
+            look = Look(page, address)
             for name in names:
-                page = browser.new_page(viewport={"width": width, "height": 844})
-                for problem in problems(page, address, name):
+                for problem in look.problems(name):
                     count += 1
                     print(f"{device}: {name}: {problem}")
                 if name.removesuffix(".html") in SHOWN:
                     picture = f"{device}-{name.removesuffix('.html').replace('/', '-')}.png"
                     page.screenshot(path=site.parent / "screenshots" / picture)
-                page.close()
         browser.close()
     server.shutdown()
     print(f"{len(names)} pages at {' and '.join(map(str, WIDTHS.values()))} px: {count} problems")

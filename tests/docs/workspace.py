@@ -32,7 +32,7 @@ SHORTER = {
     r"lightning-sagemaker run \S+ fit --config tiny.yaml": _STEPS,
     r"lightning-sagemaker run albert-mlm fit --text articles.txt": _ALBERT,
     r"lightning-sagemaker run albert-mlm fit --config base.yaml": f"{_STEPS} --size tiny --global_batch_size 8"
-    " --data.per_process_batch_size null --accumulate_grad_batches 1",
+    " --accumulate_grad_batches 1 --val_check_interval 1.0",
     r"python recipes/albert_mlm/train.py": _ALBERT,
     r"lightning-sagemaker run (bert-qa|sequence-classification) fit --train_file": _FROM_SCRATCH,
     r"lightning-sagemaker prepare albert-mlm": "--vocab-size 300",
