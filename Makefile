@@ -10,7 +10,7 @@ PYTEST_AT_ONCE = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-newest test-oldest test-machines test-fresh containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat clean
+.PHONY: help demo test test-slow test-newest test-oldest test-machines test-fresh containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat docs docs-look test-docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,16 @@ test-machines: $(VENV)/dev ## other machines: no network, no /dev/shm, a full di
 
 test-fresh: ## the README's commands on a machine with nothing but Debian, Python, make and git; root; half an hour
 	python3 tests/machines/fresh.py --release $(or $(RELEASE),bookworm) --user $(or $(AS),me)
+
+docs: $(VENV)/dev ## the site, in build/docs/site; warnings are errors
+	$(BIN)/python docs/site/build.py
+
+docs-look: docs ## open every page of the site in a headless chromium, at the widths of a phone and a desktop
+	$(PIP_INSTALL) "playwright==1.65.2"
+	$(BIN)/python docs/site/look.py build/docs/site
+
+test-docs: $(VENV)/dev ## run the commands and Python blocks of README, docs and recipes; minutes
+	$(BIN)/python -m pytest -v -s -m slow tests/docs
 
 lint: $(VENV)/dev ## ruff, check and format
 	$(BIN)/python -m ruff check .
