@@ -253,6 +253,13 @@ def test_defaults_of_a_launcher_that_says_less():
     assert "MASTER_ADDR is not set, so 127.0.0.1 is used" in job.notes[0]
 
 
+def test_one_process_by_hand_on_one_of_two_hosts():
+    job = read(
+        CONTAINER | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "algo-2", "MASTER_PORT": "1"}
+    )
+    assert (job.world_size, job.local_world_size, job.hosts) == (1, 1, ("algo-2",))
+
+
 def test_ranks_of_an_unknown_launcher():
     env = CONTAINER | {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "algo-1", "MASTER_PORT": "1"}
     job = read(env)

@@ -132,7 +132,9 @@ def _check_rendezvous(source: Source, rank: int, world: int, num_nodes: int) -> 
 
 def _guess_local_world_size(source: Source, world: int, num_hosts: int | None) -> int | None:
     """Processes per host where nobody says: an equal share of the hosts; None if they are not known."""
-    hosts = num_hosts or source.integer("GROUP_WORLD_SIZE", 1) or (1 if world == 1 else None)
+    hosts = num_hosts or source.integer("GROUP_WORLD_SIZE", 1)
+    if world == 1:
+        return 1
     if hosts is None:
         return None
     if world % hosts == 0:
