@@ -72,7 +72,11 @@ FORBIDDEN: tuple[dict[str, tuple[Any, ...]], ...] = (
     # Places that never come.
     {"accumulate": (1,), "phase": ("accumulation",)},
     {"checkpoint": ("none",), "save": ("none",), "phase": ("checkpoint",)},
-    {"checkpoint": ("none",), "overhead": (0.05,), "phase": ("checkpoint",)},  # a run is too short to be asked so seldom
+    {
+        "checkpoint": ("none",),
+        "overhead": (0.05,),
+        "phase": ("checkpoint",),
+    },  # a run is too short to be asked so seldom
     # Lightning writes none by the clock there.
     {"checkpoint": ("time",), "optimization": _MANUAL, "save": ("none",), "phase": ("checkpoint",)},
     # Options of workers that are not there.

@@ -87,7 +87,9 @@ def noisy(items: list[dict[str, Any]]) -> dict[str, Any]:
 def samples_of(case: dict[str, Any]) -> int:
     """The size of the data set of a case: of the ranks that the run began with."""
     ranks = case["ranks"]
-    if case["data"] == "uneven":  # neither by ranks nor by the batch; no last batch of one sample, on other ranks neither
+    if (
+        case["data"] == "uneven"
+    ):  # neither by ranks nor by the batch; no last batch of one sample, on other ranks neither
         return BATCHES * BATCH_SIZE * ranks + 3 * ranks - (ranks > 1)
     if case["data"] == "iterable":  # so that no worker has a single sample in its last batch, which has no variance
         return (BATCHES * BATCH_SIZE + 2) * ranks

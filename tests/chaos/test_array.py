@@ -9,7 +9,14 @@ from tests.chaos.array_case import run_case
 from tests.chaos.covering import FACTORS, cases, finished, pair_coverage, valid, words
 
 _PLAIN = {"again": False, "overhead": 1.0, "persistent": False, "context": "fork", "limit_train": 1.0, "limit_val": 1.0}
-_PLAIN |= {"sanity": 2, "metrics": "torchmetrics", "model": "batchnorm", "workers": 0, "resize": "same", "extra": "none"}
+_PLAIN |= {
+    "sanity": 2,
+    "metrics": "torchmetrics",
+    "model": "batchnorm",
+    "workers": 0,
+    "resize": "same",
+    "extra": "none",
+}
 _PLAIN |= {"val": "epoch", "schedule": "step", "checkpoint": "none", "accumulate": 1, "optimization": "automatic"}
 _PLAIN |= {"save": "none", "end": "epochs", "signal": "SIGTERM", "to": "rank0", "strategy": "auto", "ranks": 1}
 _PLAIN |= {"launcher": "direct", "data": "shuffled", "phase": "train_step"}

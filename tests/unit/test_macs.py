@@ -38,7 +38,11 @@ def mac(monkeypatch):
 
 
 def accelerator_of(kind, strategy, **arguments) -> str:
-    built = Trainer(strategy=strategy, **QUIET, **arguments) if kind == "Trainer" else Fabric(strategy=strategy, **arguments)
+    built = (
+        Trainer(strategy=strategy, **QUIET, **arguments)
+        if kind == "Trainer"
+        else Fabric(strategy=strategy, **arguments)
+    )
     return built.accelerator.name() if kind == "Trainer" else built._accelerator.name()
 
 
@@ -107,7 +111,9 @@ def test_everything_else_trains_on_the_cpu_and_says_so_once(case, caplog):
 @pytest.mark.parametrize("case", OTHERS)
 def test_mps_by_name_is_refused_in_a_sentence(case):
     kind, strategy, arguments = OTHERS[case]
-    with pytest.raises(SageMakerJobError, match=r"accelerator='mps' was set on a Mac, but .*HINT: leave accelerator out"):
+    with pytest.raises(
+        SageMakerJobError, match=r"accelerator='mps' was set on a Mac, but .*HINT: leave accelerator out"
+    ):
         accelerator_of(kind, strategy(), accelerator="mps", **arguments)
 
 

@@ -118,7 +118,9 @@ def epochs(loader, watched, count):
 _LONG = ("3 workers", "workers' own")
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.slow if kind in _LONG else ()) for kind in KINDS])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in _LONG else ()) for kind in KINDS]
+)
 def test_a_loader_goes_on_from_any_place(kind):
     torch.manual_seed(1)
     np.random.seed(1)
