@@ -274,7 +274,11 @@ class Estimator:
         return None if place is None else f"{place.rstrip('/')}/{self._name()}/tensorboard-output"
 
     def deploy(
-        self, initial_instance_count: int, instance_type: str, image_uri: str, endpoint_name: str | None = None
+        self,
+        initial_instance_count: int,
+        instance_type: str,
+        image_uri: str | None = None,
+        endpoint_name: str | None = None,
     ) -> str:
         """Hand the artefact to an endpoint.
 
@@ -287,7 +291,15 @@ class Estimator:
         Returns:
             The endpoint's name; it is usable some minutes later.
 
+        Raises:
+            LaunchError: If no image is named, no job was started, or AWS refuses.
+
         """
+        if image_uri is None:
+            raise LaunchError(
+                "deploy was given no image_uri, and the image of the training has no server. HINT: name an inference image;"
+                " sagemaker.core.image_uris.retrieve(..., image_scope='inference') knows them."
+            )
         name = endpoint_name or self._name()
         container = {"Image": image_uri, "ModelDataUrl": self.model_data}
         variant = {

@@ -157,10 +157,7 @@ def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
             else None
         ),
         "Environment": dict(plan.environment),
-        "ExperimentConfig": config.experiment_config,
-        "InfraCheckConfig": _switch("EnableInfraCheck", config.enable_infra_check),
-        "RemoteDebugConfig": _switch("EnableRemoteDebug", config.enable_remote_debug),
-        "SessionChainingConfig": _switch("EnableSessionTagChaining", config.enable_session_tag_chaining),
+        **extras(config),
         "RetryStrategy": (
             {"MaximumRetryAttempts": config.max_retry_attempts} if config.max_retry_attempts is not None else None
         ),
@@ -207,6 +204,19 @@ def compression(config: JobConfig) -> str:
     return "NONE" if config.disable_output_compression else "GZIP"
 
 
+def extras(config: JobConfig) -> dict[str, Any]:
+    """Parts of a request that the SDK has no words for, or leaves out where they are switched off."""
+    switches = {
+        "InfraCheckConfig": ("EnableInfraCheck", config.enable_infra_check),
+        "RemoteDebugConfig": ("EnableRemoteDebug", config.enable_remote_debug),
+        "SessionChainingConfig": ("EnableSessionTagChaining", config.enable_session_tag_chaining),
+    }
+    found: dict[str, Any] = {part: {name: value} for part, (name, value) in switches.items() if value is not None}
+    if config.experiment_config is not None:
+        found["ExperimentConfig"] = dict(config.experiment_config)
+    return found
+
+
 def _hosts(config: JobConfig) -> dict[str, Any]:
     found = {"InstanceType": config.instance_type, "InstanceCount": config.instance_count}
     if config.instance_group is None:
@@ -216,10 +226,6 @@ def _hosts(config: JobConfig) -> dict[str, Any]:
 
 def _groups(source: Input) -> list[str]:
     return [] if isinstance(source, FileSystemInput) else list(source.instance_groups or ())
-
-
-def _switch(name: str, value: bool | None) -> dict[str, bool] | None:
-    return None if value is None else {name: value}
 
 
 def _channel(name: str, source: Input, uploads: str, config: JobConfig) -> dict[str, Any]:

@@ -19,14 +19,11 @@ from sagemaker.core.shapes import (
     Channel,
     DataSource,
     FileSystemDataSource,
-    InfraCheckConfig,
     InstanceGroup,
     InstancePlacementConfig,
     MetricDefinition,
-    RemoteDebugConfig,
     RetryStrategy,
     S3DataSource,
-    SessionChainingConfig,
     ShuffleConfig,
     TrainingImageConfig,
 )
@@ -56,6 +53,7 @@ from lightning_sagemaker.launch.request import (
     code_place,
     compression,
     driver_config,
+    extras,
     image_config,
     tensorboard_folder,
 )
@@ -177,13 +175,11 @@ def make_request(plan: JobPlan, archive: Path, session: Session, job_name: str |
         bucket, _, key = str(place).removeprefix("s3://").partition("/")
         session.upload_data(path=str(archive), bucket=bucket, key_prefix=key.rpartition("/")[0])
         trainer.source_code.source_dir = place
-    # The SDK's own way to its pipelines: the request that `train` would send, which has no words for the last two.
+    # The SDK's own way to its pipelines: the request that `train` would send; it has no words for what is added.
     request: dict[str, Any] = trainer._create_training_job_args(make_channels(plan), boto3=True)
     if job_name is not None:
         request["TrainingJobName"] = job_name
-    if plan.config.experiment_config is not None:
-        request["ExperimentConfig"] = dict(plan.config.experiment_config)
-    return request
+    return {**request, **extras(plan.config)}
 
 
 def make_trainer(plan: JobPlan, archive: str, session: Session) -> ModelTrainer:
@@ -241,13 +237,6 @@ def make_trainer(plan: JobPlan, archive: str, session: Session) -> ModelTrainer:
         )
     if config.max_retry_attempts is not None:
         trainer.with_retry_strategy(RetryStrategy(maximum_retry_attempts=config.max_retry_attempts))
-    if config.enable_infra_check is not None:
-        trainer.with_infra_check_config(InfraCheckConfig(enable_infra_check=config.enable_infra_check))
-    if config.enable_remote_debug is not None:
-        trainer.with_remote_debug_config(RemoteDebugConfig(enable_remote_debug=config.enable_remote_debug))
-    if config.enable_session_tag_chaining is not None:
-        chained = SessionChainingConfig(enable_session_tag_chaining=config.enable_session_tag_chaining)
-        trainer.with_session_chaining_config(chained)
     return trainer
 
 
