@@ -147,11 +147,22 @@ def main():
         os.chdir(here)
     methods = sorted(name for name in {*dir(PyTorch), *dir(HuggingFace)} if name[0].islower())
     content = {"version": sagemaker.__version__, "signatures": signatures, "methods": methods, **shrunk(found)}
-    FILE.write_text(json.dumps(content, indent=0, sort_keys=True, ensure_ascii=True) + "\n")
+    FILE.write_text(text_of(content))
     errors = {name: one["error"] for name, one in found.items() if "error" in one}
     print(
         f"sagemaker {sagemaker.__version__}: {len(found)} calls, {len(errors)} refused by it", *errors.items(), sep="\n"
     )
+
+
+def text_of(content):
+    """JSON with a call on each line."""
+    calls = ",\n".join(
+        f"{json.dumps(name)}: {json.dumps(one, sort_keys=True)}" for name, one in content["calls"].items()
+    )
+    head = ",\n".join(
+        f"{json.dumps(name)}: {json.dumps(one, sort_keys=True)}" for name, one in content.items() if name != "calls"
+    )
+    return f'{{{head},\n"calls": {{\n{calls}\n}}}}\n'
 
 
 def shrunk(found):
