@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,13 +15,14 @@ from lightning_sagemaker.launch.described import described_job
 from lightning_sagemaker.launch.errors import LaunchError
 from lightning_sagemaker.launch.job_config import JobConfig
 from lightning_sagemaker.launch.jobs import JobStatus, TrainingJobs
-from lightning_sagemaker.launch.plan import choose_image, make_plan, own_region
+from lightning_sagemaker.launch.plan import make_plan
 from lightning_sagemaker.launch.quotas import check_quota
 from lightning_sagemaker.launch.request import JobPlan, create_request, default_bucket
-from lightning_sagemaker.launch.vocabulary import NOT_HERE, by_position, job_values
+from lightning_sagemaker.launch.settings import Settings
+from lightning_sagemaker.launch.vocabulary import by_position, job_values
 
 
-class Estimator:
+class Estimator(Settings):
     """A training job, described in the words of SDK 2's estimators and run by SDK 3.
 
     Args:
@@ -58,14 +58,6 @@ class Estimator:
         self.job_name: str | None = None
         self._jobs: TrainingJobs | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        """The job's values by the names of SDK 2, such as ``output_path``."""
-        if name != "config" and name in JobConfig.__dataclass_fields__:
-            return getattr(self.config, name)
-        if name in NOT_HERE:
-            raise LaunchError(f"The estimator has no {name}: {NOT_HERE[name]}")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
     @classmethod
     def from_config(cls, config: JobConfig, sagemaker_session: Any = None) -> Estimator:
         """An estimator of a job that is described already."""
@@ -99,54 +91,6 @@ class Estimator:
         estimator.config = described_job(job, model_channel_name).changed(region=region)
         estimator.job_name = training_job_name
         return estimator
-
-    def hyperparameters(self) -> dict[str, str]:
-        """Name -> JSON text of each hyperparameter that will be sent, with those that the distribution adds."""
-        values = {**self.config.hyperparameters}
-        if self.config.distributed.parameters:
-            values["mp_parameters"] = dict(self.config.distributed.parameters)
-        return {name: json.dumps(value) for name, value in values.items()}
-
-    def set_hyperparameters(self, **values: Any) -> None:
-        """Set further hyperparameters, or others."""
-        self.config = self.config.changed(hyperparameters={**self.config.hyperparameters, **values})
-
-    def training_image_uri(self, region: str | None = None) -> str:
-        """Address of the image that the job runs in.
-
-        Args:
-            region: The job's when None.
-
-        """
-        return choose_image(self.config, region or self.config.region or own_region()).uri
-
-    def enable_network_isolation(self) -> bool:
-        """Whether the container has no network."""
-        return self.config.enable_network_isolation
-
-    def enable_remote_debug(self) -> None:
-        """Open the next job's containers to Session Manager."""
-        self.config = self.config.changed(enable_remote_debug=True)
-
-    def disable_remote_debug(self) -> None:
-        """Close the next job's containers to Session Manager."""
-        self.config = self.config.changed(enable_remote_debug=False)
-
-    def get_remote_debug_config(self) -> dict[str, bool] | None:
-        """The API's dictionary."""
-        value = self.config.enable_remote_debug
-        return None if value is None else {"EnableRemoteDebug": value}
-
-    def get_session_chaining_config(self) -> dict[str, bool] | None:
-        """The API's dictionary."""
-        value = self.config.enable_session_tag_chaining
-        return None if value is None else {"EnableSessionTagChaining": value}
-
-    def get_vpc_config(self) -> dict[str, list[str]] | None:
-        """The API's dictionary."""
-        config = self.config
-        both = {"Subnets": list(config.subnets), "SecurityGroupIds": list(config.security_group_ids)}
-        return both if config.subnets else None
 
     def plan(self, inputs: Any = None) -> JobPlan:
         """What will be sent; nothing leaves this machine.
