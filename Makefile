@@ -10,7 +10,7 @@ PYTEST_AT_ONCE = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-newest test-oldest test-machines test-fresh containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat docs docs-look test-docs clean
+.PHONY: help demo test test-slow test-newest test-oldest test-machines test-fresh oracle containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat docs docs-look test-docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,14 @@ test-newest: $(CONTAINERS) ## the same tests with the newest torch, Lightning an
 test-oldest: $(CONTAINERS) ## the same tests with the oldest that the metadata allows
 	$(call TEST_IN,.venv-oldest,torch==2.5.1 lightning==2.6.4 transformers==4.56.2)
 
+oracle: $(VENV)/dev ## every call of SDK 2 and every image, by the newest SDK 2 itself and by this package; ten minutes
+	test -x .venv-oracle/bin/python || $(PYTHON) -m venv .venv-oracle
+	.venv-oracle/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "sagemaker<3"
+	.venv-oracle/bin/python -W ignore -m tests.launch.sdk2.capture
+	.venv-oracle/bin/python -W ignore -m tests.launch.sdk2.images .venv-oracle/images.json
+	$(BIN)/python -m tests.launch.sdk2.compare
+	git diff --stat tests/data/sdk2.json tests/data/sdk2_images.json
+
 test-machines: $(VENV)/dev ## other machines: no network, no /dev/shm, a full disk, a simulated Mac, ...; as root, half an hour
 	$(BIN)/python -m pytest -v tests/machines
 
@@ -125,4 +133,4 @@ compat: ## an unmodified transformers 4.28.1 Trainer on the shim of SMP, in .com
 	PYTHONPATH=src .compat/bin/python tests/compat/run.py
 
 clean: ## remove .venv, .containers, caches and runs
-	rm -rf $(VENV) .venv-newest .venv-oldest .containers runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) .venv-newest .venv-oldest .venv-oracle .containers runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info

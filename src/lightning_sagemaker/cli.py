@@ -51,7 +51,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the return value is the exit code."""
-    parsed = build_parser().parse_args(arguments)
+    parser = build_parser()
+    parsed, rest = parser.parse_known_args(arguments)
+    if rest and not hasattr(parsed, "script_arguments"):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if hasattr(parsed, "script_arguments"):
+        parsed.script_arguments = rest
     return int(parsed.main(parsed))
 
 

@@ -11,6 +11,9 @@ from tests.conftest import ROOT
 OLDEST = (1, 6)
 """The first PyTorch for which SMDDP was made."""
 
+OLD_SUFFIX = "cu110-ubuntu18.04"
+"""Of Hugging Face's first images, which the SDK's estimators add where the table has none."""
+
 ISOLATED = ("-iso", "eusc-")
 """Partitions that the SDK itself has no addresses for."""
 
@@ -22,17 +25,20 @@ def main() -> None:
     accounts: dict[str, str] = {}
     regions: list[list[str]] = []
 
-    def group(registries: dict[str, str]) -> int:
+    def group(registries: dict[str, str], own_account: bool = False) -> int:
         open_to_all = {
             name: account for name, account in registries.items() if not any(part in name for part in ISOLATED)
         }
-        accounts.update(open_to_all)
+        if not own_account:
+            accounts.update(open_to_all)
         names = sorted(open_to_all)
         if names not in regions:
             regions.append(names)
         return regions.index(names)
 
     pytorch = json.loads((folder / "pytorch.json").read_text())["training"]["versions"]
+    parallel = json.loads((folder / "pytorch-smp.json").read_text())["training"]
+    of_pytorch = {**{version: version for version in parallel["versions"]}, **parallel["version_aliases"]}
     hugging_face = json.loads((folder / "huggingface.json").read_text())["training"]["versions"]
     table = {
         "date": date.today().isoformat(),
@@ -42,11 +48,20 @@ def main() -> None:
             for version, entry in pytorch.items()
             if tuple(map(int, version.split(".")[:2])) >= OLDEST
         },
+        "smp": {  # by the version of PyTorch; entries are those of the library's versions
+            version: {
+                "py": parallel["versions"][entry]["py_versions"],
+                "regions": group(parallel["versions"][entry]["registries"], own_account=True),
+                "account": next(iter(parallel["versions"][entry]["registries"].values())),  # one in all regions
+            }
+            for version, entry in sorted(of_pytorch.items())
+            if tuple(map(int, version.split("."))) < (2, 6)  # the others are versions of the library, not of PyTorch
+        },
         "huggingface": {
             version: {
                 base.removeprefix("pytorch"): {
                     "py": entry["py_versions"],
-                    "suffix": entry.get("container_version", {}).get("gpu", ""),
+                    "suffix": entry.get("container_version", {}).get("gpu", OLD_SUFFIX),
                     "regions": group(entry["registries"]),
                 }
                 for base, entry in bases.items()

@@ -28,7 +28,8 @@ import json, os, signal, sys, time, pathlib
 
 rank = os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
 names = ("SM_FRAMEWORK_PARAMS", "SM_HP_MP_PARAMETERS", "NCCL_SOCKET_IFNAME", "NCCL_PROTO", "WORLD_SIZE", "MASTER_ADDR",
-         "SMDATAPARALLEL_USE_SINGLENODE", "OMPI_COMM_WORLD_SIZE", "SAGEMAKER_JOB_NAME", "USER_SET")
+         "SMDATAPARALLEL_USE_SINGLENODE", "OMPI_COMM_WORLD_SIZE", "SAGEMAKER_JOB_NAME", "USER_SET", "SM_HPS", "SM_CHANNELS",
+         "SM_CHANNEL_MY-DATA", "SM_HP_PROMPT", "SM_HP_TRAINER.MAX_EPOCHS", "SM_HP_TRAINER_MAX_EPOCHS")
 facts = {"argv": sys.argv[1:], "cwd": os.getcwd(), **{name: os.environ.get(name) for name in names}}
 model = pathlib.Path(os.environ.get("SM_MODEL_DIR", "/opt/ml/model"))
 (model / f"rank-{rank}.json").write_text(json.dumps(facts))
@@ -49,7 +50,7 @@ if "--fail" in sys.argv:
 """
 
 
-def container(root: Path, source: Path, hosts: list[str], **arguments) -> list[str]:
+def container(root: Path, source: Path, hosts: list[str], inputs: object = None, **arguments) -> list[str]:
     """Lay out each host's /opt/ml from the request that the SDK would send; return the container's command."""
     from lightning_sagemaker.launch.offline import sent_request
 
@@ -59,7 +60,7 @@ def container(root: Path, source: Path, hosts: list[str], **arguments) -> list[s
         instance_count=len(hosts), image_uri="123456789012.dkr.ecr.us-east-1.amazonaws.com/own:1", include_plugin=False,
         **arguments,
     )  # fmt: skip
-    request = sent_request(estimator.plan(), root / "store")
+    request = sent_request(estimator.plan(inputs), root / "store")
     for host in hosts:
         base = root / host
         for name in ("input/config", "input/data", "model", "output/data", "checkpoints"):
@@ -83,7 +84,8 @@ def container(root: Path, source: Path, hosts: list[str], **arguments) -> list[s
                 shutil.copytree(where, target)
             else:
                 target.mkdir()
-                shutil.copy(where, target)
+                if where.exists():
+                    shutil.copy(where, target)
     specification = request["AlgorithmSpecification"]
     return [*specification["ContainerEntrypoint"], *specification["ContainerArguments"]]
 
@@ -115,6 +117,28 @@ def test_two_hosts_of_two_processes(tmp_path):
         assert seen["NCCL_PROTO"] == "own"
         assert seen["cwd"] == "/opt/ml/input/data/code"
         assert seen["SAGEMAKER_JOB_NAME"] == "job"
+
+
+def test_what_the_sdks_start_script_cannot_carry_arrives(tmp_path):
+    """Quotes, texts that look like JSON, and names that are no variables': as SDK 2's container hands them over."""
+    (tmp_path / "source").mkdir()
+    values = {"prompt": "it's", "version": "1.10", "trainer.max_epochs": 3, "names": ["a", "it's"], "json": '{"a": 1}'}
+    inputs = {"my-data": "s3://bucket/data/", "other": "s3://bucket/other/"}
+    command = container(tmp_path, tmp_path / "source", ["algo-1"], inputs, hyperparameters=values)
+    (tmp_path / "algo-1" / "input" / "data" / "my_data" / "file").touch()
+    real_containers.run_hosts(tmp_path, ["algo-1"], command, ENVIRONMENT)
+    seen = facts(tmp_path, "algo-1", 0)
+    assert json.loads(seen["SM_HPS"]) == values
+    assert seen["argv"] == [
+        "--json", '{"a": 1}', "--names", '["a", "it\'s"]', "--prompt", "it's", "--trainer.max_epochs", "3",
+        "--version", "1.10",
+    ]  # fmt: skip
+    assert (seen["SM_HP_PROMPT"], seen["SM_HP_TRAINER.MAX_EPOCHS"]) == ("it's", "3")
+    assert seen["SM_HP_TRAINER_MAX_EPOCHS"] is None
+    assert seen["SM_CHANNEL_MY-DATA"] == "/opt/ml/input/data/my-data"
+    assert {"my-data", "other"} <= set(json.loads(seen["SM_CHANNELS"]))
+    assert "my_data" not in json.loads(seen["SM_CHANNELS"])
+    assert (tmp_path / "algo-1" / "input" / "data" / "my-data").is_symlink()
 
 
 def start_as_first_process(root: Path, command: list[str], **more: str) -> subprocess.Popen:

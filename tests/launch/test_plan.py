@@ -15,16 +15,17 @@ import time
 import zipfile
 from pathlib import Path
 
+import botocore.session
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_sagemaker import cli
-from lightning_sagemaker.launch import Estimator, FileSystemInput, HuggingFace, JobConfig, LaunchError
+from lightning_sagemaker.launch import Estimator, FileSystemInput, HuggingFace, InstanceGroup, JobConfig, LaunchError
 from lightning_sagemaker.launch.distribution import DistributionRequest, parse_distribution
 from lightning_sagemaker.launch.images import SMDDP_VERSIONS, find_image
 from lightning_sagemaker.launch.inputs import TrainingInput, parse_inputs
-from lightning_sagemaker.launch.instances import INSTANCES
+from lightning_sagemaker.launch.instances import INSTANCES, find_instance, instance_table_date
 from lightning_sagemaker.launch.plan import announced_strategy, describe, make_plan
 from lightning_sagemaker.launch.pricing import estimate, load_prices, refresh_prices
 from lightning_sagemaker.launch.toolkit import framework_parameters
@@ -51,7 +52,6 @@ def partitions(count):
 
 BAD = [
     ({"distribution": SMDDP, "instance_type": "ml.g5.48xlarge"}, "SMDDP does not run on ml.g5.48xlarge"),
-    ({"distribution": SMDDP, "instance_count": 1}, "SMDDP gains nothing on one host"),
     ({"distribution": SMDDP, "instance_type": "ml.p3.16xlarge"}, "SMDDP 2.6.0 would take no collective: The guide of"),
     (
         {
@@ -98,14 +98,13 @@ BAD = [
     ({"max_run": 29 * 86400}, "max_run"),
     ({"use_spot_instances": True, "keep_alive_period": 60}, "Warm pools"),
     ({"role": None}, "role is not set"),
-    ({"role": "training"}, "give the ARN"),
+    ({"role": "no role"}, "give the name, or the ARN"),
     ({"recipe": "albert-mln"}, "did you mean 'albert-mlm'"),
     ({"recipe": None}, "Neither recipe nor entry_point"),
     ({"recipe": None, "entry_point": "../outside.py", "source_dir": "."}, "outside source_dir"),
     ({"recipe": None, "entry_point": "none.py", "source_dir": "."}, "is not in"),
     ({"recipe": None, "entry_point": "a.py", "source_dir": "nowhere"}, "is no folder"),
-    ({"hyperparameters": {"layers": [1, 2]}}, "'layers' is list"),
-    ({"hyperparameters": {"text": "it's"}}, "single quote"),
+    ({"hyperparameters": {"layers": {1, 2}}}, "'layers' is set"),
     ({"hyperparameters": {"text": "x" * 2501}}, "2501 characters"),
     ({"hyperparameters": {f"h{i}": i for i in range(101)}}, "101 hyperparameters"),
     ({"region": "eu-nowhere-9"}, "no image of pytorch-training .* in region 'eu-nowhere-9'"),
@@ -115,6 +114,8 @@ BAD = [
     ({"py_version": "py27"}, "py_version='py27'"),
     ({"instance_type": "p4d.24xlarge"}, "did you mean 'ml.p4d.24xlarge'"),
     ({"instance_type": "ml.p4d.24xlarg"}, "did you mean 'ml.p4d.24xlarge'"),
+    ({"instance_type": "ml.g9.xlarge"}, r"no training instance of SageMaker \(20.*did you mean"),
+    ({"instance_type": "ml.trn1.32xlarge"}, "16 Trainium, for which torch needs AWS's Neuron SDK"),
     ({"instance_count": 0}, "instance_count=0"),
     ({"volume_size": 0}, "volume_size=0"),
     ({"output_path": "bucket/prefix"}, "write s3://"),
@@ -124,14 +125,21 @@ BAD = [
     ({"inputs": {"train": FileSystemInput("fs-01234567", "FSxLustre", "/x")}}, "inside a VPC"),
     ({"inputs": {"train": FileSystemInput("fs-01234567", "NFS", "/x")}}, "FSxLustre or EFS"),
     ({"inputs": {"train": "data/none"}}, "not on this machine"),
-    ({"inputs": {"my-data": "s3://bucket/x"}}, "does not make a variable name"),
+    ({"inputs": {"my data": "s3://bucket/x"}}, "letters, digits, dots, dashes"),
+    ({"inputs": {"train": TrainingInput("s3://b-1/x", instance_groups=["gpu"])}}, "the instance group 'gpu'"),
+    ({"inputs": {"train": {"s3_data": "s3://b-1/x", "record_wrapping": "Zip"}}}, "record_wrapping='Zip'"),
+    ({"input_mode": "Stream"}, "input_mode='Stream'"),
+    ({"code_location": "bucket"}, "write s3://"),
+    ({"rules": [1]}, "AWS ended SageMaker Debugger"),
+    ({"container_entry_point": ["sh"]}, "first process is this package's"),
+    ({"instance_groups": [InstanceGroup("a", "ml.g5.xlarge", 1)] * 2}, "instance_groups has 2 groups"),
+    ({"tensorboard_output_config": "s3://bucket/x"}, "tensorboard_output_config='s3://bucket/x'"),
     ({"inputs": {"code": "s3://bucket/x"}}, "the SDK itself adds"),
     ({"inputs": {"train": {"s3_data": "s3://bucket/x", "mode": "FastFile"}}}, "has the key 'mode'"),
     ({"inputs": {"train": {"s3_data": "s3://bucket/x", "input_mode": "Stream"}}}, "File, FastFile, Pipe"),
     ({"environment": {"2X": "y"}}, "environment has '2X'"),
     ({"metric_definitions": [{"Name": "loss", "Regex": "loss=(["}]}, "metric_definitions has"),
     ({"metric_definitions": [{"Name": f"m{i}", "Regex": "(x)"} for i in range(41)]}, "41 metric_definitions"),
-    ({"base_job_name": "my_job"}, "letters, digits and dashes"),
     ({"enable_network_isolation": True}, "has no network"),
     ({"dependencies": ["nowhere"]}, "dependencies has"),
     ({"instance_typ": "ml.p4d.24xlarge"}, "did you mean 'instance_type'"),
@@ -487,6 +495,32 @@ def test_tables_agree():
         assert find_image("us-east-1", "ml.p4d.24xlarge", version).smddp
 
 
+def test_every_instance_of_the_service_is_known():
+    """The names are botocore's; the facts are EC2's. A newer botocore may know more than the table, none less."""
+    session = botocore.session.get_session()
+    names = set(session.get_service_model("sagemaker").shape_for("TrainingInstanceType").enum)
+    if f"botocore {botocore.__version__};" in instance_table_date():
+        assert set(INSTANCES) == names
+    assert len(names & set(INSTANCES)) >= 220
+    for name in INSTANCES:
+        known = INSTANCES[name]
+        assert known.cpus >= 2, name
+        assert known.memory >= 4, name
+        assert known.network > 0, name
+        has_gpu = name.startswith(("ml.g", "ml.p"))
+        assert has_gpu == bool(known.gpus and known.gpu_memory and not known.gpu.startswith("Trainium")), name
+        if has_gpu or not known.gpus:
+            uri = find_image("us-east-1", name).uri
+            assert ("-gpu-" if has_gpu else "-cpu-") in uri, name
+    assert (find_instance("ml.p4d.24xlarge").gpus, find_instance("ml.p4d.24xlarge").efa) == (8, True)
+    assert find_instance("ml.c7i.2xlarge").cpus == 8
+
+
+def test_the_fabric_is_announced():
+    job = {**P4D, "instance_type": "ml.g6e.12xlarge", "distribution": "ddp"}
+    assert announced_strategy(make_plan(JobConfig.from_mapping(job))).backend == "nccl"
+
+
 def test_definitions_read_the_lines():
     values = {name: 1.5e-7 if name == "learning_rate" else 12.25 for name in names_of("bert-qa") if name != "epoch"}
     line = format_line({**values, "epoch": 3}, 40)
@@ -559,6 +593,62 @@ def test_help_is_instant_and_a_job_can_be_saved(tmp_path, capsys):
     assert request["HyperParameters"] == {"max_steps": "7"}
     assert cli.main(["launch", "bert-qq", "--dry-run"]) == 2
     assert "did you mean 'bert-qa'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (["--epochs", "3"], {"epochs": 3}),
+        (["--lr=1e-4", "--name", "bert", "--version", "1.10", "--fp16", "true"], {
+            "lr": "1e-4", "name": "bert", "version": "1.10", "fp16": True,
+        }),
+        (["--shift", "-0.5", "-n", "8"], {"shift": -0.5, "n": 8}),
+        (["--spot", "--epochs", "3", "--max-run", "60"], {"epochs": 3}),
+        (["--", "--config", "small.yaml", "--spot", "1"], {"config": "small.yaml", "spot": 1}),
+        (["--trainer.max_epochs", "3"], {"trainer.max_epochs": 3}),
+    ],
+)  # fmt: skip
+def test_options_after_the_script_are_its_hyperparameters(given, wanted, tmp_path, monkeypatch, capsys):
+    """The oracle is ``python train.py ...`` itself: the container starts the script with the same words."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    Path("train.py").write_text("")
+    assert cli.main(["launch", "train.py", *given, "--save", "job.yaml"] if "--" not in given else [
+        "launch", "train.py", "--save", "job.yaml", *given,
+    ]) == 0  # fmt: skip
+    config = JobConfig.from_yaml("job.yaml")
+    assert config.hyperparameters == wanted
+    assert config.use_spot_instances == ("--spot" in given and "--" not in given)
+    assert all(type(config.hyperparameters[name]) is type(value) for name, value in wanted.items())
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (["--instance-typ", "ml.g5.xlarge"], "did you mean '--instance-type'"),
+        (["--fp16"], "'--fp16' has no value"),
+        (["--fp16", "--epochs", "3"], "'--fp16' has no value"),
+        (["positional"], "was given 'positional'"),
+    ],
+)
+def test_options_that_cannot_be_the_scripts_are_refused(given, wanted, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    assert cli.main(["launch", "train.py", *given, "--dry-run"]) == 2
+    assert wanted in capsys.readouterr().err
+
+
+def test_the_options_of_launch_are_known_to_what_reads_the_scripts():
+    from lightning_sagemaker.launch.script_arguments import _OWN
+
+    shown = run_bounded([sys.executable, "-m", "lightning_sagemaker.cli", "launch", "--help"]).stdout
+    assert set(re.findall(r"^ +--([a-z-]+)", shown, re.MULTILINE)) == set(_OWN)
+
+
+def test_other_commands_take_no_unknown_option(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["ls", "--epochs", "3"])
+    assert "unrecognized arguments: --epochs 3" in capsys.readouterr().err
 
 
 def test_templates_and_the_image_helper(tmp_path, capsys):

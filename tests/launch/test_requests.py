@@ -8,8 +8,16 @@ import time
 
 import pytest
 
-from lightning_sagemaker.launch import Estimator, LaunchError
+from lightning_sagemaker.launch import (
+    Estimator,
+    InstanceGroup,
+    LaunchError,
+    ShuffleConfig,
+    TensorBoardOutputConfig,
+    TrainingInput,
+)
 from lightning_sagemaker.launch.jobs import TrainingJobs
+from lightning_sagemaker.launch.request import create_request
 from tests.launch.golden import FILE, expected, plain
 from tests.launch.seeds import CASES, ROLE, make
 
@@ -79,12 +87,61 @@ def test_everything_that_can_be_set_is_sent(tmp_path, aws, sdk):
     plan = estimator.plan(inputs)
     estimator.fit(inputs, wait=False, plan=plan)
     sent = aws.requests[estimator.job_name]
-    from lightning_sagemaker.launch.request import create_request
-
     assert sent == create_request(plan, estimator.job_name, "sagemaker-us-east-1-123456789012")
     assert sent["CheckpointConfig"]["S3Uri"] == "s3://bucket/run/"
     assert sent["ResourceConfig"]["KeepAlivePeriodInSeconds"] == 600
     assert any(call.endswith("/input/local/train.csv") for call in aws.calls)
+
+
+def test_every_word_of_sdk_2_is_sent_by_sdk_3(tmp_path, aws, sdk):
+    """What the calls in ``test_sdk2.py`` come to without the SDK is what the SDK sends."""
+    arguments = {
+        "code_location": "s3://bucket/code",
+        "container_log_level": 10,
+        "disable_output_compression": True,
+        "enable_infra_check": True,
+        "enable_remote_debug": True,
+        "enable_session_tag_chaining": False,
+        "hyperparameters": {"prompt": "it's", "version": "1.10", "layers": [1, 2], "trainer.max_epochs": 3, "none": None},
+        "input_mode": "FastFile",
+        "instance_groups": [InstanceGroup("gpu", "ml.g5.xlarge", 2)],
+        "instance_placement_config": {
+            "EnableMultipleJobs": True, "PlacementSpecifications": [{"UltraServerId": "us-1", "InstanceCount": 1}],
+        },
+        "model_uri": "s3://bucket/weights/",
+        "role": "training",
+        "tensorboard_output_config": TensorBoardOutputConfig("s3://bucket/events", "/opt/ml/output/mine"),
+        "training_plan": "arn:aws:sagemaker:us-east-1:123456789012:training-plan/a",
+        "training_repository_access_mode": "Vpc",
+        "training_repository_credentials_provider_arn": "arn:aws:lambda:us-east-1:123456789012:function:login",
+        "volume_kms_key": "alias/key",
+    }  # fmt: skip
+    inputs = {
+        "labels-1": TrainingInput(
+            "s3://bucket/labels.manifest", record_wrapping="RecordIO", s3_data_type="AugmentedManifestFile",
+            input_mode="Pipe",
+            attribute_names=["source-ref", "label"], shuffle_config=ShuffleConfig(7), instance_groups=["gpu"],
+        ),
+        "train": TrainingInput("s3://bucket/data/", "ShardedByS3Key", "Gzip", "text/csv", instance_groups=["gpu"]),
+    }  # fmt: skip
+    (tmp_path / "train.py").write_text("print('trains')\n")
+    aws.client("s3").create_bucket(Bucket="bucket")
+    estimator = Estimator("train.py", source_dir=str(tmp_path), **arguments)
+    plan = estimator.plan(inputs)
+    begin, experiment = len(aws.calls), {"ExperimentName": "albert"}
+    estimator.fit(inputs, wait=False, job_name="my-own-name", experiment_config=experiment, plan=plan)
+    assert estimator.job_name == "my-own-name"
+    sent = aws.requests["my-own-name"]
+    announced = create_request(
+        plan.changed(experiment_config=experiment), "my-own-name", "sagemaker-us-east-1-123456789012"
+    )
+    for request in (sent, announced):  # role: asked of IAM; drivers: below the name that the SDK made
+        request["RoleArn"] = request["RoleArn"].replace("111122223333", "123456789012")
+        for channel in request["InputDataConfig"]:
+            if channel["ChannelName"] == "sm_drivers":
+                channel["DataSource"]["S3DataSource"].pop("S3Uri")
+    assert sent == announced
+    assert [call for call in aws.calls[begin:] if call.startswith("PUT /bucket/code/my-own-name/source/source-")]
 
 
 def test_model_trainer_takes_our_distributions(tmp_path, aws, sdk):

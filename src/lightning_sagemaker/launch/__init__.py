@@ -14,18 +14,20 @@ if TYPE_CHECKING:
     from lightning_sagemaker.launch.contract import LocalClusterError
     from lightning_sagemaker.launch.errors import LaunchError
     from lightning_sagemaker.launch.estimator import Estimator, HuggingFace, PyTorch
-    from lightning_sagemaker.launch.inputs import FileSystemInput, TrainingInput
+    from lightning_sagemaker.launch.inputs import FileSystemInput, ShuffleConfig, TrainingInput
     from lightning_sagemaker.launch.job_config import JobConfig
     from lightning_sagemaker.launch.jobs import TrainingJobs
     from lightning_sagemaker.launch.local import LocalResult, run_local_cluster
     from lightning_sagemaker.launch.processes import Failure
     from lightning_sagemaker.launch.sdk import SMDDP, ModelParallel
+    from lightning_sagemaker.launch.vocabulary import InstanceGroup, TensorBoardOutputConfig
 
 _HOMES = {
     "Estimator": "estimator",
     "Failure": "processes",
     "FileSystemInput": "inputs",
     "HuggingFace": "estimator",
+    "InstanceGroup": "vocabulary",
     "JobConfig": "job_config",
     "LaunchError": "errors",
     "LocalClusterError": "contract",
@@ -33,6 +35,8 @@ _HOMES = {
     "ModelParallel": "sdk",
     "PyTorch": "estimator",
     "SMDDP": "sdk",
+    "ShuffleConfig": "inputs",
+    "TensorBoardOutputConfig": "vocabulary",
     "TrainingInput": "inputs",
     "TrainingJobs": "jobs",
     "run_local_cluster": "local",
@@ -45,12 +49,15 @@ __all__ = [
     "Failure",
     "FileSystemInput",
     "HuggingFace",
+    "InstanceGroup",
     "JobConfig",
     "LaunchError",
     "LocalClusterError",
     "LocalResult",
     "ModelParallel",
     "PyTorch",
+    "ShuffleConfig",
+    "TensorBoardOutputConfig",
     "TrainingInput",
     "TrainingJobs",
     "run_local_cluster",

@@ -63,7 +63,7 @@ def run_request(
         LaunchError: If the request needs what cannot be simulated, such as a file system without a local folder.
 
     """
-    count = int(request["ResourceConfig"]["InstanceCount"])
+    count = int(_hosts(request)["InstanceCount"])
     hosts = [f"algo-{number}" for number in range(1, count + 1)]
     place = checks.make_root(Path(root))
     run = _Run(request, hosts, place)
@@ -156,7 +156,7 @@ class _Run:
         }
 
     def _resource_config(self, host: str) -> dict[str, Any]:
-        kind = self._request["ResourceConfig"]["InstanceType"]
+        kind = _hosts(self._request)["InstanceType"]
         group = {"instance_group_name": GROUP, "instance_type": kind, "hosts": list(self._hosts)}
         return {
             "current_host": host,
@@ -195,6 +195,13 @@ class _Run:
                 path.write_text(path.read_text().replace(_BASE, str(folders.base)))
         for path in (folders.data / _DRIVERS).rglob("__pycache__"):
             shutil.rmtree(path)
+
+
+def _hosts(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Type and number of the hosts, of the whole cluster or of its one group."""
+    resources: Mapping[str, Any] = request["ResourceConfig"]
+    groups: list[Mapping[str, Any]] = resources.get("InstanceGroups") or [resources]
+    return groups[0]
 
 
 def _input_config(channel: Mapping[str, Any]) -> dict[str, str]:

@@ -26,6 +26,7 @@ class DistributionRequest:
         mpi_options: Further options of mpirun, as one text.
         parameters: ``mp_parameters`` of model parallelism.
         uses_torchrun: Model parallelism of version 2 is started by torchrun, that of version 1 by mpirun.
+        uses_mpi: Whether AWS's ``smddprun`` may start the ranks of SMDDP; False with ``torch_distributed`` beside it.
 
     """
 
@@ -34,6 +35,7 @@ class DistributionRequest:
     mpi_options: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     uses_torchrun: bool = True
+    uses_mpi: bool = True
 
     @property
     def flags(self) -> dict[str, Any]:
@@ -42,6 +44,8 @@ class DistributionRequest:
         if self.kind == "smddp":
             flags["sagemaker_distributed_dataparallel_enabled"] = True
             flags["sagemaker_distributed_dataparallel_custom_mpi_options"] = self.mpi_options
+            if not self.uses_mpi:
+                flags["sagemaker_torch_distributed_enabled"] = True
         elif self.kind == "ddp":
             flags["sagemaker_pytorch_ddp_enabled"] = True
         elif self.kind == "torch_distributed" or (self.kind == "smp" and self.uses_torchrun):
@@ -62,7 +66,7 @@ class DistributionRequest:
             "process_count_per_node": self.processes_per_host,
             "distribution": self.kind,
             "flags": self.flags,
-            "torchrun": self.uses_torchrun,
+            "torchrun": self.uses_torchrun if self.kind != "smddp" else not self.uses_mpi,
             "smp": dict(self.parameters) or None,
         }
 
@@ -114,6 +118,8 @@ def _of_dictionary(value: Mapping[str, Any]) -> DistributionRequest:
         )
     launched = {"mpi": mpi, "torch_distributed": torchrun, "pytorchddp": ddp}
     enabled = [key for key, section in launched.items() if section is not None]
+    if data is not None and enabled == ["torch_distributed"]:
+        return DistributionRequest("smddp", _number(torchrun, "processes_per_host"), uses_mpi=False)
     if data is not None and enabled:
         raise LaunchError(
             f"distribution enables dataparallel and {enabled[0]}, but SMDDP brings what starts its processes. HINT: leave"

@@ -6,49 +6,32 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.launch import rules
 from lightning_sagemaker.launch.aws import make_session, sentences
-from lightning_sagemaker.launch.errors import LaunchError, suggestion
+from lightning_sagemaker.launch.described import described_job
+from lightning_sagemaker.launch.errors import LaunchError
 from lightning_sagemaker.launch.job_config import JobConfig
 from lightning_sagemaker.launch.jobs import JobStatus, TrainingJobs
 from lightning_sagemaker.launch.plan import make_plan, not_sent
 from lightning_sagemaker.launch.quotas import check_quota
 from lightning_sagemaker.launch.request import JobPlan, create_request, default_bucket
+from lightning_sagemaker.launch.settings import Settings
+from lightning_sagemaker.launch.vocabulary import by_position, job_values
 
 _log = logging.getLogger(__name__)
 
-_ALIASES = {
-    "framework_version": "pytorch_version",
-    "keep_alive_period": "keep_alive_period_in_seconds",
-    "train_instance_type": "instance_type",
-    "train_instance_count": "instance_count",
-    "train_volume_size": "volume_size",
-    "train_max_run": "max_run",
-    "train_max_wait": "max_wait",
-    "train_use_spot_instances": "use_spot_instances",
-}
-"""Other names, of SDK 2 and of SDK 1."""
 
-_WITHOUT_EFFECT = (
-    "debugger_hook_config", "disable_profiler", "profiler_config", "rules", "container_log_level", "code_location",
-    "enable_sagemaker_metrics",
-)  # fmt: skip
-"""Arguments of SDK 2 that mean nothing here: no debugger and no profiler is ever attached."""
-
-_NAMES = tuple(one.name for one in fields(JobConfig))
-
-
-class Estimator:
+class Estimator(Settings):
     """A training job, described in the words of SDK 2's estimators and run by SDK 3.
 
     Args:
+        *given: By position, in the order of SDK 2's class of the same name.
         **arguments: Those of :class:`~lightning_sagemaker.launch.job_config.JobConfig`; also ``sagemaker_session`` (of the
-            SDK, or a boto3 session) and SDK 2's other names.
+            SDK, or a boto3 session) and SDK 2's other names (:mod:`~lightning_sagemaker.launch.vocabulary`).
 
     Raises:
         LaunchError: If an argument is not known or of the wrong kind.
@@ -69,47 +52,46 @@ class Estimator:
 
     """
 
-    def __init__(self, **arguments: Any) -> None:
-        self._session = arguments.pop("sagemaker_session", None)
-        values: dict[str, Any] = {}
-        for name, value in arguments.items():
-            if name in _WITHOUT_EFFECT:
-                _log.info("%s has no effect: no debugger and no profiler is attached to the job.", name)
-            elif value is not None:
-                values[_ALIASES.get(name, name)] = value
-        for name in values:
-            if name not in _NAMES:
-                raise LaunchError(f"The estimator was given {name!r}. HINT: {suggestion(name, [*_NAMES, *_ALIASES])}")
-        self.config = JobConfig.from_mapping(values)
+    _kind = "Estimator"
+
+    def __init__(self, *given: Any, **arguments: Any) -> None:
+        named = by_position(self._kind, given, arguments)
+        self._session = named.pop("sagemaker_session", None)
+        self.config = JobConfig.from_mapping(job_values(named))
         self.job_name: str | None = None
         self._jobs: TrainingJobs | None = None
 
     @classmethod
     def from_config(cls, config: JobConfig, sagemaker_session: Any = None) -> Estimator:
         """An estimator of a job that is described already."""
-        estimator = cls(sagemaker_session=sagemaker_session)
+        estimator = cls.__new__(cls)
+        Estimator.__init__(estimator, sagemaker_session=sagemaker_session)
         estimator.config = config
         return estimator
 
     @classmethod
-    def attach(cls, training_job_name: str, sagemaker_session: Any = None, region: str | None = None) -> Estimator:
-        """An estimator of a job that was started before.
+    def attach(
+        cls,
+        training_job_name: str,
+        sagemaker_session: Any = None,
+        model_channel_name: str = "model",
+        region: str | None = None,
+    ) -> Estimator:
+        """An estimator of a job that was started before, by this package or SDK 2.
+
+        Args:
+            training_job_name: The job.
+            sagemaker_session: Of the SDK or of boto3; made when None.
+            model_channel_name: The channel with the weights that the job began with.
+            region: Of the job, where no session is given.
 
         Raises:
             LaunchError: If there is no such job.
 
         """
-        estimator = cls(sagemaker_session=sagemaker_session, region=region)
+        estimator = cls.from_config(JobConfig(region=region), sagemaker_session)
         job = estimator.jobs.describe(training_job_name).description
-        resources = job["ResourceConfig"]
-        estimator.config = estimator.config.changed(
-            role=job["RoleArn"],
-            instance_type=resources["InstanceType"],
-            instance_count=resources["InstanceCount"],
-            image_uri=job["AlgorithmSpecification"].get("TrainingImage"),
-            hyperparameters=job.get("HyperParameters", {}),
-            output_path=job["OutputDataConfig"]["S3OutputPath"],
-        )
+        estimator.config = described_job(job, model_channel_name).changed(region=region)
         estimator.job_name = training_job_name
         return estimator
 
@@ -122,23 +104,26 @@ class Estimator:
         """
         return make_plan(self.config if inputs is None else self.config.changed(inputs=inputs))
 
-    def request(self, inputs: Any = None, plan: JobPlan | None = None) -> dict[str, Any]:
+    def request(self, inputs: Any = None, plan: JobPlan | None = None, job_name: str | None = None) -> dict[str, Any]:
         """The complete CreateTrainingJob request, with a stand-in for the account; needs neither credentials nor the SDK.
 
         Args:
             inputs: As in :meth:`fit`.
             plan: That was made of this job before.
+            job_name: In place of a name from ``base_job_name`` and the time.
 
         """
         plan = self.plan(inputs) if plan is None else plan
-        name = f"{plan.base_name}-{time.strftime('%Y%m%d%H%M%S')}"
+        name = job_name or f"{plan.base_name}-{time.strftime('%Y%m%d%H%M%S')}"
         return create_request(plan, name, default_bucket(plan.region))
 
     def fit(
         self,
         inputs: Any = None,
         wait: bool = True,
-        logs: bool | str = True,
+        logs: bool | str | Sequence[str] | None = True,
+        job_name: str | None = None,
+        experiment_config: Mapping[str, str] | None = None,
         poll: float = 10.0,
         plan: JobPlan | None = None,
     ) -> None:
@@ -147,7 +132,9 @@ class Estimator:
         Args:
             inputs: See :func:`~lightning_sagemaker.launch.inputs.parse_inputs`; the configuration's when None.
             wait: Whether to return only when the job has ended.
-            logs: Whether to show what the hosts print.
+            logs: Whether to show what the hosts print; SDK 2's words ``"All"``, ``"Rules"`` and ``"None"`` are taken too.
+            job_name: In place of a name from ``base_job_name`` and the time.
+            experiment_config: Of SageMaker Experiments, such as ``{"ExperimentName": "albert"}``.
             poll: Seconds between two looks.
             plan: That was made of this job before.
 
@@ -156,7 +143,17 @@ class Estimator:
 
         """
         rules.check_role(self.config)
-        plan = self.plan(inputs) if plan is None else plan
+        rules.check_job_name(job_name)
+        if plan is None:
+            plan = self.plan(inputs)
+        if experiment_config is not None:
+            plan = plan.changed(experiment_config=experiment_config)
+        self.job_name = self._send(plan, job_name)
+        if wait:
+            self.wait(_wants(logs), poll)
+
+    def _send(self, plan: JobPlan, job_name: str | None) -> str:
+        """Upload and start what ``plan`` says; return the job's name."""
         try:
             from lightning_sagemaker.launch import sdk
         except ImportError as error:
@@ -174,20 +171,25 @@ class Estimator:
         with sentences("Creating the job"), tempfile.TemporaryDirectory() as folder:
             session = sdk.make_session(self._session, plan.region)
             check_quota(session.boto_session, plan.config)
-            plan = plan.with_bucket(session.default_bucket())
+            plan = plan.with_bucket(session.default_bucket()).changed(
+                role=self._role(session.boto_session, plan.config)
+            )
             try:
                 with sdk.quiet():
-                    trainer = sdk.make_trainer(plan, plan.bundle.write(Path(folder)), session)
-                    trainer.train(input_data_config=sdk.make_channels(plan), wait=False, logs=False)
+                    request = sdk.make_request(plan, plan.bundle.write(Path(folder)), session, job_name)
             except (sdk.RoleValidationError, ValueError) as error:
                 lines = [line.strip() for line in str(error).splitlines() if line.strip()]
                 raise LaunchError(
                     f"The SageMaker SDK refuses the job: {' '.join(lines[:4])} HINT: change that."
                 ) from error
-            self.job_name = str(trainer._latest_training_job.training_job_name)
+            session.boto_session.client("sagemaker").create_training_job(**request)
         self._jobs = TrainingJobs(session=session.boto_session)
-        if wait:
-            self.wait(bool(logs), poll)
+        return str(request["TrainingJobName"])
+
+    def _role(self, session: Any, config: JobConfig) -> str:
+        """The role's ARN; IAM knows it by the name."""
+        role = str(config.role)
+        return role if "/" in role else str(session.client("iam").get_role(RoleName=role)["Role"]["Arn"])
 
     def wait(self, logs: bool = True, poll: float = 10.0, per_hour: float | None = None) -> JobStatus:
         """Show the job until it has ended.
@@ -212,17 +214,26 @@ class Estimator:
         self.jobs.stop(self._name())
 
     @property
-    def latest_training_job(self) -> JobStatus:
-        """How the job is doing."""
-        return self.jobs.describe(self._name())
+    def latest_training_job(self) -> JobStatus | None:
+        """How the job is doing; None before there is one."""
+        return None if self.job_name is None else self.jobs.describe(self.job_name)
 
     @property
     def model_data(self) -> str | None:
-        """``s3://`` address of the artefact."""
-        return self.latest_training_job.model_data
+        """``s3://`` address of the artefact; None before there is a job."""
+        return None if self.job_name is None else self.jobs.describe(self.job_name).model_data
+
+    def latest_job_tensorboard_artifacts_path(self) -> str | None:
+        """``s3://`` place of TensorBoard's files; None without ``tensorboard_output_path``."""
+        place = self.config.tensorboard_output_path
+        return None if place is None else f"{place.rstrip('/')}/{self._name()}/tensorboard-output"
 
     def deploy(
-        self, initial_instance_count: int, instance_type: str, image_uri: str, endpoint_name: str | None = None
+        self,
+        initial_instance_count: int,
+        instance_type: str,
+        image_uri: str | None = None,
+        endpoint_name: str | None = None,
     ) -> str:
         """Hand the artefact to an endpoint.
 
@@ -235,7 +246,15 @@ class Estimator:
         Returns:
             The endpoint's name; it is usable some minutes later.
 
+        Raises:
+            LaunchError: If no image is named, no job was started, or AWS refuses.
+
         """
+        if image_uri is None:
+            raise LaunchError(
+                "deploy was given no image_uri, and the image of the training has no server. HINT: name an inference image;"
+                " sagemaker.core.image_uris.retrieve(..., image_scope='inference') knows them."
+            )
         name = endpoint_name or self._name()
         container = {"Image": image_uri, "ModelDataUrl": self.model_data}
         variant = {
@@ -269,17 +288,22 @@ class Estimator:
 class HuggingFace(Estimator):
     """SDK 2's ``sagemaker.huggingface.HuggingFace``."""
 
-    def __init__(self, **arguments: Any) -> None:
-        _refuse_tensorflow(arguments)
-        if arguments.get("transformers_version") is None and arguments.get("image_uri") is None:
+    _kind = "HuggingFace"
+
+    def __init__(self, *given: Any, **arguments: Any) -> None:
+        super().__init__(*given, **arguments)
+        if self.config.transformers_version is None and self.config.image_uri is None:
             raise LaunchError("HuggingFace needs transformers_version, or image_uri. HINT: set transformers_version.")
-        super().__init__(**arguments)
 
 
 class PyTorch(Estimator):
     """SDK 2's ``sagemaker.pytorch.PyTorch``."""
 
+    _kind = "PyTorch"
 
-def _refuse_tensorflow(arguments: Mapping[str, Any]) -> None:
-    if arguments.get("tensorflow_version") is not None:
-        raise LaunchError("tensorflow_version was set. HINT: this package trains with PyTorch; set pytorch_version.")
+
+def _wants(logs: bool | str | Sequence[str] | None) -> bool:
+    """Whether the log is shown; SDK 2 also takes words, one or several, of which ``None`` and ``Rules`` mean no."""
+    if logs is None or isinstance(logs, bool):
+        return bool(logs)
+    return "All" in ([logs] if isinstance(logs, str) else logs)

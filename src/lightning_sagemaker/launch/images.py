@@ -25,6 +25,9 @@ SMDDP_VERSIONS = {
 }  # fmt: skip
 """PyTorch of an image -> SMDDP in it (developer guide's release notes, read November 2026). Later images have none."""
 
+_FIRST_OF_P4D = {"1.6": "-cu110-ubuntu18.04-v3", "1.6.0": "-cu110-ubuntu18.04"}
+"""The end of a tag on ml.p4d, whose GPUs need a newer CUDA than those images had at first (SDK 2.257's image_uris)."""
+
 PLUGIN_PYTORCH, PLUGIN_PYTHON = (2, 5), (3, 10)
 """From which this package runs in an image."""
 
@@ -63,6 +66,7 @@ def find_image(
     pytorch_version: str | None = None,
     transformers_version: str | None = None,
     py_version: str | None = None,
+    parallel_library: bool = False,
 ) -> Image:
     """The image that AWS keeps for these versions.
 
@@ -72,17 +76,29 @@ def find_image(
         pytorch_version: Such as ``2.8.0`` or ``2.8``.
         transformers_version: Chooses an image of Hugging Face.
         py_version: Such as ``py312``; the image's own when None.
+        parallel_library: Whether AWS's library of model parallelism, version 2, is wanted, which has images of its own for
+            some versions of PyTorch; others train with this package's engine.
 
     Raises:
         LaunchError: If there is no such image, or none in the region.
 
     """
     table, instance = _table(), find_instance(instance_type)
-    has_gpu = instance is None or instance.gpus > 0
-    if transformers_version is None:
+    has_gpu = instance.gpus > 0
+    suffix = ""
+    if parallel_library and pytorch_version in table["smp"] and transformers_version is None and pytorch_version:
+        repository, version, entry = "smdistributed-modelparallel", pytorch_version, table["smp"][pytorch_version]
+        tag, suffix = version, f"-{_cuda_of_parallel(version, instance_type)}"
+        if not has_gpu:
+            raise LaunchError(
+                f"AWS's images of model parallelism need a GPU, and {instance_type} has none. HINT: take an instance with"
+                " GPUs."
+            )
+    elif transformers_version is None:
         repository = "pytorch-training"
         version = _resolve("pytorch_version", pytorch_version or DEFAULT_PYTORCH, table["pytorch"])
-        entry, tag = table["pytorch"][version], version
+        entry, tag = table["pytorch"][version], pytorch_version or version
+        suffix = _FIRST_OF_P4D.get(tag, "") if instance_type.startswith("ml.p4d.") else ""
     else:
         repository = "huggingface-pytorch-training"
         transformers = _resolve("transformers_version", transformers_version, table["huggingface"])
@@ -90,7 +106,10 @@ def find_image(
         version = _resolve(
             "pytorch_version", pytorch_version or list(bases)[-1], bases, f" with transformers {transformers}"
         )
-        entry, tag = bases[version], f"{version}-transformers{transformers}"
+        # As in SDK 2, versions in short stay short in the tag, which AWS has too, if both are.
+        in_short = pytorch_version not in (None, version) and transformers_version != transformers
+        entry = bases[version]
+        tag = f"{pytorch_version if in_short else version}-transformers{transformers_version if in_short else transformers}"
         if not has_gpu:
             raise LaunchError(
                 f"Hugging Face's training images need a GPU, and {instance_type} has none. HINT: leave"
@@ -108,11 +127,20 @@ def find_image(
             f"There is no image of {repository} {tag} in region {region!r}. HINT:"
             f" {suggestion(region, regions)} Or give image_uri."
         )
-    suffix = f"-{entry['suffix']}" if entry.get("suffix") else ""
+    suffix = f"-{entry['suffix']}" if entry.get("suffix") else suffix
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     kind = "gpu" if has_gpu else "cpu"
-    uri = f"{table['accounts'][region]}.dkr.ecr.{region}.{domain}/{repository}:{tag}-{kind}-{python}{suffix}"
+    account = entry.get("account") or table["accounts"][region]
+    uri = f"{account}.dkr.ecr.{region}.{domain}/{repository}:{tag}-{kind}-{python}{suffix}"
     return Image(uri, version, (int(python[2]), int(python[3:] or 0)))
+
+
+def _cuda_of_parallel(version: str, instance_type: str) -> str:
+    """CUDA of an image of model parallelism, by the rule of SDK 2.257's ``get_training_image_uri``."""
+    if version.startswith("2.5"):
+        return "cu124"
+    is_newer = version.startswith(("2.1", "2.2", "2.3", "2.4"))
+    return "cu121" if is_newer or "p5" in instance_type else "cu118"
 
 
 def parse_version(text: str) -> tuple[int, ...]:

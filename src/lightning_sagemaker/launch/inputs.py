@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from lightning_sagemaker.launch.errors import LaunchError, suggestion
 INPUT_MODES = ("File", "FastFile", "Pipe")
 S3_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
 _FILE_SYSTEM = re.compile(r"fs-[0-9a-f]{8,}")
-_CHANNEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_CHANNEL = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
 
 _SHOWN = 200
 """Characters of a path in a message."""
@@ -28,25 +28,51 @@ DEFAULT_CHANNEL = "training"
 
 
 @dataclass(frozen=True)
+class ShuffleConfig:
+    """The order in which a ``Pipe`` or sharded channel's objects come, drawn anew for each epoch.
+
+    Args:
+        seed: Of the order.
+
+    """
+
+    seed: int
+
+
+@dataclass(frozen=True)
 class TrainingInput:
-    """Objects in S3, or a local folder that is uploaded.
+    """Objects in S3, or a local folder that is uploaded. The order of the arguments is SDK 2's.
 
     Args:
         s3_data: ``s3://bucket/prefix``, or a local path.
         distribution: ``FullyReplicated``, or ``ShardedByS3Key`` for a share of the objects on each host.
-        input_mode: ``File`` copies before training, ``FastFile`` streams as it is read, ``Pipe`` gives named pipes.
-        content_type: MIME type, where the program asks for it.
         compression: ``None`` or ``Gzip`` (``Pipe`` only).
-        s3_data_type: ``S3Prefix`` or ``ManifestFile``.
+        content_type: MIME type, where the program asks for it.
+        record_wrapping: ``RecordIO`` or ``None`` (``Pipe`` only).
+        s3_data_type: ``S3Prefix``, ``ManifestFile`` or ``AugmentedManifestFile``.
+        instance_groups: Names of the groups of hosts that get the data.
+        input_mode: ``File`` copies before training, ``FastFile`` streams as it is read, ``Pipe`` gives named pipes.
+        attribute_names: Of an augmented manifest, those that are read.
+        target_attribute_name: Of the label, where a library asks for it; no part of a request.
+        shuffle_config: Shuffles the objects.
+        hub_access_config: Of a model in a hub, in the API's words.
+        model_access_config: Whether its licence is accepted, in the API's words.
 
     """
 
     s3_data: str
     distribution: str = "FullyReplicated"
-    input_mode: str | None = None
-    content_type: str | None = None
     compression: str | None = None
+    content_type: str | None = None
+    record_wrapping: str | None = None
     s3_data_type: str = "S3Prefix"
+    instance_groups: Sequence[str] | None = None
+    input_mode: str | None = None
+    attribute_names: Sequence[str] | None = None
+    target_attribute_name: str | None = None
+    shuffle_config: ShuffleConfig | None = None
+    hub_access_config: Mapping[str, Any] | None = None
+    model_access_config: Mapping[str, Any] | None = None
 
     @property
     def is_local(self) -> bool:
@@ -63,6 +89,7 @@ class FileSystemInput:
         file_system_type: ``FSxLustre`` or ``EFS``.
         directory_path: Absolute; that of FSx begins with the file system's mount name.
         file_system_access_mode: ``ro`` or ``rw``.
+        content_type: MIME type, where the program asks for it.
 
     """
 
@@ -70,6 +97,7 @@ class FileSystemInput:
     file_system_type: str
     directory_path: str
     file_system_access_mode: str = "ro"
+    content_type: str | None = None
 
 
 Input = TrainingInput | FileSystemInput
@@ -118,7 +146,9 @@ def _parse(channel: str, value: Any) -> Input:
             if one is not None and not isinstance(one, str):
                 raise LaunchError(f"Channel {channel!r} has {name}={one!r}. HINT: it is text.")
         try:
-            return kind(**value)
+            seed = value.get("shuffle_config")
+            shuffled = {"shuffle_config": ShuffleConfig(**seed)} if isinstance(seed, Mapping) else {}
+            return kind(**{**value, **shuffled})
         except TypeError as error:
             raise LaunchError(f"Channel {channel!r} is {dict(value)!r}: {error}. HINT: give what is missing.") from None
     if hasattr(value, "file_system_id"):  # SDK 3's sagemaker.core.inputs.FileSystemInput
@@ -140,23 +170,28 @@ def _of_api(config: Mapping[str, Any]) -> Input:
             found["FileSystemType"],
             found["DirectoryPath"],
             found.get("FileSystemAccessMode", "ro"),
+            config.get("ContentType"),
         )
     found = source["S3DataSource"]
+    seed = config.get("ShuffleConfig", {}).get("Seed")
     return TrainingInput(
         found["S3Uri"],
-        found.get("S3DataDistributionType", "FullyReplicated"),
-        config.get("InputMode"),
-        config.get("ContentType"),
-        config.get("CompressionType"),
-        found.get("S3DataType", "S3Prefix"),
+        distribution=found.get("S3DataDistributionType", "FullyReplicated"),
+        compression=config.get("CompressionType"),
+        content_type=config.get("ContentType"),
+        record_wrapping=config.get("RecordWrapperType"),
+        s3_data_type=found.get("S3DataType", "S3Prefix"),
+        instance_groups=found.get("InstanceGroupNames"),
+        input_mode=config.get("InputMode"),
+        attribute_names=found.get("AttributeNames"),
+        shuffle_config=None if seed is None else ShuffleConfig(seed),
     )
 
 
 def _check_channel(name: Any) -> str:
     if not isinstance(name, str) or not _CHANNEL.fullmatch(name):
         raise LaunchError(
-            f"Channel {name!r} does not make a variable name, on which SDK 3's container stops. HINT: use letters, digits"
-            " and underscores."
+            f"Channel {name!r} was set. HINT: SageMaker takes 1 to 64 letters, digits, dots, dashes and underscores."
         )
     if name in OWN_CHANNELS:
         raise LaunchError(f"Channel {name!r} is one that the SDK itself adds. HINT: choose another name.")
@@ -179,6 +214,10 @@ def _check(channel: str, value: Input) -> Input:
             f"Channel {channel!r} is {value.s3_data[:_SHOWN]!r}, which is not on this machine. HINT: give an existing path,"
             " or s3://bucket/prefix."
         )
+    if value.shuffle_config is not None and not isinstance(getattr(value.shuffle_config, "seed", None), int):
+        raise LaunchError(
+            f"Channel {channel!r} has shuffle_config={value.shuffle_config!r}. HINT: write ShuffleConfig(seed=1)."
+        )
     if value.is_local and value.input_mode not in (None, "File"):
         raise LaunchError(
             f"Channel {channel!r} has input_mode={value.input_mode!r}, but its data is on this machine. HINT: upload it and"
@@ -190,6 +229,7 @@ def _check(channel: str, value: Input) -> Input:
         ("distribution", value.distribution, ("FullyReplicated", "ShardedByS3Key")),
         ("input_mode", value.input_mode, (None, *INPUT_MODES)),
         ("compression", value.compression, (None, "None", "Gzip")),
+        ("record_wrapping", value.record_wrapping, (None, "None", "RecordIO")),
         ("s3_data_type", value.s3_data_type, ("S3Prefix", "ManifestFile", "AugmentedManifestFile")),
     ):
         if given not in known:

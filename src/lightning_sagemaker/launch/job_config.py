@@ -13,6 +13,9 @@ from lightning_sagemaker.launch.distribution import DistributionRequest, parse_d
 from lightning_sagemaker.launch.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.inputs import Input, parse_inputs
 
+MODEL_CONTENT = "application/x-sagemaker-model"
+"""Content type of the channel of ``model_uri``, as SDK 2 gives it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
@@ -26,13 +29,20 @@ class JobConfig:
         dependencies: Further files and folders that are put beside the source.
         send_anyway: Files that are sent though they are left out by default, by name or pattern (those with credentials by
             name only); and findings that are no secrets, as ``FILE:LINE`` or ``FILE:*``.
+        code_location: ``s3://bucket/prefix`` to which the source is uploaded; the default bucket when None.
         instance_type: Of each host.
         instance_count: Hosts.
-        role: ARN of the execution role. None in a dry run.
+        instance_group: A name for them, which channels may use.
+        training_plan: ARN of a plan with reserved capacity.
+        instance_placement_config: Of UltraServers, in the API's words.
+        role: ARN or name of the execution role. None in a dry run.
         region: None for the one that AWS is configured with.
         hyperparameters: Texts, numbers and booleans that reach the program as ``--name value``.
         distribution: See :func:`~lightning_sagemaker.launch.distribution.parse_distribution`.
         inputs: See :func:`~lightning_sagemaker.launch.inputs.parse_inputs`.
+        input_mode: Of channels that do not say: ``File``, ``FastFile`` or ``Pipe``.
+        model_uri: ``s3://`` place of weights to begin with, as
+        model_channel_name: a channel of this name.
         use_spot_instances: Managed spot training.
         max_run: Seconds after which the job is stopped.
         max_wait: Seconds for waiting and running together, of spot jobs; ``max_run`` and an hour when None.
@@ -41,9 +51,12 @@ class JobConfig:
         checkpoint_local_path: In the container.
         output_path: ``s3://bucket/prefix`` of artefacts; SageMaker's default bucket when None.
         output_kms_key: Encrypts them.
+        disable_output_compression: The model's files as they are in place of one archive.
+        volume_kms_key: Encrypts the hosts' disks.
         volume_size: GiB of each host's disk.
         metric_definitions: ``Name`` and ``Regex`` of metrics in the log; those of the recipe's lines when None.
         environment: Variables of every process.
+        container_log_level: Of SageMaker's programs in the container, as of Python's ``logging``; 20 is INFO.
         image_uri: Of an image of your own.
         pytorch_version: Chooses AWS's image.
         transformers_version: Chooses Hugging Face's image.
@@ -56,8 +69,15 @@ class JobConfig:
         keep_alive_period_in_seconds: Keeps the hosts for a next job (warm pool).
         base_job_name: The job's name begins with it.
         max_retry_attempts: After errors of the service itself.
+        training_repository_access_mode: ``Vpc`` where the image is in a private registry, with
+        training_repository_credentials_provider_arn: a Lambda function that logs in to it.
+        enable_infra_check: Hosts are examined before the job begins.
+        enable_remote_debug: A shell in the containers through Session Manager.
+        enable_session_tag_chaining: The role's session carries the job's tags.
+        experiment_config: Of SageMaker Experiments, in the API's words.
         tensorboard_output_path: ``s3://`` place to which TensorBoard's files are copied during the job: those of a recipe,
-            or what a script writes below ``/opt/ml/output/tensorboard``.
+            or what a script writes below
+        tensorboard_local_path: in the container; ``/opt/ml/output/tensorboard`` when None.
         include_plugin: Whether this package is sent along; None: if the image can run it.
 
     """
@@ -68,13 +88,20 @@ class JobConfig:
     git_config: Mapping[str, str] | None = None
     dependencies: tuple[str, ...] = ()
     send_anyway: tuple[str, ...] = ()
+    code_location: str | None = None
     instance_type: str = "ml.m5.xlarge"
     instance_count: int = 1
+    instance_group: str | None = None
+    training_plan: str | None = None
+    instance_placement_config: Mapping[str, Any] | None = None
     role: str | None = None
     region: str | None = None
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     distribution: Any = None
     inputs: Any = None
+    input_mode: str = "File"
+    model_uri: str | None = None
+    model_channel_name: str = "model"
     use_spot_instances: bool = False
     max_run: int = 86_400
     max_wait: int | None = None
@@ -82,9 +109,12 @@ class JobConfig:
     checkpoint_local_path: str = "/opt/ml/checkpoints"
     output_path: str | None = None
     output_kms_key: str | None = None
+    disable_output_compression: bool = False
+    volume_kms_key: str | None = None
     volume_size: int = 30
     metric_definitions: tuple[Mapping[str, str], ...] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    container_log_level: int = 20
     image_uri: str | None = None
     pytorch_version: str | None = None
     transformers_version: str | None = None
@@ -97,7 +127,14 @@ class JobConfig:
     keep_alive_period_in_seconds: int | None = None
     base_job_name: str | None = None
     max_retry_attempts: int | None = None
+    training_repository_access_mode: str | None = None
+    training_repository_credentials_provider_arn: str | None = None
+    enable_infra_check: bool | None = None
+    enable_remote_debug: bool | None = None
+    enable_session_tag_chaining: bool | None = None
+    experiment_config: Mapping[str, str] | None = None
     tensorboard_output_path: str | None = None
+    tensorboard_local_path: str | None = None
     include_plugin: bool | None = None
 
     @classmethod
@@ -160,8 +197,12 @@ class JobConfig:
 
     @property
     def channels(self) -> dict[str, Input]:
-        """The inputs, read."""
-        return parse_inputs(self.inputs)
+        """The inputs, read, and the weights to begin with."""
+        found = parse_inputs(self.inputs)
+        if self.model_uri is not None:
+            weights = {"s3_data": self.model_uri, "input_mode": "File", "content_type": MODEL_CONTENT}
+            found |= parse_inputs({self.model_channel_name: weights})
+        return found
 
     @property
     def distributed(self) -> DistributionRequest:

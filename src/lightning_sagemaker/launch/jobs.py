@@ -49,6 +49,15 @@ class JobStatus:
     model_data: str | None
     description: dict[str, Any] = field(repr=False)
 
+    @property
+    def job_name(self) -> str:
+        """The name, by SDK 2's other word."""
+        return self.name
+
+    def describe(self) -> dict[str, Any]:
+        """All that SageMaker said when it was asked, by SDK 2's word."""
+        return self.description
+
 
 class TrainingJobs:
     """The jobs of an account in one region.

@@ -2,7 +2,7 @@
 """Run a recipe or a script as a SageMaker training job: a plan with its price first, then the job and its log.
 
 ``--dry-run`` prints the complete CreateTrainingJob request and needs neither credentials nor network; ``--rehearse`` runs
-the identical job on this machine first.
+the identical job on this machine, and starts none unless ``--yes`` is given too.
 
 Example: ``lightning-sagemaker launch albert-mlm --instance-type ml.p4d.24xlarge --instance-count 2 --distribution smddp``.
 """
@@ -12,9 +12,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from lightning_sagemaker.launch.errors import LaunchError, pairs, suggestion
+from lightning_sagemaker.launch.script_arguments import script_hyperparameters
 
 HELP = "run a recipe or a script as a SageMaker training job"
 
@@ -53,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job.add_argument("--save", metavar="job.yaml", help="write the job's description to a file, and end")
     run = parser.add_argument_group("what to do with it")
     run.add_argument("--dry-run", action="store_true", help="print the request as JSON, and end")
-    run.add_argument("--rehearse", action="store_true", help="run it on this machine first")
+    run.add_argument(
+        "--rehearse", action="store_true", help="run it on this machine, and end; with --yes, start it if that passes"
+    )
     run.add_argument(
         "--rehearse-set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter of the rehearsal"
     )
@@ -70,10 +73,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--no-wait", action="store_true", help="return when the job is started")
     run.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="between two looks (default: 10)")
     run.add_argument("--refresh-prices", action="store_true", help="read the region's prices from AWS first")
+    parser.epilog = (
+        "Options after the script that are none of these are its hyperparameters: launch train.py --epochs 3."
+    )
+    parser.allow_abbrev = False  # an option in short may be one of the script's
+    parser.set_defaults(script_arguments=[])
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Plan, and start what is wanted; the exit code is 2 for a mistake, 1 for a job or rehearsal that failed."""
+    """Plan, and start what is wanted; the exit code is 2 for a mistake, 1 for a job that failed, a rehearsal's its own."""
     try:
         return _launch(arguments)
     except LaunchError as error:
@@ -114,9 +122,10 @@ def _launch(arguments: argparse.Namespace) -> int:
         from lightning_sagemaker.launch.estimator import Estimator
 
         print(json.dumps(Estimator.from_config(config).request(plan=plan), indent=2))
-        return 0
-    if arguments.rehearse and (code := _rehearse(arguments, plan)):
+    if arguments.rehearse and (code := _rehearse(arguments, plan, sys.stderr if arguments.dry_run else sys.stdout)):
         return code
+    if arguments.dry_run or (arguments.rehearse and not arguments.yes):
+        return 0
     return _start(arguments, plan)
 
 
@@ -150,6 +159,9 @@ def read_config(arguments: argparse.Namespace) -> Any:
         changes["use_spot_instances"] = True
     if arguments.channel:
         changes["inputs"] = {**named_inputs(config.inputs), **pairs("--channel", arguments.channel)}
+    own = script_hyperparameters(arguments.script_arguments)
+    if own:
+        changes["hyperparameters"] = {**config.hyperparameters, **own}
     for key, text in pairs("--set", arguments.settings).items():
         name, dot, below = key.partition(".")
         if dot:
@@ -174,7 +186,7 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     raise LaunchError(f"--set {name}.KEY=VALUE was given, but {name} is {value!r}. HINT: write --set {name}=VALUE.")
 
 
-def _rehearse(arguments: argparse.Namespace, plan: Any) -> int:
+def _rehearse(arguments: argparse.Namespace, plan: Any, output: TextIO) -> int:
     from pathlib import Path
 
     from lightning_sagemaker.launch.rehearsal import rehearse
@@ -185,9 +197,10 @@ def _rehearse(arguments: argparse.Namespace, plan: Any) -> int:
         settings={name: _value(text) for name, text in pairs("--rehearse-set", arguments.rehearse_set).items()},
         folders=pairs("--rehearse-channel", arguments.rehearse_channel),
         hosts=arguments.rehearse_hosts,
+        output=output,
     )
-    _print_rows(done.lines(), sys.stdout)
-    return 1 if done.result.returncode else 0
+    _print_rows(done.lines(), output)
+    return done.result.returncode
 
 
 def _start(arguments: argparse.Namespace, plan: Any) -> int:

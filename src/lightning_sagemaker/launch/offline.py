@@ -14,8 +14,8 @@ from botocore.exceptions import NoCredentialsError
 from sagemaker.core.helper.session_helper import Session
 
 from lightning_sagemaker.launch.inputs import FileSystemInput, TrainingInput
-from lightning_sagemaker.launch.request import ACCOUNT, JobPlan, default_bucket
-from lightning_sagemaker.launch.sdk import make_channels, make_trainer, quiet
+from lightning_sagemaker.launch.request import ACCOUNT, JobPlan, default_bucket, role_arn
+from lightning_sagemaker.launch.sdk import make_request, quiet
 
 _CHECKS_ROLE = "SAGEMAKER_VALIDATE_ROLE"
 """The SDK asks IAM about the role unless this variable says not to."""
@@ -34,15 +34,12 @@ def sent_request(plan: JobPlan, store: Path) -> dict[str, Any]:
     """
     session = OfflineSession(plan.region, store)
     plan = plan.with_bucket(session.default_bucket())
-    if plan.config.role is None:
-        plan = replace(plan, config=plan.config.changed(role=_STAND_IN))
+    plan = replace(plan, config=plan.config.changed(role=role_arn(plan.config.role) or _STAND_IN))
     before = os.environ.get(_CHECKS_ROLE)
     os.environ[_CHECKS_ROLE] = "false"
     try:
         with tempfile.TemporaryDirectory() as folder, quiet():
-            trainer = make_trainer(plan, plan.bundle.write(Path(folder)), session)
-            # The SDK's own way to its pipelines: the request that `train` would send, in the words of the API.
-            request: dict[str, Any] = trainer._create_training_job_args(make_channels(_remote(plan)), boto3=True)
+            request = make_request(_remote(plan), plan.bundle.write(Path(folder)), session)
     finally:
         if before is None:
             del os.environ[_CHECKS_ROLE]

@@ -42,6 +42,9 @@ _SHOWN = 12
 
 _FALLBACK_REGION = "us-east-1"
 
+_LOG_LEVEL = 20
+"""Of the SDK's programs in the container, where nothing else is said."""
+
 
 def make_plan(config: JobConfig, suffix: str | None = None) -> JobPlan:
     """Decide everything about a job; nothing leaves this machine.
@@ -55,7 +58,7 @@ def make_plan(config: JobConfig, suffix: str | None = None) -> JobPlan:
 
     """
     region = config.region or own_region()
-    image = _image(config, region)
+    image = choose_image(config, region)
     rules.check(config, image)
     include = image.takes_plugin if config.include_plugin is None else config.include_plugin
     bundle = make_bundle(config, include)
@@ -76,12 +79,17 @@ def make_plan(config: JobConfig, suffix: str | None = None) -> JobPlan:
         bundle=bundle,
         base_name=f"{base_name(config)}-{suffix or secrets.token_hex(2)}",
         hyperparameters={**config.hyperparameters, **parallel},
-        environment=dict(config.environment),
+        environment=_environment(config),
         channels=config.channels,
         metric_definitions=tuple(names if config.metric_definitions is None else config.metric_definitions),
         max_wait=config.max_wait or (config.max_run + SPOT_PATIENCE if spot else None),
         checkpoint_uri=None if uri is None else f"{uri.rstrip('/')}/",
     )
+
+
+def _environment(config: JobConfig) -> dict[str, str]:
+    level = {"SM_LOG_LEVEL": str(config.container_log_level)} if config.container_log_level != _LOG_LEVEL else {}
+    return {**level, **config.environment}
 
 
 def own_region() -> str:
@@ -97,13 +105,23 @@ def own_region() -> str:
         return boto3.Session().region_name or _FALLBACK_REGION
 
 
-def _image(config: JobConfig, region: str) -> Image:
+def choose_image(config: JobConfig, region: str) -> Image:
+    """The image that a job runs in."""
     if config.image_uri is not None:
         return Image(config.image_uri)
     version = config.pytorch_version
     if version is None and config.transformers_version is None and config.distributed.kind == "smddp":
         version = SMDDP_PYTORCH
-    return find_image(region, config.instance_type, version, config.transformers_version, config.py_version)
+    return find_image(
+        region, config.instance_type, version, config.transformers_version, config.py_version, _wants_library(config)
+    )
+
+
+def _wants_library(config: JobConfig) -> bool:
+    """Whether version 2 of AWS's model parallelism is asked for, which shards and has no pipeline."""
+    request = config.distributed
+    pipeline = {"partitions", "pipeline_parallel_degree"} & set(request.parameters)
+    return request.kind == "smp" and request.uses_torchrun and not pipeline
 
 
 def announced_strategy(plan: JobPlan, simulated: bool = False) -> Selection:
@@ -121,7 +139,7 @@ def _announced_job(plan: JobPlan, simulated: bool = False) -> SageMakerJob:
     """The job as a process in it will read it."""
     config, request = plan.config, plan.config.distributed
     instance = find_instance(config.instance_type)
-    gpus = 0 if instance is None or simulated else instance.gpus
+    gpus = 0 if simulated else instance.gpus
     per_host = request.processes_per_host or (1 if request.kind == "none" else max(1, gpus))
     launched = request.kind != "none" or request.processes_per_host is not None
     return SageMakerJob(
@@ -155,9 +173,7 @@ def describe(plan: JobPlan) -> list[tuple[str, str]]:
     """
     config, instance = plan.config, find_instance(plan.config.instance_type)
     chosen = announced_strategy(plan)
-    gpus = (
-        "not in this package's table" if instance is None else _gpus(instance.gpus, instance.gpu, instance.gpu_memory)
-    )
+    gpus = _gpus(instance.gpus, instance.gpu, instance.gpu_memory)
     lines = [
         ("job", f"{plan.base_name}-<time> in {plan.region}"),
         ("program", config.recipe or str(config.entry_point)),
@@ -190,8 +206,7 @@ def _smddp(plan: JobPlan) -> str:
 def world_size(plan: JobPlan) -> int:
     """Number of training processes of the job."""
     request, instance = plan.config.distributed, find_instance(plan.config.instance_type)
-    gpus = 0 if instance is None else instance.gpus
-    return plan.config.instance_count * (request.processes_per_host or max(1, gpus))
+    return plan.config.instance_count * (request.processes_per_host or max(1, instance.gpus))
 
 
 def _gpus(count: int, name: str, memory: int) -> str:
@@ -287,8 +302,8 @@ def _hours(seconds: int) -> str:
 
 def _remarks(plan: JobPlan) -> list[str]:
     config, remarks = plan.config, []
-    if find_instance(config.instance_type) is None:
-        remarks.append(f"{config.instance_type} is not in this package's table: GPUs and price are not checked")
+    if config.instance_count > 1 and not find_instance(config.instance_type).efa:
+        remarks.append(f"{config.instance_type} has no EFA: hosts exchange gradients over TCP")
     if not plan.image.takes_plugin:
         remarks.append(
             f"the image (PyTorch {plan.image.pytorch}) is older than this package, which is not sent along: the program runs"
@@ -300,6 +315,8 @@ def _remarks(plan: JobPlan) -> list[str]:
         not isinstance(source, FileSystemInput) and source.input_mode == "Pipe" for source in plan.channels.values()
     ):
         remarks.append("a Pipe channel is a named pipe for each epoch: the program must read it as one")
+    if config.distributed.kind == "smddp" and config.instance_count == 1:
+        remarks.append("SMDDP gains nothing on one host, where nccl is as fast: good for a test")
     if not config.use_spot_instances and config.checkpoint_s3_uri is None:
         remarks.append("without checkpoint_s3_uri a job that fails leaves no checkpoint behind")
     return remarks

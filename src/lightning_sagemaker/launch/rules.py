@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lightning_sagemaker.job import Launcher, SageMakerJobError
+from lightning_sagemaker.launch.carried import carried_values
 from lightning_sagemaker.launch.contract import MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE
 from lightning_sagemaker.launch.errors import LaunchError
 from lightning_sagemaker.launch.images import SMDDP_PYTORCH, SMDDP_VERSIONS, Image
-from lightning_sagemaker.launch.inputs import S3_ADDRESS, FileSystemInput
+from lightning_sagemaker.launch.inputs import INPUT_MODES, S3_ADDRESS, FileSystemInput
 from lightning_sagemaker.launch.instances import find_instance
 from lightning_sagemaker.launch.job_config import JobConfig
-from lightning_sagemaker.launch.request import serialise
 from lightning_sagemaker.metric_lines import MAX_DEFINITIONS
 from lightning_sagemaker.smddp_modes import INSTANCE_TYPES, SmddpEngines, SmddpMode, smddp_engines
 
@@ -30,11 +30,8 @@ MAX_TEXT = 512
 """Characters of a variable's name and of its value."""
 MAX_REGEX = 500
 
-MAX_BASE_NAME = 43
-"""A job's name has at most 63 characters, and the SDK appends the time."""
-
-_BASE_NAME = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9])*")
-_ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+")
+_JOB_NAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9](-*[A-Za-z0-9])*")
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+|[\w+=,.@-]{1,64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d")
 
@@ -60,6 +57,14 @@ def check_role(config: JobConfig) -> None:
         )
 
 
+def check_job_name(name: str | None) -> None:
+    """Check a name that was given for a job."""
+    if name is not None and not _JOB_NAME.fullmatch(name):
+        raise LaunchError(
+            f"job_name={name!r} was set. HINT: it is 1 to 63 letters, digits and dashes, no dash at an end."
+        )
+
+
 def _range(name: str, value: int | None, low: int, high: int, what: str) -> None:
     if value is not None and not low <= value <= high:
         raise LaunchError(f"{name}={value} was set. HINT: it is {what} from {low} to {high}.")
@@ -72,12 +77,8 @@ def _check_hosts(config: JobConfig) -> None:
     if config.region is not None and not _REGION.fullmatch(config.region):
         raise LaunchError(f"region={config.region!r} was set. HINT: it looks like us-east-1.")
     if config.role is not None and not _ROLE.fullmatch(config.role):
-        raise LaunchError(f"role={config.role!r} was set. HINT: give the ARN, arn:aws:iam::111122223333:role/NAME.")
-    if config.base_job_name is not None and (
-        len(config.base_job_name) > MAX_BASE_NAME or not _BASE_NAME.fullmatch(config.base_job_name)
-    ):
         raise LaunchError(
-            f"base_job_name={config.base_job_name!r} was set. HINT: at most {MAX_BASE_NAME} letters, digits and dashes."
+            f"role={config.role!r} was set. HINT: give the name, or the ARN, arn:aws:iam::111122223333:role/NAME."
         )
 
 
@@ -100,12 +101,14 @@ def _check_time(config: JobConfig) -> None:
 
 
 def _check_places(config: JobConfig) -> None:
-    for name in ("output_path", "checkpoint_s3_uri", "tensorboard_output_path"):
+    for name in ("output_path", "checkpoint_s3_uri", "tensorboard_output_path", "model_uri", "code_location"):
         value = getattr(config, name)
         if value is not None and not S3_ADDRESS.fullmatch(value):
             raise LaunchError(f"{name}={value!r} was set. HINT: write s3://bucket/prefix/.")
     if not config.checkpoint_local_path.startswith("/"):
         raise LaunchError(f"checkpoint_local_path={config.checkpoint_local_path!r} was set. HINT: it is absolute.")
+    if config.input_mode not in INPUT_MODES:
+        raise LaunchError(f"input_mode={config.input_mode!r} was set. HINT: choose one of {', '.join(INPUT_MODES)}.")
     if bool(config.subnets) != bool(config.security_group_ids):
         raise LaunchError("subnets and security_group_ids go together. HINT: set both, or neither.")
     shared = [name for name, source in config.channels.items() if isinstance(source, FileSystemInput)]
@@ -116,6 +119,16 @@ def _check_places(config: JobConfig) -> None:
         )
 
 
+def _check_groups(config: JobConfig) -> None:
+    for name, source in config.channels.items():
+        for group in () if isinstance(source, FileSystemInput) else source.instance_groups or ():
+            if group != config.instance_group:
+                raise LaunchError(
+                    f"Channel {name!r} is for the instance group {group!r}, which the job does not have. HINT: name its"
+                    " group by instance_group, or leave instance_groups out."
+                )
+
+
 def _check_hyperparameters(config: JobConfig) -> None:
     values = config.hyperparameters
     if len(values) > MAX_HYPERPARAMETERS:
@@ -123,24 +136,17 @@ def _check_hyperparameters(config: JobConfig) -> None:
             f"{len(values)} hyperparameters were given, SageMaker takes {MAX_HYPERPARAMETERS}. HINT: pass a file."
         )
     for name, value in values.items():
-        is_parallel = name == "mp_parameters" and isinstance(value, Mapping)
-        if not isinstance(name, str) or not (
-            value is None or isinstance(value, (str, int, float, bool)) or is_parallel
-        ):
+        try:
+            (text,) = carried_values({name: value}).values()
+        except (TypeError, ValueError):
             raise LaunchError(
-                f"Hyperparameter {name!r} is {type(value).__name__}. HINT: texts, numbers and booleans reach a program; pass"
-                " more in a file of the source."
-            )
-        text = serialise(value)
+                f"Hyperparameter {name!r} is {type(value).__name__}. HINT: texts, numbers, lists and dictionaries reach a"
+                " program; pass more in a file of the source."
+            ) from None
         if len(name) > MAX_NAME or len(text) > MAX_VALUE:
             raise LaunchError(
                 f"Hyperparameter {name[:MAX_NAME]!r} has {len(text)} characters, SageMaker takes {MAX_VALUE} (and"
                 f" {MAX_NAME} in a name). HINT: pass a file."
-            )
-        if "'" in text or "'" in name:
-            raise LaunchError(
-                f"Hyperparameter {name!r} holds a single quote, on which SDK 3's container stops before it runs the script."
-                " HINT: pass such text in a file."
             )
 
 
@@ -185,7 +191,7 @@ def _check_distribution(config: JobConfig) -> None:
             'distribution="smp" was set without parameters. HINT: write {"smdistributed": {"modelparallel": {"enabled":'
             ' True, "parameters": {"partitions": 2, "microbatches": 4}}}, "mpi": {"enabled": True}}.'
         )
-    if instance is None or request.kind == "none":
+    if request.kind == "none":
         return
     count = request.processes_per_host
     if instance.gpus and count is not None and count > instance.gpus:
@@ -218,10 +224,6 @@ def _check_smddp(config: JobConfig, image: Image) -> None:
         raise LaunchError(
             f"SMDDP does not run on {config.instance_type}. HINT: take one of {', '.join(INSTANCE_TYPES)} (developer"
             ' guide, November 2026), or distribution="ddp".'
-        )
-    if config.instance_count < 2:
-        raise LaunchError(
-            'SMDDP gains nothing on one host. HINT: set instance_count to 2 or more, or distribution="ddp".'
         )
     if image.pytorch is not None and image.smddp is None:
         raise LaunchError(
@@ -256,5 +258,6 @@ _RULES: tuple[Callable[[JobConfig], None], ...] = (
     _check_environment,
     _check_metrics,
     _check_places,
+    _check_groups,
     _check_distribution,
 )

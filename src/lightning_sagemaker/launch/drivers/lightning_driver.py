@@ -45,11 +45,56 @@ def main() -> int:
         command = program(entry)
         os.execvp(command[0], command)
     install_requirements()
+    turn_back(config)
     os.environ.update(variables_of(config))
     wait_for_names(hosts())
     command, why = launch_command(config, entry)
     say(why)
     return Supervisor(command).run()
+
+
+def turn_back(config: "dict[str, Any]") -> None:
+    """Give hyperparameters and channels that the SDK's start script cannot carry their real names and values."""
+    names, packed = config.get("names") or {}, config.get("packed") or []
+    values, channels = turned_back(config, json.loads(os.environ.get("SM_HPS") or "{}"))
+    for name in names:
+        os.environ.pop("SM_HP_" + variable(name), None)
+    for name, value in values.items():
+        if name in packed or name in names.values():
+            os.environ["SM_HP_" + variable(name)] = value if isinstance(value, str) else json.dumps(value)
+    for name, real in channels.items():
+        folder = os.environ.pop("SM_CHANNEL_" + name.upper(), os.path.join(_BASE, "input", "data", name))
+        link = os.path.join(os.path.dirname(folder), real)
+        with contextlib.suppress(OSError):  # where nothing may be written, the variable alone leads there
+            if not os.path.lexists(link):
+                os.symlink(folder, link)
+        os.environ["SM_CHANNEL_" + real.upper()] = link if os.path.isdir(link) else folder
+    if names or packed or channels:
+        about = json.loads(os.environ.get("SM_TRAINING_ENV") or "{}")
+        folders = {channels.get(name, name): place for name, place in about.get("channel_input_dirs", {}).items()}
+        about.update({"hyperparameters": values, "channel_input_dirs": folders})
+        os.environ["SM_TRAINING_ENV"] = json.dumps(about)
+        os.environ["SM_HPS"] = json.dumps(values)
+        known = json.loads(os.environ.get("SM_CHANNELS") or "[]")
+        os.environ["SM_CHANNELS"] = json.dumps([channels.get(name, name) for name in known])
+
+
+def turned_back(config: "dict[str, Any]", sent: "dict[str, Any]") -> "tuple[dict[str, Any], dict[str, str]]":
+    """Hyperparameters by their real names and values, and channel as sent -> real name.
+
+    Args:
+        config: ``distributed.json``.
+        sent: Hyperparameters as the SDK's start script has decoded them.
+
+    """
+    names, packed = config.get("names") or {}, config.get("packed") or []
+    values = {names.get(name, name): json.loads(value) if name in packed else value for name, value in sent.items()}
+    return values, config.get("channels") or {}
+
+
+def variable(name: str) -> str:
+    """The part of a variable's name that stands for a hyperparameter, as the training toolkit makes it."""
+    return name.replace("-", "_").upper()
 
 
 def program(entry: str) -> "list[str]":
@@ -157,7 +202,7 @@ def torchrun() -> "list[str]":
 
 def toolkit_reason(config: "dict[str, Any]", kind: str) -> "str | None":
     """Why the training toolkit in the image starts the processes; None if torchrun does."""
-    if _SIMULATED or kind not in ("smddp", "mpi", "smp") or (kind == "smp" and config.get("torchrun")):
+    if _SIMULATED or kind not in ("smddp", "mpi", "smp") or (kind != "mpi" and config.get("torchrun")):
         return None
     if importlib.util.find_spec("sagemaker_training") is None:
         if kind == "mpi":
@@ -177,8 +222,12 @@ def toolkit_command(config: "dict[str, Any]", entry: str) -> "list[str]":
     for name in ("model", "output", "checkpoints", "input/data"):
         os.makedirs(os.path.join(_BASE, name), exist_ok=True)
         os.symlink(os.path.join(_BASE, name), os.path.join(base, name))
-    for name in ("resourceconfig.json", "inputdataconfig.json"):
-        shutil.copy(os.path.join(_BASE, "input", "config", name), os.path.join(base, "input", "config", name))
+    with open(os.path.join(_BASE, "input", "config", "inputdataconfig.json")) as file:
+        channels = json.load(file)
+    with open(os.path.join(base, "input", "config", "inputdataconfig.json"), "w") as file:
+        real = config.get("channels") or {}
+        json.dump({real.get(name, name): value for name, value in channels.items()}, file)
+    shutil.copy(os.path.join(_BASE, "input", "config", "resourceconfig.json"), os.path.join(base, "input", "config"))
     values = dict(json.loads(os.environ.get("SM_HPS") or "{}"))
     values.update(json.loads(os.environ["SM_FRAMEWORK_PARAMS"]))
     values.update({"sagemaker_program": entry, "sagemaker_submit_directory": os.getcwd()})

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hyperparameters and channels in a form that survives the way into SDK 3's container; the driver there turns them back.
+
+The SDK's start script reads every text that can be read as JSON, so ``"1.10"`` would become 1.1, and writes all into a file
+of ``export SM_HP_NAME='value'`` for the shell, which a single quote or a name that is no variable's would end. SDK 2's
+containers know neither limit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_PARAMETER = re.compile(r"[A-Za-z0-9_-]+")
+_CHANNEL = re.compile(r"[A-Za-z0-9_]+")
+
+
+def carried_values(values: Mapping[str, Any]) -> dict[str, str]:
+    """Hyperparameters as they are sent, by the names under which they are sent."""
+    names = parameter_names(values)
+    return {names[name]: _packed(value) if _needs_packing(value) else _text(value) for name, value in values.items()}
+
+
+def parameter_names(values: Iterable[str]) -> dict[str, str]:
+    """Name of a hyperparameter -> the name under which it is sent: the same, if it makes a variable's name."""
+    return _portable(values, _PARAMETER)
+
+
+def channel_names(channels: Iterable[str]) -> dict[str, str]:
+    """Name of a channel -> the name under which it is sent: the same, if it makes a variable's name."""
+    return _portable(channels, _CHANNEL)
+
+
+def carried_config(values: Mapping[str, Any], channels: Iterable[str]) -> dict[str, Any]:
+    """What the driver must know to turn them back; empty where nothing was changed.
+
+    Returns:
+        ``packed``: names of hyperparameters whose text is JSON once more than the SDK decodes; ``names`` and ``channels``:
+        name as sent -> real name.
+
+    """
+    names, places = parameter_names(values), channel_names(channels)
+    found = {
+        "packed": [names[name] for name, value in values.items() if _needs_packing(value)],
+        "names": {sent: name for name, sent in names.items() if sent != name},
+        "channels": {sent: name for name, sent in places.items() if sent != name},
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _needs_packing(value: Any) -> bool:
+    return "'" in _text(value)
+
+
+def _packed(value: Any) -> str:
+    """JSON of a JSON text without single quotes: the SDK decodes it once, the driver a second time."""
+    return json.dumps(json.dumps(value).replace("'", "\\u0027"))
+
+
+def _text(value: Any) -> str:
+    """As the SDK writes it, which is a text itself or JSON; a text that would be read as something else is JSON too."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    try:
+        json.loads(value)
+    except ValueError:
+        return value
+    return json.dumps(value)
+
+
+def _portable(names: Iterable[str], pattern: re.Pattern[str]) -> dict[str, str]:
+    everything = list(names)
+    taken = set(everything)
+    found = {}
+    for name in everything:
+        sent = name
+        if name and not pattern.fullmatch(name):
+            sent = re.sub(r"[^A-Za-z0-9_]", "_", name)
+            while sent in taken:
+                sent += "_"
+        taken.add(sent)
+        found[name] = sent
+    return found

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SDK 2's estimators say about themselves and let be changed, on top of a job's description."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lightning_sagemaker.launch.errors import LaunchError
+from lightning_sagemaker.launch.job_config import JobConfig
+from lightning_sagemaker.launch.plan import choose_image, own_region
+from lightning_sagemaker.launch.vocabulary import NOT_HERE
+
+
+class Settings:
+    """The values of a job by the names and methods of SDK 2.
+
+    Attributes:
+        config: The job.
+
+    """
+
+    config: JobConfig
+
+    def __getattr__(self, name: str) -> Any:
+        """The job's values by the names of SDK 2, such as ``output_path``."""
+        if name != "config" and name in JobConfig.__dataclass_fields__:
+            return getattr(self.config, name)
+        if name in NOT_HERE:
+            raise LaunchError(f"The estimator has no {name}: {NOT_HERE[name]}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def hyperparameters(self) -> dict[str, str]:
+        """Name -> JSON text of each hyperparameter that will be sent, with those that the distribution adds."""
+        values = {**self.config.hyperparameters}
+        if self.config.distributed.parameters:
+            values["mp_parameters"] = dict(self.config.distributed.parameters)
+        return {name: json.dumps(value) for name, value in values.items()}
+
+    def set_hyperparameters(self, **values: Any) -> None:
+        """Set further hyperparameters, or others."""
+        self.config = self.config.changed(hyperparameters={**self.config.hyperparameters, **values})
+
+    def training_image_uri(self, region: str | None = None) -> str:
+        """Address of the image that the job runs in.
+
+        Args:
+            region: The job's when None.
+
+        """
+        return choose_image(self.config, region or self.config.region or own_region()).uri
+
+    def enable_network_isolation(self) -> bool:
+        """Whether the container has no network."""
+        return self.config.enable_network_isolation
+
+    def enable_remote_debug(self) -> None:
+        """Open the next job's containers to Session Manager."""
+        self.config = self.config.changed(enable_remote_debug=True)
+
+    def disable_remote_debug(self) -> None:
+        """Close the next job's containers to Session Manager."""
+        self.config = self.config.changed(enable_remote_debug=False)
+
+    def get_remote_debug_config(self) -> dict[str, bool] | None:
+        """The API's dictionary."""
+        value = self.config.enable_remote_debug
+        return None if value is None else {"EnableRemoteDebug": value}
+
+    def get_session_chaining_config(self) -> dict[str, bool] | None:
+        """The API's dictionary."""
+        value = self.config.enable_session_tag_chaining
+        return None if value is None else {"EnableSessionTagChaining": value}
+
+    def get_vpc_config(self) -> dict[str, list[str]] | None:
+        """The API's dictionary."""
+        config = self.config
+        both = {"Subnets": list(config.subnets), "SecurityGroupIds": list(config.security_group_ids)}
+        return both if config.subnets else None
