@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
 _KEYS = itertools.count()
 
@@ -27,3 +30,36 @@ class Handle:
     def remove(self) -> None:
         """Forget the hook."""
         self._hooks.pop(self._key, None)
+
+
+class Hooks:
+    """Mixin of ``DistributedModel``: AWS's hooks, and what surrounds a loop over a script's data."""
+
+    _pipeline: Any
+    _after_partition: dict[int, Callable[..., Any]]
+    _after_step: dict[int, Callable[..., Any]]
+
+    def register_post_partition_hook(self, hook: Callable[..., Any]) -> Any:
+        """Call ``hook(model, optimizer)`` once, when the model is cut."""
+        if self._pipeline is not None:
+            raise RuntimeError("The model was cut already. HINT: register the hook before the first step.")
+        return Handle(self._after_partition, hook)
+
+    def register_post_step_hook(self, hook: Callable[..., Any]) -> Any:
+        """Call ``hook(model, optimizer)`` once, after the next step."""
+        return Handle(self._after_step, hook)
+
+    def register_comm_hook(self, state: Any, hook: Any) -> None:
+        """Refused.
+
+        Raises:
+            ParallelConfigError: Always.
+
+        """
+        raise ParallelConfigError(
+            "model.register_comm_hook was called, which this stand-in for AWS's library does not have. HINT: remove it."
+        )
+
+    def join(self, **_: Any) -> AbstractContextManager[None]:
+        """Without effect: every replica must make as many steps as the others."""
+        return nullcontext()

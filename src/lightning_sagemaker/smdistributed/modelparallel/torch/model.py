@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from lightning_sagemaker.parallel import gradients
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.model import PipelinedModel
-from lightning_sagemaker.smdistributed.modelparallel.torch.hooks import Handle
+from lightning_sagemaker.smdistributed.modelparallel.torch.hooks import Hooks
 from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts
 from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends, shared_plan
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
@@ -26,7 +25,7 @@ IS_PARTIAL = "_smp_is_partial"
 """Key of a state that holds one stage only."""
 
 
-class DistributedModel(OwnParts, nn.Module):
+class DistributedModel(OwnParts, Hooks, nn.Module):
     """The model of a script; there is one.
 
     Args:
@@ -72,8 +71,7 @@ class DistributedModel(OwnParts, nn.Module):
         self._is_in_step = False
         self._backward_steps = 0
         self._pending: list[Tensor | None] | None = None
-        self._after_partition: dict[int, Callable[..., Any]] = {}
-        self._after_step: dict[int, Callable[..., Any]] = {}
+        self._after_partition, self._after_step = {}, {}
         state.model = self
         if self._is_alone:
             self.module.to(state.device)
@@ -310,31 +308,6 @@ class DistributedModel(OwnParts, nn.Module):
         dist.broadcast_object_list(merged, ranks[0], group)
         whole: dict[str, Any] = merged[0]
         return whole
-
-    def register_post_partition_hook(self, hook: Callable[..., Any]) -> Any:
-        """Call ``hook(model, optimizer)`` once, when the model is cut."""
-        if self._pipeline is not None:
-            raise RuntimeError("The model was cut already. HINT: register the hook before the first step.")
-        return Handle(self._after_partition, hook)
-
-    def register_post_step_hook(self, hook: Callable[..., Any]) -> Any:
-        """Call ``hook(model, optimizer)`` once, after the next step."""
-        return Handle(self._after_step, hook)
-
-    def register_comm_hook(self, state: Any, hook: Any) -> None:
-        """Refused.
-
-        Raises:
-            ParallelConfigError: Always.
-
-        """
-        raise ParallelConfigError(
-            "model.register_comm_hook was called, which this stand-in for AWS's library does not have. HINT: remove it."
-        )
-
-    def join(self, **_: Any) -> AbstractContextManager[None]:
-        """Without effect: every replica must make as many steps as the others."""
-        return nullcontext()
 
     def to(self, *args: Any, **kwargs: Any) -> DistributedModel:
         """Before the model is cut: without effect, as its stages are put on their devices then."""
