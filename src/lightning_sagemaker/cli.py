@@ -15,22 +15,22 @@ from importlib import import_module
 import lightning_sagemaker
 
 COMMANDS = {
-    "run": "lightning_sagemaker.recipe_command",
-    "ls": "lightning_sagemaker.ls_command",
-    "cp": "lightning_sagemaker.cp_command",
-    "prepare": "lightning_sagemaker.prepare_command",
-    "local": "lightning_sagemaker.launch.local_command",
-    "launch": "lightning_sagemaker.launch.launch_command",
-    "jobs": "lightning_sagemaker.launch.jobs_command",
-    "logs": "lightning_sagemaker.launch.logs_command",
-    "stop": "lightning_sagemaker.launch.stop_command",
-    "download": "lightning_sagemaker.launch.download_command",
-    "metrics": "lightning_sagemaker.metrics_command",
-    "convert": "lightning_sagemaker.convert_command",
-    "template": "lightning_sagemaker.launch.template_command",
-    "image": "lightning_sagemaker.launch.image_command",
-    "demo": "lightning_sagemaker.demo_command",
-    "doctor": "lightning_sagemaker.doctor",
+    "run": "lightning_sagemaker.commands.run",
+    "ls": "lightning_sagemaker.commands.ls",
+    "cp": "lightning_sagemaker.commands.cp",
+    "prepare": "lightning_sagemaker.commands.prepare",
+    "local": "lightning_sagemaker.commands.local",
+    "launch": "lightning_sagemaker.commands.launch",
+    "jobs": "lightning_sagemaker.commands.jobs",
+    "logs": "lightning_sagemaker.commands.logs",
+    "stop": "lightning_sagemaker.commands.stop",
+    "download": "lightning_sagemaker.commands.download",
+    "metrics": "lightning_sagemaker.commands.metrics",
+    "convert": "lightning_sagemaker.commands.convert",
+    "template": "lightning_sagemaker.commands.template",
+    "image": "lightning_sagemaker.commands.image",
+    "demo": "lightning_sagemaker.commands.demo",
+    "doctor": "lightning_sagemaker.commands.doctor",
 }
 
 

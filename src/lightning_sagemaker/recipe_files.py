@@ -8,7 +8,15 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from lightning_sagemaker.recipe_command import RECIPES
+RECIPES = {
+    "albert-mlm": ("lightning_sagemaker.recipes.albert_mlm.train", "ALBERT masked-language-model pretraining"),
+    "bert-qa": ("lightning_sagemaker.recipes.bert_qa.train", "extractive question answering"),
+    "sequence-classification": (
+        "lightning_sagemaker.recipes.sequence_classification.train",
+        "classification and regression of texts",
+    ),
+}
+"""Name -> module with ``main(arguments)`` -> description."""
 
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc")
 

@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lightning_sagemaker.launch.hosts import free_port, own_environment
 from lightning_sagemaker.preflight import unusable_shared_memory
+from lightning_sagemaker.simulator.hosts import free_port, own_environment
 
 TIME_LIMIT = 90.0
 """Seconds for one trial; the slowest takes about five where importing torch takes two."""

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from lightning_sagemaker.launch import network
+from lightning_sagemaker.simulator import network
 
 WORKER = Path(__file__).with_name("worker.py")
 MARK = "CHAOS_JOB"

@@ -7,7 +7,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from lightning_sagemaker.launch.network import obstacle
+from lightning_sagemaker.simulator.network import obstacle
 from tests.chaos.harness import EVENTS, FULL, OF_HOSTS, Chaos, table
 
 _PER_JOB = 20

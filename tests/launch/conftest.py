@@ -50,7 +50,7 @@ def sdk(aws):
 
     kept = helper.sts_regional_endpoint
     helper.sts_regional_endpoint = lambda region: aws.url
-    from lightning_sagemaker.launch import sdk
+    from lightning_sagemaker.launch.request import sdk
 
     yield sdk
     helper.sts_regional_endpoint = kept

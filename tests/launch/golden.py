@@ -6,8 +6,8 @@ import re
 import tempfile
 from pathlib import Path
 
-from lightning_sagemaker.launch.plan import make_plan
-from lightning_sagemaker.launch.request import create_request, default_bucket
+from lightning_sagemaker.launch.planning.plan import make_plan
+from lightning_sagemaker.launch.request.create import create_request, default_bucket
 from tests.conftest import ROOT
 from tests.launch.seeds import CASES, make
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes ``launch/data/images.json`` from the tables of the SageMaker SDK: ``python -m tests.launch.image_table``."""
+"""Makes ``launch/planning/data/images.json`` from the SageMaker SDK's tables: ``python -m tests.launch.image_table``."""
 
 import json
 from datetime import date

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes ``launch/data/instances.json``: ``python -m tests.launch.instance_table``.
+"""Makes ``launch/planning/data/instances.json``: ``python -m tests.launch.instance_table``.
 
 Names are those of botocore's CreateTrainingJob; facts are EC2's own (DescribeInstanceTypes, a copy of which moto brings).
 """

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from lightning_sagemaker.launch import network
+from lightning_sagemaker.simulator import network
 from tests.conftest import ROOT, is_contract_variable
 
 CONTAINERS = Path(os.environ.get("LIGHTNING_SAGEMAKER_TEST_CONTAINERS", ROOT / ".containers"))

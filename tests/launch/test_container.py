@@ -5,8 +5,8 @@ import io
 
 import pytest
 
-from lightning_sagemaker.launch.container import run_request
-from lightning_sagemaker.launch.errors import LaunchError
+from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.simulator.request_runner import run_request
 
 PROGRAM = "echo data: $(cat /opt/ml/input/data/train/*); echo runs: $(ls /opt/ml/checkpoints | wc -l); "
 PROGRAM += "touch /opt/ml/checkpoints/$(ls /opt/ml/checkpoints | wc -l)"

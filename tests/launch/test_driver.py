@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sagemaker.launch import Estimator, network
-from lightning_sagemaker.launch.contract import GROUP
+from lightning_sagemaker.launch import Estimator
+from lightning_sagemaker.simulator import network
+from lightning_sagemaker.simulator.contract import GROUP
 from tests.conftest import is_contract_variable
 from tests.launch import real_containers
 from tests.launch.conftest import has_sdk
@@ -52,7 +53,7 @@ if "--fail" in sys.argv:
 
 def container(root: Path, source: Path, hosts: list[str], inputs: object = None, **arguments) -> list[str]:
     """Lay out each host's /opt/ml from the request that the SDK would send; return the container's command."""
-    from lightning_sagemaker.launch.offline import sent_request
+    from lightning_sagemaker.launch.request.offline import sent_request
 
     (source / "train.py").write_text(SCRIPT)
     estimator = Estimator(
@@ -221,7 +222,7 @@ def test_with_awss_library_in_the_image_the_toolkit_starts_mpirun(tmp_path):
         tmp_path, tmp_path / "source", ["algo-1"], distribution={"mpi": {"enabled": True, "processes_per_host": 2}},
         hyperparameters={"epochs": 2, "flag": True},
     )  # fmt: skip
-    from lightning_sagemaker.launch.distribution import parse_distribution
+    from lightning_sagemaker.launch.spec.distribution import parse_distribution
 
     path = tmp_path / "algo-1" / "input" / "data" / "sm_drivers" / "distributed.json"
     asked = parse_distribution(distribution)

@@ -2,7 +2,7 @@
 """From the command to the model: launch -> service -> container -> strategy -> checkpoint -> artefact, on two hosts.
 
 The service takes each request as it came over HTTP and runs it from that alone: its objects in S3, its channels, the SDK's
-drivers and ours. What stands for SageMaker are processes for containers; see ``launch/container.py``.
+drivers and ours. What stands for SageMaker are processes for containers; see ``simulator/request_runner.py``.
 """
 
 import csv
@@ -21,10 +21,10 @@ import pytest
 
 from lightning_sagemaker import cli
 from lightning_sagemaker.launch import Estimator, LaunchError
-from lightning_sagemaker.launch.container import run_request
-from lightning_sagemaker.launch.plan import announced_strategy, make_plan
+from lightning_sagemaker.launch.planning.plan import announced_strategy, make_plan
 from lightning_sagemaker.launch.rehearsal import rehearse
-from lightning_sagemaker.launch.transfer import fetch
+from lightning_sagemaker.launch.tracking.transfer import fetch
+from lightning_sagemaker.simulator.request_runner import run_request
 from tests.launch.seeds import CASES, ROLE, SEEDS, make
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="drivers look for processes in /proc")

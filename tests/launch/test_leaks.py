@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from lightning_sagemaker.launch import Estimator, LaunchError
-from lightning_sagemaker.launch.secret_scan import find_secrets
-from lightning_sagemaker.launch.source_files import select_files
+from lightning_sagemaker.launch.source.secret_scan import find_secrets
+from lightning_sagemaker.launch.source.source_files import select_files
 from tests.conftest import ROOT
 from tests.launch.secret_kinds import FORMATS, HARMLESS, NAMES, SHAPES, drawn
 

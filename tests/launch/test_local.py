@@ -14,7 +14,8 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 from lightning_sagemaker import cli
-from lightning_sagemaker.launch import LocalClusterError, network, run_local_cluster
+from lightning_sagemaker.launch import LocalClusterError, run_local_cluster
+from lightning_sagemaker.simulator import network
 from tests.conftest import ROOT, is_contract_variable, run_bounded
 
 REPORT = """
@@ -260,7 +261,9 @@ def test_the_rate_of_a_network(tmp_path, script):
 
 
 def test_without_permission_the_hosts_share_a_network(tmp_path, script, monkeypatch):
-    monkeypatch.setattr("lightning_sagemaker.launch.local.network_obstacle", lambda: "network namespaces need root")
+    monkeypatch.setattr(
+        "lightning_sagemaker.simulator.cluster.network_obstacle", lambda: "network namespaces need root"
+    )
     result, output = run(script(REPORT), tmp_path, hosts=1, distribution="none", network="netns")
     assert result.returncode == 0
     assert "the hosts share this machine's network, because network namespaces need root" in output

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sagemaker.launch import LocalClusterError, local_command, run_local_cluster
+from lightning_sagemaker.commands import local as local_command
+from lightning_sagemaker.launch import LocalClusterError, run_local_cluster
 from tests.conftest import run_bounded
 
 SCRIPT = Path(__file__).with_name("train_roberta.py")

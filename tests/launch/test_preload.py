@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sagemaker.launch import LocalClusterError, handover, run_local_cluster
-from lightning_sagemaker.launch.contract import CONTRACT_NAMES, CONTRACT_PREFIXES
+from lightning_sagemaker.launch import LocalClusterError, run_local_cluster
+from lightning_sagemaker.simulator.contract import CONTRACT_NAMES, CONTRACT_PREFIXES
+from lightning_sagemaker.simulator.preload import handover
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely after such imports")
 
@@ -213,7 +214,7 @@ def test_what_cannot_be_forked(tmp_path, monkeypatch, command, words):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LocalClusterError, match=words):
         run_local_cluster(command, root=tmp_path / "root", preload=True, distribution="none")
-    monkeypatch.setattr("lightning_sagemaker.launch.preloading._cores", lambda: 1)
+    monkeypatch.setattr("lightning_sagemaker.simulator.preload.plan._cores", lambda: 1)
     output = io.StringIO()
     run_local_cluster(command, root=tmp_path / "root", distribution="none", output=output, timeout=60)
     assert f"; each process imports for itself, because {words}" in output.getvalue()

@@ -16,8 +16,8 @@ from lightning_sagemaker.launch import (
     TensorBoardOutputConfig,
     TrainingInput,
 )
-from lightning_sagemaker.launch.jobs import TrainingJobs
-from lightning_sagemaker.launch.request import create_request
+from lightning_sagemaker.launch.request.create import create_request
+from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
 from tests.launch.golden import FILE, expected, plain
 from tests.launch.seeds import CASES, ROLE, make
 

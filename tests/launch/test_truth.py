@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sagemaker.launch import network, run_local_cluster
+from lightning_sagemaker.launch import run_local_cluster
+from lightning_sagemaker.simulator import network
 from tests.launch import real_containers
 from tests.launch.single_process import WEIGHTS
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sagemaker.launch import network, run_local_cluster
+from lightning_sagemaker.launch import run_local_cluster
+from lightning_sagemaker.simulator import network
 from tests.conftest import read_ranks
 from tests.launch.single_process import GRADIENTS, WEIGHTS
 

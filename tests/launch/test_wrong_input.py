@@ -6,8 +6,9 @@ from dataclasses import fields
 import pytest
 
 from lightning_sagemaker import cli
-from lightning_sagemaker.launch import bundle, plan
-from lightning_sagemaker.launch.job_config import JobConfig
+from lightning_sagemaker.launch.planning import plan
+from lightning_sagemaker.launch.source import bundle
+from lightning_sagemaker.launch.spec.config import JobConfig
 
 VALUES = (
     "3", "-1", "1e999", ".nan", "x", "''", "null", "true", "[]", "[1]", "[[x]]", "{}", "{a: b}", "{a: {b: 1}}", "{1: 2}",

@@ -19,7 +19,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lightning_sagemaker.launch.hosts import free_port
+from lightning_sagemaker.simulator.hosts import free_port
 from tests.conftest import ROOT, is_contract_variable
 
 PROGRAM = Path(__file__).with_name("program.py")

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from lightning_sagemaker import recipe_command
+from lightning_sagemaker.commands import run as recipe_command
 from lightning_sagemaker.launch import run_local_cluster
 from lightning_sagemaker.recipes._common.cli import RecipeCLI
 from lightning_sagemaker.recipes.albert_mlm.recipe import RECIPE

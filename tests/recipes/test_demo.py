@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from lightning_sagemaker import demo_command
+from lightning_sagemaker.commands import demo as demo_command
 
 METRICS = {
     "nodes": 2,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_sagemaker import prepare_command
+from lightning_sagemaker.commands import prepare as prepare_command
 from lightning_sagemaker.recipes._common import checked
 from lightning_sagemaker.recipes._common.cache import MANIFEST
 from lightning_sagemaker.recipes._common.checked import CheckedFiles, DamagedFileError

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from lightning_sagemaker import container as drivers
+from lightning_sagemaker.container.lightning_reasons import reason
+from lightning_sagemaker.container.lightning_redaction import redacted
 from lightning_sagemaker.job.failure import write_failure
-from lightning_sagemaker.launch import drivers
-from lightning_sagemaker.launch.drivers.lightning_reasons import reason
-from lightning_sagemaker.launch.drivers.lightning_redaction import redacted
 from tests.conftest import is_contract_variable
 from tests.launch.secret_kinds import FORMATS, SHAPES, drawn
 
@@ -146,7 +146,7 @@ def test_the_reason_under_torchrun(what, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("what", KINDS)
 def test_the_reason_on_two_hosts(what, tmp_path):
-    from lightning_sagemaker.launch.hosts import free_port
+    from lightning_sagemaker.simulator.hosts import free_port
 
     port = free_port()
     both = [start_driver(tmp_path, what, 2, index, port, processes=1) for index in range(2)]

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from lightning_sagemaker.launch import hosts
+from lightning_sagemaker.simulator import hosts
 from lightning_sagemaker.smdistributed import importer
 
 SHIM = "lightning_sagemaker.smdistributed.dataparallel.torch"

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_sagemaker.data import sharing
-from lightning_sagemaker.launch.output import lasting
+from lightning_sagemaker.simulator.output import lasting
 
 
 def loader(workers: int) -> DataLoader:

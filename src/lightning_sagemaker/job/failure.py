@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-from lightning_sagemaker.launch.drivers.lightning_redaction import TELLING_NAME, redacted
+from lightning_sagemaker.container.lightning_redaction import TELLING_NAME, redacted
 
 
 def write_failure(

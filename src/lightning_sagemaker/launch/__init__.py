@@ -11,37 +11,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lightning_sagemaker.launch.contract import LocalClusterError
-    from lightning_sagemaker.launch.errors import LaunchError
+    from lightning_sagemaker.errors import LaunchError
     from lightning_sagemaker.launch.estimator import Estimator, HuggingFace, PyTorch
-    from lightning_sagemaker.launch.inputs import FileSystemInput, ShuffleConfig, TrainingInput
-    from lightning_sagemaker.launch.job_config import JobConfig
-    from lightning_sagemaker.launch.jobs import TrainingJobs
-    from lightning_sagemaker.launch.local import LocalResult, run_local_cluster
-    from lightning_sagemaker.launch.processes import Failure
-    from lightning_sagemaker.launch.sdk import SMDDP, ModelParallel
-    from lightning_sagemaker.launch.vocabulary import InstanceGroup, TensorBoardOutputConfig
+    from lightning_sagemaker.launch.request.sdk import SMDDP, ModelParallel
+    from lightning_sagemaker.launch.spec.config import JobConfig
+    from lightning_sagemaker.launch.spec.inputs import FileSystemInput, ShuffleConfig, TrainingInput
+    from lightning_sagemaker.launch.spec.vocabulary import InstanceGroup, TensorBoardOutputConfig
+    from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
+    from lightning_sagemaker.simulator.cluster import LocalResult, run_local_cluster
+    from lightning_sagemaker.simulator.contract import LocalClusterError
+    from lightning_sagemaker.simulator.processes import Failure
 
 _HOMES = {
-    "Estimator": "estimator",
-    "Failure": "processes",
-    "FileSystemInput": "inputs",
-    "HuggingFace": "estimator",
-    "InstanceGroup": "vocabulary",
-    "JobConfig": "job_config",
+    "Estimator": "launch.estimator",
+    "Failure": "simulator.processes",
+    "FileSystemInput": "launch.spec.inputs",
+    "HuggingFace": "launch.estimator",
+    "InstanceGroup": "launch.spec.vocabulary",
+    "JobConfig": "launch.spec.config",
     "LaunchError": "errors",
-    "LocalClusterError": "contract",
-    "LocalResult": "local",
-    "ModelParallel": "sdk",
-    "PyTorch": "estimator",
-    "SMDDP": "sdk",
-    "ShuffleConfig": "inputs",
-    "TensorBoardOutputConfig": "vocabulary",
-    "TrainingInput": "inputs",
-    "TrainingJobs": "jobs",
-    "run_local_cluster": "local",
+    "LocalClusterError": "simulator.contract",
+    "LocalResult": "simulator.cluster",
+    "ModelParallel": "launch.request.sdk",
+    "PyTorch": "launch.estimator",
+    "SMDDP": "launch.request.sdk",
+    "ShuffleConfig": "launch.spec.inputs",
+    "TensorBoardOutputConfig": "launch.spec.vocabulary",
+    "TrainingInput": "launch.spec.inputs",
+    "TrainingJobs": "launch.tracking.jobs",
+    "run_local_cluster": "simulator.cluster",
 }
-"""Public name -> the module it is loaded from, when it is first used."""
+"""Public name -> the module of the package it is loaded from, when it is first used."""
 
 __all__ = [
     "SMDDP",
@@ -67,4 +67,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"lightning_sagemaker.{_HOMES[name]}"), name)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from lightning_sagemaker.launch.errors import LaunchError
+from lightning_sagemaker.errors import LaunchError
 
 _INSTALL = "pip install 'lightning-sagemaker[launch]'"
 

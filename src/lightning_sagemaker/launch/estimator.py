@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.launch import rules
+from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import make_session, sentences
-from lightning_sagemaker.launch.described import described_job
-from lightning_sagemaker.launch.errors import LaunchError
-from lightning_sagemaker.launch.job_config import JobConfig
-from lightning_sagemaker.launch.jobs import JobStatus, TrainingJobs
-from lightning_sagemaker.launch.plan import make_plan, not_sent
-from lightning_sagemaker.launch.quotas import check_quota
-from lightning_sagemaker.launch.request import JobPlan, create_request, default_bucket
+from lightning_sagemaker.launch.planning import rules
+from lightning_sagemaker.launch.planning.plan import make_plan, not_sent
+from lightning_sagemaker.launch.planning.quotas import check_quota
+from lightning_sagemaker.launch.request.create import JobPlan, create_request, default_bucket
 from lightning_sagemaker.launch.settings import Settings
-from lightning_sagemaker.launch.vocabulary import by_position, job_values
+from lightning_sagemaker.launch.spec.config import JobConfig
+from lightning_sagemaker.launch.spec.described import described_job
+from lightning_sagemaker.launch.spec.vocabulary import by_position, job_values
+from lightning_sagemaker.launch.tracking.jobs import JobStatus, TrainingJobs
 
 _log = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ class Estimator(Settings):
 
     Args:
         *given: By position, in the order of SDK 2's class of the same name.
-        **arguments: Those of :class:`~lightning_sagemaker.launch.job_config.JobConfig`; also ``sagemaker_session`` (of the
-            SDK, or a boto3 session) and SDK 2's other names (:mod:`~lightning_sagemaker.launch.vocabulary`).
+        **arguments: Those of :class:`~lightning_sagemaker.launch.spec.config.JobConfig`; also ``sagemaker_session`` (of the
+            SDK, or a boto3 session) and SDK 2's other names (:mod:`~lightning_sagemaker.launch.spec.vocabulary`).
 
     Raises:
         LaunchError: If an argument is not known or of the wrong kind.
@@ -130,7 +130,7 @@ class Estimator(Settings):
         """Check, upload and start the job.
 
         Args:
-            inputs: See :func:`~lightning_sagemaker.launch.inputs.parse_inputs`; the configuration's when None.
+            inputs: See :func:`~lightning_sagemaker.launch.spec.inputs.parse_inputs`; the configuration's when None.
             wait: Whether to return only when the job has ended.
             logs: Whether to show what the hosts print; SDK 2's words ``"All"``, ``"Rules"`` and ``"None"`` are taken too.
             job_name: In place of a name from ``base_job_name`` and the time.
@@ -155,7 +155,7 @@ class Estimator(Settings):
     def _send(self, plan: JobPlan, job_name: str | None) -> str:
         """Upload and start what ``plan`` says; return the job's name."""
         try:
-            from lightning_sagemaker.launch import sdk
+            from lightning_sagemaker.launch.request import sdk
         except ImportError as error:
             raise LaunchError(
                 f"The SageMaker SDK 3 is not installed ({error}). HINT: pip install 'lightning-sagemaker[launch]'."

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from lightning_sagemaker.launch.container import run_request
-from lightning_sagemaker.launch.errors import LaunchError
-from lightning_sagemaker.launch.inputs import FileSystemInput
-from lightning_sagemaker.launch.local import LocalResult
-from lightning_sagemaker.launch.request import JobPlan
-from lightning_sagemaker.launch.transfer import fetch
+from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.launch.request.create import JobPlan
+from lightning_sagemaker.launch.spec.inputs import FileSystemInput
+from lightning_sagemaker.launch.tracking.transfer import fetch
+from lightning_sagemaker.simulator.cluster import LocalResult
+from lightning_sagemaker.simulator.request_runner import run_request
 
 STEPS = 5
 """Optimizer steps of a rehearsed recipe."""
@@ -99,7 +99,7 @@ def rehearse(
 
     """
     try:
-        from lightning_sagemaker.launch.offline import fetch_from, sent_request
+        from lightning_sagemaker.launch.request.offline import fetch_from, sent_request
     except ImportError as error:
         raise LaunchError(
             f"The SageMaker SDK 3 is not installed ({error}), whose drivers a rehearsal runs. HINT: pip install"

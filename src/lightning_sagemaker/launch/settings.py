@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from lightning_sagemaker.launch.errors import LaunchError
-from lightning_sagemaker.launch.job_config import JobConfig
-from lightning_sagemaker.launch.plan import choose_image, own_region
-from lightning_sagemaker.launch.vocabulary import NOT_HERE
+from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.launch.planning.plan import choose_image, own_region
+from lightning_sagemaker.launch.spec.config import JobConfig
+from lightning_sagemaker.launch.spec.vocabulary import NOT_HERE
 
 
 class Settings:

@@ -75,8 +75,8 @@ def _versions(path):
 
 def ours(key):
     """Our address for a key, or the error."""
-    from lightning_sagemaker.launch.errors import LaunchError
-    from lightning_sagemaker.launch.images import find_image
+    from lightning_sagemaker.errors import LaunchError
+    from lightning_sagemaker.launch.planning.images import find_image
 
     framework, *versions, python, instance, region = key.split()
     torch, transformers = (versions[1], versions[0]) if framework == "huggingface" else (versions[0], None)

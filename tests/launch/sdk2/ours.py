@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a call by this package: what it would send, in the words of :mod:`.normal`, and what it returns.
 
-The request is :func:`~lightning_sagemaker.launch.request.create_request`'s; that SDK 3 sends the same over HTTP is
+The request is :func:`~lightning_sagemaker.launch.request.create.create_request`'s; that SDK 3 sends the same over HTTP is
 what ``test_requests.py`` shows.
 """
 
@@ -19,10 +19,10 @@ from lightning_sagemaker.launch import (
     TensorBoardOutputConfig,
     TrainingInput,
 )
-from lightning_sagemaker.launch.carried import carried_config
-from lightning_sagemaker.launch.jobs import JobStatus
-from lightning_sagemaker.launch.request import ACCOUNT as STAND_IN
-from lightning_sagemaker.launch.request import create_request, default_bucket
+from lightning_sagemaker.launch.request.create import ACCOUNT as STAND_IN
+from lightning_sagemaker.launch.request.create import create_request, default_bucket
+from lightning_sagemaker.launch.spec.carried import carried_config
+from lightning_sagemaker.launch.tracking.jobs import JobStatus
 from tests.conftest import ROOT
 from tests.launch.sdk2.normal import flat
 

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make the folder of a training image of your own, and print the commands that build and push it.
+
+The image is AWS's Deep Learning Container with this package and your requirements in it, so that a job starts without
+installing, or without network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+HELP = "prepare a training image of your own"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``lightning-sagemaker image``."""
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("image"), help="default: image")
+    parser.add_argument("--name", default="lightning-sagemaker", help="of the repository (default: %(default)s)")
+    parser.add_argument("--account", default="111122223333", help="yours (default: AWS's example %(default)s)")
+    parser.add_argument("--region", help="default: the one that AWS is configured with")
+    parser.add_argument("--pytorch-version", help="of AWS's image")
+    parser.add_argument(
+        "--instance-type", default="ml.p4d.24xlarge", help="with a GPU or without (default: %(default)s)"
+    )
+    parser.add_argument("--requirements", type=Path, help="a requirements.txt of your own")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Write the folder and print the commands; the exit code is 2 for a mistake."""
+    from lightning_sagemaker.errors import LaunchError
+
+    try:
+        print("\n".join(prepare(arguments)))
+    except LaunchError as error:
+        print(f"lightning-sagemaker image: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def prepare(arguments: argparse.Namespace) -> list[str]:
+    """Write what the image is built from; return the commands, one to a line.
+
+    Raises:
+        LaunchError: If there is no such image, or the requirements would replace its torch.
+
+    """
+    from lightning_sagemaker.commands.template import read_template
+    from lightning_sagemaker.errors import LaunchError
+    from lightning_sagemaker.launch.planning.images import find_image
+    from lightning_sagemaker.launch.planning.plan import own_region
+    from lightning_sagemaker.launch.source.bundle import REQUIREMENTS, check_requirements
+    from lightning_sagemaker.launch.source.wheel import make_wheel
+
+    region = arguments.region or own_region()
+    base = find_image(region, arguments.instance_type, arguments.pytorch_version).uri
+    text = ""
+    if arguments.requirements is not None:
+        if not arguments.requirements.is_file():
+            raise LaunchError(f"--requirements {arguments.requirements} is no file. HINT: give an existing one.")
+        text = arguments.requirements.read_text()
+        check_requirements({REQUIREMENTS: text.encode()})
+    folder, (wheel, content) = arguments.folder, make_wheel()
+    recipe, template = folder / "Dockerfile", read_template("dockerfile")
+    if recipe.is_file() and recipe.read_text() != template:
+        raise LaunchError(f"{str(recipe)!r} is there already, and another. HINT: choose another folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    recipe.write_text(template)
+    (folder / REQUIREMENTS).write_text(text)
+    (folder / wheel).write_bytes(content)
+    own, theirs = f"{arguments.account}.dkr.ecr.{region}.{_domain(base)}", base.partition("/")[0]
+    image = f"{own}/{arguments.name}:{base.rpartition(':')[2]}"
+    login = f"aws ecr get-login-password --region {region} | docker login --username AWS --password-stdin"
+    return [
+        f"{login} {theirs}",
+        f"docker build --build-arg BASE_IMAGE={base} --tag {image} {folder}",
+        f"aws ecr create-repository --region {region} --repository-name {arguments.name}",
+        f"{login} {own}",
+        f"docker push {image}",
+        f"# then: lightning-sagemaker launch ... --set image_uri={image} --set include_plugin=false",
+    ]
+
+
+def _domain(uri: str) -> str:
+    return uri.partition("/")[0].partition(".ecr.")[2].partition(".")[2]

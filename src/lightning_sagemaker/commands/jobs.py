@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""List the newest training jobs of the account."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+HELP = "list the newest training jobs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``lightning-sagemaker jobs``."""
+    parser.add_argument("contains", nargs="?", default="", help="part of the name")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most so many (default: 20)")
+    parser.add_argument("--region")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print a line for each."""
+    from lightning_sagemaker.errors import LaunchError
+    from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
+
+    try:
+        for name, status, created in TrainingJobs(arguments.region).list(arguments.contains, arguments.limit):
+            print(f"{name:<64}{status:<12}{created:%Y-%m-%d %H:%M}")
+    except LaunchError as error:
+        print(f"lightning-sagemaker jobs: error: {error}", file=sys.stderr)
+        return 2
+    return 0

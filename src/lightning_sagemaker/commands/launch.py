@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a recipe or a script as a SageMaker training job: a plan with its price first, then the job and its log.
+
+``--dry-run`` prints the complete CreateTrainingJob request and needs neither credentials nor network; ``--rehearse`` runs
+the identical job on this machine, and starts none unless ``--yes`` is given too.
+
+Example: ``lightning-sagemaker launch albert-mlm --instance-type ml.p4d.24xlarge --instance-count 2 --distribution smddp``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from lightning_sagemaker.errors import LaunchError, pairs, suggestion
+from lightning_sagemaker.launch.spec.script_arguments import script_hyperparameters
+
+HELP = "run a recipe or a script as a SageMaker training job"
+
+_OPTIONS = (
+    "instance_type", "instance_count", "distribution", "role", "region", "source_dir", "output_path", "max_run",
+)  # fmt: skip
+"""Options that are keys of a job."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``lightning-sagemaker launch``."""
+    add = parser.add_argument
+    add("program", nargs="?", metavar="RECIPE|SCRIPT", help="a recipe's name, or train.py")
+    job = parser.add_argument_group("the job (each can be in --config too)")
+    job.add_argument("--config", metavar="job.yaml", help="a job's description; the options below go before it")
+    job.add_argument("--instance-type", metavar="TYPE", help="such as ml.p4d.24xlarge")
+    job.add_argument("--instance-count", type=int, metavar="N", help="number of hosts")
+    job.add_argument("--distribution", metavar="KIND", help="smddp, ddp, torch_distributed, mpi, smp or none")
+    job.add_argument("--role", metavar="ARN", help="execution role")
+    job.add_argument("--region", help="default: the one that AWS is configured with")
+    job.add_argument(
+        "--source-dir", metavar="DIR", help="folder with the script that is sent (default: the script alone)"
+    )
+    job.add_argument("--channel", action="append", default=[], metavar="NAME=PLACE", help="input data; repeatable")
+    job.add_argument("--spot", action="store_true", help="managed spot training")
+    job.add_argument("--output-path", metavar="s3://...", help="for the artefacts")
+    job.add_argument("--max-run", type=int, metavar="SECONDS", help="the job is stopped after that long")
+    job.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="any other key of a job: max_wait=90000, hyperparameters.max_steps=100, environment.NAME=x; repeatable",
+    )
+    job.add_argument("--save", metavar="job.yaml", help="write the job's description to a file, and end")
+    run = parser.add_argument_group("what to do with it")
+    run.add_argument("--dry-run", action="store_true", help="print the request as JSON, and end")
+    run.add_argument(
+        "--rehearse", action="store_true", help="run it on this machine, and end; with --yes, start it if that passes"
+    )
+    run.add_argument(
+        "--rehearse-set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter of the rehearsal"
+    )
+    run.add_argument(
+        "--rehearse-channel",
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="a folder in place of a channel's data",
+    )
+    run.add_argument("--rehearse-hosts", type=int, metavar="N", help="fewer hosts than the job's")
+    run.add_argument("--rehearse-root", metavar="DIR", default="runs/rehearsal", help="default: %(default)s")
+    run.add_argument("--yes", action="store_true", help="do not ask before the job is started")
+    run.add_argument("--no-wait", action="store_true", help="return when the job is started")
+    run.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="between two looks (default: 10)")
+    run.add_argument("--refresh-prices", action="store_true", help="read the region's prices from AWS first")
+    parser.epilog = (
+        "Options after the script that are none of these are its hyperparameters: launch train.py --epochs 3."
+    )
+    parser.allow_abbrev = False  # an option in short may be one of the script's
+    parser.set_defaults(script_arguments=[])
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Plan, and start what is wanted; the exit code is 2 for a mistake, 1 for a job that failed, a rehearsal's its own."""
+    try:
+        return _launch(arguments)
+    except LaunchError as error:
+        print(f"lightning-sagemaker launch: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _launch(arguments: argparse.Namespace) -> int:
+    from lightning_sagemaker.launch.planning.plan import describe, make_plan, own_region
+
+    config = read_config(arguments)
+    if arguments.save:
+        from pathlib import Path
+
+        from lightning_sagemaker.simulator.contract import write_atomically
+
+        text = config.to_yaml()
+        try:
+            write_atomically(Path(arguments.save), text)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise LaunchError(
+                f"--save {arguments.save!r} cannot be written: {why}. HINT: give a file in an existing folder."
+            ) from error
+        print(f"{arguments.save}: start it by `lightning-sagemaker launch --config {arguments.save}`")
+        return 0
+    if arguments.refresh_prices:
+        from lightning_sagemaker.launch.aws import sentences
+        from lightning_sagemaker.launch.planning.pricing import refresh_prices
+
+        with sentences("Reading the prices"):
+            print(f"prices: {refresh_prices(config.region or own_region())}", file=sys.stderr)
+    plan = make_plan(config)
+    _print_rows(describe(plan), sys.stderr if arguments.dry_run else sys.stdout)
+    if arguments.dry_run:
+        import json
+
+        from lightning_sagemaker.launch.estimator import Estimator
+
+        print(json.dumps(Estimator.from_config(config).request(plan=plan), indent=2))
+    if arguments.rehearse and (code := _rehearse(arguments, plan, sys.stderr if arguments.dry_run else sys.stdout)):
+        return code
+    if arguments.dry_run or (arguments.rehearse and not arguments.yes):
+        return 0
+    return _start(arguments, plan)
+
+
+def read_config(arguments: argparse.Namespace) -> Any:
+    """The job that the command line and its file describe.
+
+    Raises:
+        LaunchError: If something in them is wrong.
+
+    """
+    from lightning_sagemaker.launch.spec.config import JobConfig
+    from lightning_sagemaker.launch.spec.inputs import named_inputs
+    from lightning_sagemaker.recipe_files import RECIPES
+
+    config = JobConfig() if arguments.config is None else JobConfig.from_yaml(arguments.config)
+    changes: dict[str, Any] = {}
+    if arguments.program is not None:
+        if arguments.program.endswith((".py", ".sh")):
+            changes |= {"entry_point": arguments.program, "recipe": None}
+        elif arguments.program in RECIPES:
+            changes |= {"recipe": arguments.program, "entry_point": None}
+        else:
+            raise LaunchError(
+                f"No recipe is called {arguments.program!r}. HINT: {suggestion(arguments.program, RECIPES)} A"
+                " script's name ends in .py or .sh."
+            )
+    for name in _OPTIONS:
+        if getattr(arguments, name) is not None:
+            changes[name] = getattr(arguments, name)
+    if arguments.spot:
+        changes["use_spot_instances"] = True
+    if arguments.channel:
+        changes["inputs"] = {**named_inputs(config.inputs), **pairs("--channel", arguments.channel)}
+    own = script_hyperparameters(arguments.script_arguments)
+    if own:
+        changes["hyperparameters"] = {**config.hyperparameters, **own}
+    for key, text in pairs("--set", arguments.settings).items():
+        name, dot, below = key.partition(".")
+        if dot:
+            changes[name] = {
+                **_mapping(name, changes.get(name, getattr(config, name, None))),
+                below: _value(text, name),
+            }
+        else:
+            changes[name] = _value(text, name)
+    checked = JobConfig.from_mapping(changes)
+    return config.changed(**{name: getattr(checked, name) for name in changes})
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    """What ``--set NAME.KEY=VALUE`` adds to."""
+    from lightning_sagemaker.launch.spec.inputs import named_inputs
+
+    if name == "inputs":
+        return named_inputs(value)
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    raise LaunchError(f"--set {name}.KEY=VALUE was given, but {name} is {value!r}. HINT: write --set {name}=VALUE.")
+
+
+def _rehearse(arguments: argparse.Namespace, plan: Any, output: TextIO) -> int:
+    from pathlib import Path
+
+    from lightning_sagemaker.launch.rehearsal import rehearse
+
+    done = rehearse(
+        plan,
+        Path(arguments.rehearse_root),
+        settings={name: _value(text) for name, text in pairs("--rehearse-set", arguments.rehearse_set).items()},
+        folders=pairs("--rehearse-channel", arguments.rehearse_channel),
+        hosts=arguments.rehearse_hosts,
+        output=output,
+    )
+    _print_rows(done.lines(), output)
+    return done.result.returncode
+
+
+def _start(arguments: argparse.Namespace, plan: Any) -> int:
+    from lightning_sagemaker.launch.estimator import Estimator
+    from lightning_sagemaker.launch.planning import rules
+    from lightning_sagemaker.launch.planning.plan import price
+
+    rules.check_role(plan.config)
+    if not arguments.yes and not _agreed():
+        print("Nothing was started. HINT: --yes starts without asking.")
+        return 1
+    estimator = Estimator.from_config(plan.config)
+    estimator.fit(wait=False, plan=plan)
+    print(f"started: {estimator.job_name}")
+    if arguments.no_wait:
+        return 0
+    try:
+        cost = price(plan)
+        per_hour = None if cost is None else cost.per_hour
+        status = estimator.jobs.follow(str(estimator.job_name), poll=arguments.poll, per_hour=per_hour)
+    except KeyboardInterrupt:
+        print(f"\nThe job goes on. `lightning-sagemaker stop {estimator.job_name}` ends it.")
+        return 130
+    print(f"{status.name}: {status.status}{f': {status.reason}' if status.reason else ''}")
+    print(f"artefact: {status.model_data}")
+    return 0 if status.status == "Completed" else 1
+
+
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        return False
+    return input("Start the job? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _value(text: str, name: str = "") -> Any:
+    """A value as YAML reads it; variables and tags are texts whatever they look like."""
+    import yaml
+
+    if name in ("environment", "tags"):
+        return text
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _print_rows(rows: list[tuple[str, str]], stream: Any) -> None:
+    width = max(len(word) for word, _ in rows) + 2
+    for word, text in rows:
+        print(f"{word:<{width}}{text}", file=stream, flush=True)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rehearse a SageMaker job on this machine: N hosts with the files, variables and launcher of the real containers.
+
+Example: ``lightning-sagemaker local --hosts 2 --distribution smddp -- python train.py --epochs 1``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from lightning_sagemaker.errors import LaunchError, pairs
+
+HELP = "run a command as a SageMaker job of several hosts, simulated on this machine"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``lightning-sagemaker local``."""
+    from lightning_sagemaker.simulator.cluster import CONTRACTS, DISTRIBUTIONS
+
+    parser.add_argument("--hosts", type=int, default=2, metavar="N", help="number of hosts (default: 2)")
+    parser.add_argument(
+        "--processes-per-host", type=int, default=1, metavar="M", help="ranks on each host (default: 1)"
+    )
+    parser.add_argument("--distribution", default="smddp", metavar="|".join(DISTRIBUTIONS), help="default: smddp")
+    parser.add_argument(
+        "--contract",
+        default="toolkit",
+        metavar="|".join(CONTRACTS),
+        help="which containers: those of the SDK 2 estimators, or of SDK 3's ModelTrainer (default: toolkit)",
+    )
+    parser.add_argument("--root", metavar="DIR", help="folder for the hosts' folders (default: runs/JOB-NAME)")
+    parser.add_argument("--source-dir", metavar="DIR", help="copy this to each host and run there (default: run here)")
+    parser.add_argument(
+        "--channel", action="append", default=[], metavar="NAME=DIR", help="an input channel; repeatable"
+    )
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable; repeatable")
+    parser.add_argument(
+        "--mp-parameters",
+        metavar="JSON",
+        help='of --distribution smp, such as \'{"partitions": 2, "microbatches": 4}\'',
+    )
+    parser.add_argument("--instance-type", default="ml.p4d.24xlarge", metavar="TYPE", help="default: ml.p4d.24xlarge")
+    parser.add_argument(
+        "--network",
+        metavar="netns[:RATE]",
+        help="each host in a network namespace, its link limited to RATE (1gbit); root",
+    )
+    parser.add_argument(
+        "--preload",
+        action=argparse.BooleanOptionalAction,
+        help="import torch and Lightning once and fork each process (default: if there are more processes than cores)",
+    )
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="stop everything after that long")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="python train.py --epochs 1")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Run the job; the exit code is that of the first rank that failed."""
+    from lightning_sagemaker.launch import run_local_cluster
+
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    try:
+        result = run_local_cluster(
+            command,
+            hosts=arguments.hosts,
+            processes_per_host=arguments.processes_per_host,
+            distribution=arguments.distribution,
+            contract=arguments.contract,
+            root=arguments.root,
+            hyperparameters=_model_parallel(arguments.mp_parameters),
+            environment=pairs("--env", arguments.env),
+            channels=pairs("--channel", arguments.channel),
+            source_dir=arguments.source_dir,
+            instance_type=arguments.instance_type,
+            network=arguments.network,
+            preload=arguments.preload,
+            timeout=arguments.timeout,
+        )
+    except LaunchError as error:
+        print(f"lightning-sagemaker local: error: {error}", file=sys.stderr)
+        return 2
+    return result.returncode
+
+
+def _model_parallel(text: str | None) -> dict[str, object]:
+    if text is None:
+        return {}
+    try:
+        return {"mp_parameters": json.loads(text)}
+    except ValueError as error:
+        raise LaunchError(
+            f'--mp-parameters {text!r} is not JSON ({error}). HINT: write \'{{"partitions": 2, "ddp": true}}\'.'
+        ) from None

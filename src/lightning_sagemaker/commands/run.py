@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a recipe: ``lightning-sagemaker run RECIPE [fit|validate|test|predict] [LightningCLI arguments]``.
+
+Without arguments, the recipes are listed. ``lightning-sagemaker run RECIPE fit --help`` lists all arguments of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+
+from lightning_sagemaker.recipe_files import RECIPES
+from lightning_sagemaker.recipe_packages import has_packages
+
+HELP = "run a recipe, or list the recipes"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Everything after ``run`` is the recipe's own."""
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="RECIPE ...", help="name and arguments")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run or list; the exit code is 2 for a name that no recipe has, 1 where the recipes' packages are missing."""
+    if not args.command:
+        print("\n".join(f"{name:<16}{description}" for name, (_, description) in RECIPES.items()))
+        return 0
+    name, *arguments = args.command
+    if name not in RECIPES:
+        print(f"error: no recipe is called {name!r}. HINT: choose one of {', '.join(RECIPES)}.", file=sys.stderr)
+        return 2
+    if not has_packages():
+        return 1
+    import_module(RECIPES[name][0]).main(arguments)
+    return 0

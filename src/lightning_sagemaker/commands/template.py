@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Print a template of what a job needs around it: CloudFormation, or a Dockerfile.
+
+Example: ``lightning-sagemaker template role > role.yaml``, then ``aws cloudformation deploy``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import resources
+
+HELP = "print a template: execution role, FSx for Lustre, TensorBoard host, Dockerfile"
+
+TEMPLATES = {
+    "role": ("role.yaml", "execution role of training jobs, with the least that a job needs"),
+    "fsx": ("fsx.yaml", "FSx for Lustre linked to a bucket, in a VPC"),
+    "tensorboard": ("tensorboard.yaml", "a host that shows TensorBoard of running jobs"),
+    "dockerfile": ("Dockerfile", "a training image on AWS's Deep Learning Container"),
+}
+"""Name -> file -> what it is."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``lightning-sagemaker template``."""
+    parser.add_argument("name", nargs="?", help="without it, they are listed")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print one, or list them; the exit code is 2 for a name that there is none of."""
+    if arguments.name is None:
+        print("\n".join(f"{name:<14}{text}" for name, (_, text) in TEMPLATES.items()))
+        return 0
+    if arguments.name not in TEMPLATES:
+        known = ", ".join(TEMPLATES)
+        print(f"error: no template is called {arguments.name!r}. HINT: choose one of {known}.", file=sys.stderr)
+        return 2
+    print(read_template(arguments.name), end="")
+    return 0
+
+
+def read_template(name: str) -> str:
+    """The text of a template in :data:`TEMPLATES`."""
+    return (resources.files("lightning_sagemaker.launch") / "templates" / TEMPLATES[name][0]).read_text()

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first process of a training container: starts the training processes of this host and looks after them.
+
+It is sent with a job and run by the SageMaker SDK's ``sm_train.sh``, in whatever image the job uses: so it needs the
+standard library only, and speaks Python 3.6. It installs the job's requirements against the image's torch; says what the
+job asked for in ``SM_FRAMEWORK_PARAMS``, which SDK 3 leaves out; starts torchrun, or hands over to the training toolkit in
+the image where AWS's own libraries need mpirun; passes SIGTERM on to every training process, which neither the toolkit nor
+SDK 3's drivers do; and leaves the exception in ``output/failure``, where SageMaker looks for it.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning_sagemaker.container.lightning_supervisor import Supervisor, say, write_failure
+else:  # in a container the files lie beside each other, and this package may not be there
+    from lightning_supervisor import Supervisor, say, write_failure
+
+NAMES_TIMEOUT = 900.0
+"""Seconds in which the names of all hosts must resolve; the training toolkit waits as long."""
+
+_IS_RANK = "LIGHTNING_SAGEMAKER_DRIVER_RANK"
+_SIMULATED = bool(os.environ.get("LIGHTNING_SAGEMAKER_SIMULATED"))
+_BASE = os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
+_TOOLKIT = "from sagemaker_training.cli.train import main; main()"
+_RDMA = re.compile(r"ml\.(p4|p5|p6|trn)")
+
+
+def main() -> int:
+    """Run the job on this host; the exit code is the program's, and 143 after SIGTERM."""
+    config = json.loads(os.environ.get("SM_DISTRIBUTED_CONFIG") or "{}")
+    entry = os.environ.get("SM_ENTRY_SCRIPT", "")
+    if os.environ.get(_IS_RANK):
+        command = program(entry)
+        os.execvp(command[0], command)
+    install_requirements()
+    turn_back(config)
+    os.environ.update(variables_of(config))
+    wait_for_names(hosts())
+    command, why = launch_command(config, entry)
+    say(why)
+    return Supervisor(command).run()
+
+
+def turn_back(config: "dict[str, Any]") -> None:
+    """Give hyperparameters and channels that the SDK's start script cannot carry their real names and values."""
+    names, packed = config.get("names") or {}, config.get("packed") or []
+    values, channels = turned_back(config, json.loads(os.environ.get("SM_HPS") or "{}"))
+    for name in names:
+        os.environ.pop("SM_HP_" + variable(name), None)
+    for name, value in values.items():
+        if name in packed or name in names.values():
+            os.environ["SM_HP_" + variable(name)] = value if isinstance(value, str) else json.dumps(value)
+    for name, real in channels.items():
+        folder = os.environ.pop("SM_CHANNEL_" + name.upper(), os.path.join(_BASE, "input", "data", name))
+        link = os.path.join(os.path.dirname(folder), real)
+        with contextlib.suppress(OSError):  # where nothing may be written, the variable alone leads there
+            if not os.path.lexists(link):
+                os.symlink(folder, link)
+        os.environ["SM_CHANNEL_" + real.upper()] = link if os.path.isdir(link) else folder
+    if names or packed or channels:
+        about = json.loads(os.environ.get("SM_TRAINING_ENV") or "{}")
+        folders = {channels.get(name, name): place for name, place in about.get("channel_input_dirs", {}).items()}
+        about.update({"hyperparameters": values, "channel_input_dirs": folders})
+        os.environ["SM_TRAINING_ENV"] = json.dumps(about)
+        os.environ["SM_HPS"] = json.dumps(values)
+        known = json.loads(os.environ.get("SM_CHANNELS") or "[]")
+        os.environ["SM_CHANNELS"] = json.dumps([channels.get(name, name) for name in known])
+
+
+def turned_back(config: "dict[str, Any]", sent: "dict[str, Any]") -> "tuple[dict[str, Any], dict[str, str]]":
+    """Hyperparameters by their real names and values, and channel as sent -> real name.
+
+    Args:
+        config: ``distributed.json``.
+        sent: Hyperparameters as the SDK's start script has decoded them.
+
+    """
+    names, packed = config.get("names") or {}, config.get("packed") or []
+    values = {names.get(name, name): json.loads(value) if name in packed else value for name, value in sent.items()}
+    return values, config.get("channels") or {}
+
+
+def variable(name: str) -> str:
+    """The part of a variable's name that stands for a hyperparameter, as the training toolkit makes it."""
+    return name.replace("-", "_").upper()
+
+
+def program(entry: str) -> "list[str]":
+    """The user's script with the hyperparameters as its arguments."""
+    if not os.path.isfile(entry):
+        message = f"the entry script {entry!r} is not in {os.getcwd()}"
+        write_failure(message, [])
+        raise SystemExit("lightning-sagemaker: error: " + message)
+    start = ["/bin/sh"] if entry.endswith(".sh") else [sys.executable, "-u"]
+    return [*start, entry, *arguments(json.loads(os.environ.get("SM_HPS") or "{}"))]
+
+
+def arguments(hyperparameters: "dict[str, object]") -> "list[str]":
+    """Command line for hyperparameters as the training toolkit writes it; lists and dictionaries as JSON."""
+    found = []
+    for name, value in sorted(hyperparameters.items()):
+        found.append("-" + name if len(name) == 1 else "--" + name)
+        if isinstance(value, (dict, list)):
+            found.append(json.dumps(value))
+        else:
+            found.append("" if value is None else str(value))
+    return found
+
+
+def hosts() -> "list[str]":
+    """Names of all hosts, in the order of their ranks."""
+    return json.loads(os.environ.get("SM_HOSTS") or "[]") or ["localhost"]
+
+
+def wait_for_names(names: "list[str]") -> None:
+    """Wait until every host's name has an address."""
+    if _SIMULATED or len(names) == 1:
+        return
+    deadline = time.time() + NAMES_TIMEOUT
+    for name in names:
+        while not has_address(name):
+            if time.time() > deadline:
+                write_failure(f"the host {name} has no address after {NAMES_TIMEOUT:.0f} s", [])
+                raise SystemExit(1)
+            time.sleep(1.0)
+
+
+def has_address(name: str) -> bool:
+    """Whether a name resolves."""
+    with contextlib.suppress(OSError):
+        return bool(socket.getaddrinfo(name, None))
+    return False
+
+
+def variables_of(config: "dict[str, Any]") -> "dict[str, str]":
+    """What the containers of SDK 2's estimators set and those of SDK 3 do not; the user's own values stay."""
+    instance = os.environ.get("SM_CURRENT_INSTANCE_TYPE", "")
+    flags = dict(config.get("flags") or {})
+    if flags:
+        flags["sagemaker_instance_type"] = instance
+    found = {
+        "SM_FRAMEWORK_PARAMS": json.dumps(flags, sort_keys=True, separators=(",", ":")),
+        "SAGEMAKER_JOB_NAME": os.environ.get("TRAINING_JOB_NAME", ""),  # transformers knows a job by it
+        "SAGEMAKER_REGION": os.environ.get("AWS_REGION", ""),
+        "NCCL_SOCKET_IFNAME": os.environ.get("SM_NETWORK_INTERFACE_NAME", "eth0"),
+    }
+    if flags:
+        found["NCCL_PROTO"] = "simple"
+    devices = os.listdir("/sys/class/infiniband") if os.path.isdir("/sys/class/infiniband") else []
+    if any(name.startswith(("efa", "rdmap")) for name in devices):
+        found["FI_PROVIDER"] = "efa"
+        if _RDMA.match(instance):
+            found.update({"FI_EFA_USE_DEVICE_RDMA": "1", "RDMAV_FORK_SAFE": "1"})
+    if config.get("smp"):
+        found["SM_HP_MP_PARAMETERS"] = json.dumps(config["smp"])
+    return {name: value for name, value in found.items() if name not in os.environ}
+
+
+def launch_command(config: "dict[str, Any]", entry: str) -> "tuple[list[str], str]":
+    """The command that starts this host's part of the job, and a sentence that says why."""
+    kind = config.get("distribution", "none")
+    if kind == "none" and not config.get("process_count_per_node"):
+        return program(entry), "one process, as in a job without a distribution"
+    reason = toolkit_reason(config, kind)
+    if reason is not None:
+        return toolkit_command(config, entry), reason
+    count = int(config.get("process_count_per_node") or os.environ.get("SM_NUM_GPUS") or 0) or 1
+    names = hosts()
+    command = [*torchrun(), f"--nnodes={len(names)}", f"--nproc_per_node={count}"]
+    if len(names) > 1:
+        command += [
+            "--master_addr=" + os.environ.get("LIGHTNING_SAGEMAKER_MAIN_ADDRESS", os.environ["SM_MASTER_ADDR"]),
+            "--master_port=" + os.environ.get("LIGHTNING_SAGEMAKER_MAIN_PORT", os.environ["SM_MASTER_PORT"]),
+            "--node_rank=" + os.environ["SM_CURRENT_HOST_RANK"],
+        ]
+    os.environ[_IS_RANK] = "1"
+    # torchrun would take some of the script's arguments for its own: each rank reads them for itself.
+    command.append(os.path.abspath(__file__))
+    return command, f"torchrun for {kind} on {len(names)} host(s), {count} process(es) on each"
+
+
+def torchrun() -> "list[str]":
+    """Torchrun of the image's torch; in the oldest images it has another name."""
+    spec = importlib.util.find_spec("torch")
+    folder = os.path.dirname(spec.origin or "") if spec else ""
+    if os.path.isfile(os.path.join(folder, "distributed", "run.py")):
+        return [sys.executable, "-m", "torch.distributed.run"]
+    return [sys.executable, "-m", "torch.distributed.launch", "--use_env"]
+
+
+def toolkit_reason(config: "dict[str, Any]", kind: str) -> "str | None":
+    """Why the training toolkit in the image starts the processes; None if torchrun does."""
+    if _SIMULATED or kind not in ("smddp", "mpi", "smp") or (kind != "mpi" and config.get("torchrun")):
+        return None
+    if importlib.util.find_spec("sagemaker_training") is None:
+        if kind == "mpi":
+            say("the image has no SageMaker training toolkit, which starts mpirun: torchrun is used instead")
+        return None
+    if kind == "mpi":
+        return "mpirun, started by the image's training toolkit"
+    if importlib.util.find_spec("smdistributed") is None:
+        return None
+    return "mpirun with AWS's smdistributed, started by the image's training toolkit"
+
+
+def toolkit_command(config: "dict[str, Any]", entry: str) -> "list[str]":
+    """The program ``train``, in a tree that says what SDK 2's estimators would have said."""
+    base = os.path.join(tempfile.mkdtemp(prefix="lightning-sagemaker-"), "ml")
+    os.makedirs(os.path.join(base, "input", "config"))
+    for name in ("model", "output", "checkpoints", "input/data"):
+        os.makedirs(os.path.join(_BASE, name), exist_ok=True)
+        os.symlink(os.path.join(_BASE, name), os.path.join(base, name))
+    with open(os.path.join(_BASE, "input", "config", "inputdataconfig.json")) as file:
+        channels = json.load(file)
+    with open(os.path.join(base, "input", "config", "inputdataconfig.json"), "w") as file:
+        real = config.get("channels") or {}
+        json.dump({real.get(name, name): value for name, value in channels.items()}, file)
+    shutil.copy(os.path.join(_BASE, "input", "config", "resourceconfig.json"), os.path.join(base, "input", "config"))
+    values = dict(json.loads(os.environ.get("SM_HPS") or "{}"))
+    values.update(json.loads(os.environ["SM_FRAMEWORK_PARAMS"]))
+    values.update({"sagemaker_program": entry, "sagemaker_submit_directory": os.getcwd()})
+    with open(os.path.join(base, "input", "config", "hyperparameters.json"), "w") as file:
+        json.dump({name: json.dumps(value) for name, value in values.items()}, file)
+    os.environ["SAGEMAKER_BASE_DIR"] = base
+    os.environ.setdefault("SAGEMAKER_TRAINING_MODULE", "sagemaker_pytorch_container.training:main")
+    train = shutil.which("train")
+    return [train] if train else [sys.executable, "-c", _TOOLKIT]
+
+
+def install_requirements() -> None:
+    """Install what the job lists, against the torch that the image has."""
+    wheels = sorted(name for name in os.listdir(".") if name.endswith(".whl"))
+    if _SIMULATED and wheels:
+        site = os.path.join(_BASE, "site")
+        for name in wheels:
+            with zipfile.ZipFile(name) as archive:
+                archive.extractall(site)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (site, os.environ.get("PYTHONPATH"))))
+    if not os.path.isfile("requirements.txt"):
+        return
+    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "-r", "requirements.txt"]
+    torch = torch_version()
+    if torch is not None:
+        constraints = tempfile.NamedTemporaryFile("w", suffix=".txt", delete=False)  # noqa: SIM115
+        constraints.write(f"torch=={torch}\n")
+        constraints.close()
+        command += ["-c", constraints.name]
+    if _SIMULATED:
+        command += ["--dry-run", "--no-index", "--quiet"]
+        say("a rehearsal installs nothing: it checks that requirements.txt is met here")
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)  # noqa: UP021
+    if done.returncode or not _SIMULATED:
+        print(done.stdout, flush=True)
+    if done.returncode:
+        lines = [line for line in done.stdout.splitlines() if "ERROR" in line] or done.stdout.splitlines()[-3:]
+        write_failure("requirements.txt cannot be installed: " + " ".join(lines), [])
+        raise SystemExit(done.returncode)
+
+
+def torch_version() -> "str | None":
+    """The version of torch in this image; None if it has none."""
+    try:
+        from importlib import metadata
+
+        return metadata.version("torch")
+    except ImportError:  # Python 3.6 and 3.7, and PackageNotFoundError is one
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

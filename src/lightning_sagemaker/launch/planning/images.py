@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses of AWS's training images, without network and without the SageMaker SDK, whose tables they come from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from lightning_sagemaker.errors import LaunchError, suggestion
+from lightning_sagemaker.launch.planning.instances import find_instance
+
+DEFAULT_PYTORCH = "2.8.0"
+"""Of jobs that ask for no version."""
+
+SMDDP_PYTORCH = "2.5.1"
+"""The newest whose image holds AWS's SMDDP (2.6.0), and so the default of jobs that ask for it."""
+
+SMDDP_VERSIONS = {
+    "1.6.0": "1.0.0", "1.7.1": "1.0.0", "1.8.1": "1.2.x", "1.9.1": "1.2.x", "1.10.2": "1.4.0", "1.11.0": "1.4.1",
+    "1.12.0": "1.5.0", "1.12.1": "1.6.0", "1.13.1": "1.7.0", "2.0.0": "1.8.0", "2.0.1": "2.0.2", "2.1.0": "2.1.0",
+    "2.2.0": "2.2.0", "2.3.0": "2.3.0", "2.5.1": "2.6.0",
+}  # fmt: skip
+"""PyTorch of an image -> SMDDP in it (developer guide's release notes, read November 2026). Later images have none."""
+
+_FIRST_OF_P4D = {"1.6": "-cu110-ubuntu18.04-v3", "1.6.0": "-cu110-ubuntu18.04"}
+"""The end of a tag on ml.p4d, whose GPUs need a newer CUDA than those images had at first (SDK 2.257's image_uris)."""
+
+PLUGIN_PYTORCH, PLUGIN_PYTHON = (2, 5), (3, 10)
+"""From which this package runs in an image."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """A training image.
+
+    Attributes:
+        uri: Its address.
+        pytorch: Version of PyTorch in it; None for an image of the user's own.
+        python: Version of Python in it, such as ``(3, 12)``; None for an image of the user's own.
+
+    """
+
+    uri: str
+    pytorch: str | None = None
+    python: tuple[int, ...] | None = None
+
+    @property
+    def takes_plugin(self) -> bool:
+        """Whether this package can be installed into it; an image of the user's own is taken at its word."""
+        if self.pytorch is None or self.python is None:
+            return True
+        return parse_version(self.pytorch) >= PLUGIN_PYTORCH and self.python >= PLUGIN_PYTHON
+
+    @property
+    def smddp(self) -> str | None:
+        """The version of AWS's SMDDP in it; None where there is none or it is not known."""
+        return SMDDP_VERSIONS.get(self.pytorch or "")
+
+
+def find_image(
+    region: str,
+    instance_type: str,
+    pytorch_version: str | None = None,
+    transformers_version: str | None = None,
+    py_version: str | None = None,
+    parallel_library: bool = False,
+) -> Image:
+    """The image that AWS keeps for these versions.
+
+    Args:
+        region: Of the job.
+        instance_type: Of its hosts, for the GPU's or the processor's image.
+        pytorch_version: Such as ``2.8.0`` or ``2.8``.
+        transformers_version: Chooses an image of Hugging Face.
+        py_version: Such as ``py312``; the image's own when None.
+        parallel_library: Whether AWS's library of model parallelism, version 2, is wanted, which has images of its own for
+            some versions of PyTorch; others train with this package's engine.
+
+    Raises:
+        LaunchError: If there is no such image, or none in the region.
+
+    """
+    table, instance = _table(), find_instance(instance_type)
+    has_gpu = instance.gpus > 0
+    suffix = ""
+    if parallel_library and pytorch_version in table["smp"] and transformers_version is None and pytorch_version:
+        repository, version, entry = "smdistributed-modelparallel", pytorch_version, table["smp"][pytorch_version]
+        tag, suffix = version, f"-{_cuda_of_parallel(version, instance_type)}"
+        if not has_gpu:
+            raise LaunchError(
+                f"AWS's images of model parallelism need a GPU, and {instance_type} has none. HINT: take an instance with"
+                " GPUs."
+            )
+    elif transformers_version is None:
+        repository = "pytorch-training"
+        version = _resolve("pytorch_version", pytorch_version or DEFAULT_PYTORCH, table["pytorch"])
+        entry, tag = table["pytorch"][version], pytorch_version or version
+        suffix = _FIRST_OF_P4D.get(tag, "") if instance_type.startswith("ml.p4d.") else ""
+    else:
+        repository = "huggingface-pytorch-training"
+        transformers = _resolve("transformers_version", transformers_version, table["huggingface"])
+        bases = table["huggingface"][transformers]
+        version = _resolve(
+            "pytorch_version", pytorch_version or list(bases)[-1], bases, f" with transformers {transformers}"
+        )
+        # As in SDK 2, versions in short stay short in the tag, which AWS has too, if both are.
+        in_short = pytorch_version not in (None, version) and transformers_version != transformers
+        entry = bases[version]
+        tag = f"{pytorch_version if in_short else version}-transformers{transformers_version if in_short else transformers}"
+        if not has_gpu:
+            raise LaunchError(
+                f"Hugging Face's training images need a GPU, and {instance_type} has none. HINT: leave"
+                " transformers_version out; requirements.txt can ask for transformers."
+            )
+    python = py_version or entry["py"][-1]
+    if python not in entry["py"]:
+        raise LaunchError(
+            f"py_version={python!r} was set, but the image of PyTorch {version} has {' or '.join(entry['py'])}. HINT:"
+            " leave it out."
+        )
+    regions = table["regions"][entry["regions"]]
+    if region not in regions:
+        raise LaunchError(
+            f"There is no image of {repository} {tag} in region {region!r}. HINT:"
+            f" {suggestion(region, regions)} Or give image_uri."
+        )
+    suffix = f"-{entry['suffix']}" if entry.get("suffix") else suffix
+    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    kind = "gpu" if has_gpu else "cpu"
+    account = entry.get("account") or table["accounts"][region]
+    uri = f"{account}.dkr.ecr.{region}.{domain}/{repository}:{tag}-{kind}-{python}{suffix}"
+    return Image(uri, version, (int(python[2]), int(python[3:] or 0)))
+
+
+def _cuda_of_parallel(version: str, instance_type: str) -> str:
+    """CUDA of an image of model parallelism, by the rule of SDK 2.257's ``get_training_image_uri``."""
+    if version.startswith("2.5"):
+        return "cu124"
+    is_newer = version.startswith(("2.1", "2.2", "2.3", "2.4"))
+    return "cu121" if is_newer or "p5" in instance_type else "cu118"
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """The leading numbers of a version."""
+    return tuple(int(part) for part in text.split("+")[0].split(".") if part.isdigit())
+
+
+def image_table_date() -> str:
+    """When the table of images was made, and from what."""
+    table = _table()
+    return f"{table['date']}, {table['source']}"
+
+
+def _resolve(what: str, asked: str, known: dict[str, Any], where: str = "") -> str:
+    if asked in known:
+        return asked
+    patches = [version for version in known if version.startswith(f"{asked}.")]
+    if patches:
+        return max(patches, key=parse_version)
+    raise LaunchError(
+        f"{what}={asked!r} has no image{where}. HINT: there are {', '.join(sorted(known, key=parse_version))}"
+        f" ({image_table_date()})."
+    )
+
+
+@cache
+def _table() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((resources.files(__package__) / "data" / "images.json").read_text())
+    return content

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job will cost: a dated table of prices that comes with the package, or one read from AWS's price list."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import date
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.launch.planning.instances import INSTANCES
+from lightning_sagemaker.simulator.contract import write_atomically
+
+_LIST_REGION = "us-east-1"
+"""The price list's own API answers there, for all regions."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Prices of one region.
+
+    Attributes:
+        region: That they hold for.
+        date: When they were collected, ISO format.
+        source: Where from.
+        usd_per_hour: Instance type -> price of one instance for an hour of training, on demand.
+        spot_share: What a spot instance costs as a share of that: a typical figure, since spot prices move.
+
+    """
+
+    region: str
+    date: str
+    source: str
+    usd_per_hour: dict[str, float]
+    spot_share: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a job costs at most, in US dollars.
+
+    Attributes:
+        per_hour: Of all hosts together.
+        at_most: If it runs until ``max_run``.
+        note: Where the figure comes from and what it leaves out.
+
+    """
+
+    per_hour: float
+    at_most: float
+    note: str
+
+
+def load_prices(region: str) -> Prices:
+    """The newest table there is for ``region``: a refreshed one, else the one that comes with the package."""
+    refreshed = _refreshed(region)
+    if refreshed.is_file():
+        try:
+            return _parse(json.loads(refreshed.read_text()))
+        except (ValueError, KeyError, TypeError):
+            pass  # written by something else; the package's own is there
+    return _parse(json.loads((resources.files(__package__) / "data" / "prices.json").read_text()))
+
+
+def estimate(prices: Prices, instance_type: str, count: int, seconds: int, region: str, spot: bool) -> Estimate | None:
+    """What a job costs; None where the price is not known.
+
+    Args:
+        prices: Of any region.
+        instance_type: Of the hosts.
+        count: Number of hosts.
+        seconds: For which the job may run.
+        region: Where it runs.
+        spot: Whether on spot instances.
+
+    """
+    price = prices.usd_per_hour.get(instance_type)
+    if price is None:
+        return None
+    per_hour = price * count * (prices.spot_share if spot else 1.0)
+    note = f"prices of {prices.region}, {prices.date}"
+    if prices.region != region:
+        note += f"; those of {region} differ"
+    if spot:
+        note += f"; spot taken as {prices.spot_share:.0%} of on demand, it moves"
+    return Estimate(per_hour, per_hour * seconds / 3600, note + "; without storage and transfer")
+
+
+def refresh_prices(region: str, client: Any = None) -> Path:
+    """Read the prices of ``region`` from AWS's price list and keep them; needs credentials for ``pricing:GetProducts``.
+
+    Args:
+        region: Such as ``eu-west-1``.
+        client: A boto3 client of ``pricing``; made when None.
+
+    Returns:
+        The file that :func:`load_prices` reads from then on.
+
+    Raises:
+        LaunchError: If boto3 is not installed or the list has no price for the region.
+
+    """
+    if client is None:
+        from lightning_sagemaker.launch.aws import make_client
+
+        client = make_client("pricing", _LIST_REGION)
+    filters = [
+        {"Type": "TERM_MATCH", "Field": field, "Value": value}
+        for field, value in (("regionCode", region), ("component", "Training"))
+    ]
+    found: dict[str, float] = {}
+    for page in client.get_paginator("get_products").paginate(ServiceCode="AmazonSageMaker", Filters=filters):
+        for text in page["PriceList"]:
+            name, price = _price_of(json.loads(text))
+            if name in INSTANCES and price:
+                found[name] = price
+    if not found:
+        raise LaunchError(f"The price list has no training prices for {region!r}. HINT: check the region's name.")
+    content = {
+        "date": date.today().isoformat(),
+        "region": region,
+        "source": "AWS Price List API",
+        "spot_share": load_prices(region).spot_share,
+        "usd_per_hour": dict(sorted(found.items())),
+    }
+    path = _refreshed(region)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(content, indent=1))
+    return path
+
+
+def _price_of(product: dict[str, Any]) -> tuple[str, float | None]:
+    attributes = product.get("product", {}).get("attributes", {})
+    name = attributes.get("instanceName") or attributes.get("instanceType", "")
+    for term in product.get("terms", {}).get("OnDemand", {}).values():
+        for dimension in term.get("priceDimensions", {}).values():
+            return name, float(dimension["pricePerUnit"]["USD"])
+    return name, None
+
+
+def _parse(table: dict[str, Any]) -> Prices:
+    return Prices(
+        region=str(table["region"]),
+        date=str(table["date"]),
+        source=str(table["source"]),
+        usd_per_hour={str(name): float(price) for name, price in table["usd_per_hour"].items()},
+        spot_share=float(table["spot_share"]),
+    )
+
+
+def _refreshed(region: str) -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "lightning-sagemaker" / f"prices-{region}.json"

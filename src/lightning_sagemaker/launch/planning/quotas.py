@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the account may have so many instances: asked where the caller may ask."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.launch.spec.config import JobConfig
+
+_log = logging.getLogger(__name__)
+
+
+def check_quota(session: Any, config: JobConfig) -> None:
+    """Compare the number of hosts with the account's quota for training.
+
+    Args:
+        session: A boto3 session.
+        config: The job.
+
+    Raises:
+        LaunchError: If the quota is smaller. Nothing is raised where it cannot be read.
+
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    kind = "spot training job usage" if config.use_spot_instances else "training job usage"
+    wanted = f"{config.instance_type} for {kind}"
+    try:
+        pages = session.client("service-quotas").get_paginator("list_service_quotas")
+        quotas = [quota for page in pages.paginate(ServiceCode="sagemaker") for quota in page["Quotas"]]
+    except (BotoCoreError, ClientError) as error:
+        _log.info("The quota of %s is not known here (%s).", wanted, type(error).__name__)
+        return
+    for quota in quotas:
+        if quota["QuotaName"] == wanted and quota["Value"] < config.instance_count:
+            raise LaunchError(
+                f"The account may have {quota['Value']:.0f} of {wanted}, the job wants {config.instance_count}. HINT: ask"
+                f" for more in the console of Service Quotas ({quota['QuotaCode']}), or take fewer."
+            )

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SageMaker, SMDDP and model parallelism ask of a job, checked before anything is uploaded.
+
+Limits are those of the CreateTrainingJob API (botocore 1.44.5); the others have their source beside them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.job import Launcher, SageMakerJobError
+from lightning_sagemaker.launch.planning.images import SMDDP_PYTORCH, SMDDP_VERSIONS, Image
+from lightning_sagemaker.launch.planning.instances import find_instance
+from lightning_sagemaker.launch.spec.carried import carried_values
+from lightning_sagemaker.launch.spec.config import JobConfig
+from lightning_sagemaker.launch.spec.inputs import INPUT_MODES, S3_ADDRESS, FileSystemInput
+from lightning_sagemaker.metric_lines import MAX_DEFINITIONS
+from lightning_sagemaker.simulator.contract import MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE
+from lightning_sagemaker.smddp_modes import INSTANCE_TYPES, SmddpEngines, SmddpMode, smddp_engines
+
+MAX_RUN = 28 * 86_400
+MAX_KEEP_ALIVE = 21_600
+MAX_VOLUME = 16_384
+MAX_TAGS = 50
+MAX_ENVIRONMENT = 100
+MAX_TEXT = 512
+"""Characters of a variable's name and of its value."""
+MAX_REGEX = 500
+
+_JOB_NAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9](-*[A-Za-z0-9])*")
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+|[\w+=,.@-]{1,64}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d")
+
+
+def check(config: JobConfig, image: Image) -> None:
+    """Check everything that can be known without AWS.
+
+    Raises:
+        LaunchError: At the first thing that is wrong.
+
+    """
+    for rule in _RULES:
+        rule(config)
+    _check_smddp(config, image)
+
+
+def check_role(config: JobConfig) -> None:
+    """Check that there is a role: only a dry run does without."""
+    if config.role is None:
+        raise LaunchError(
+            "role is not set, with whose rights the job runs. HINT: give its ARN; `lightning-sagemaker template role`"
+            " prints a template that makes one."
+        )
+
+
+def check_job_name(name: str | None) -> None:
+    """Check a name that was given for a job."""
+    if name is not None and not _JOB_NAME.fullmatch(name):
+        raise LaunchError(
+            f"job_name={name!r} was set. HINT: it is 1 to 63 letters, digits and dashes, no dash at an end."
+        )
+
+
+def _range(name: str, value: int | None, low: int, high: int, what: str) -> None:
+    if value is not None and not low <= value <= high:
+        raise LaunchError(f"{name}={value} was set. HINT: it is {what} from {low} to {high}.")
+
+
+def _check_hosts(config: JobConfig) -> None:
+    find_instance(config.instance_type)
+    _range("instance_count", config.instance_count, 1, 1000, "a number of hosts")
+    _range("volume_size", config.volume_size, 1, MAX_VOLUME, "GiB")
+    if config.region is not None and not _REGION.fullmatch(config.region):
+        raise LaunchError(f"region={config.region!r} was set. HINT: it looks like us-east-1.")
+    if config.role is not None and not _ROLE.fullmatch(config.role):
+        raise LaunchError(
+            f"role={config.role!r} was set. HINT: give the name, or the ARN, arn:aws:iam::111122223333:role/NAME."
+        )
+
+
+def _check_time(config: JobConfig) -> None:
+    _range("max_run", config.max_run, 1, MAX_RUN, "seconds")
+    _range("keep_alive_period_in_seconds", config.keep_alive_period_in_seconds, 0, MAX_KEEP_ALIVE, "seconds")
+    _range("max_retry_attempts", config.max_retry_attempts, 1, 30, "a number")
+    if config.max_wait is not None and not config.use_spot_instances:
+        raise LaunchError(
+            f"max_wait={config.max_wait} was set for a job on demand. HINT: it is of use_spot_instances=True; max_run limits"
+            " every job."
+        )
+    if config.max_wait is not None and config.max_wait < config.max_run:
+        raise LaunchError(
+            f"max_wait={config.max_wait} is less than max_run={config.max_run}, which it includes. HINT: set max_wait to at"
+            f" least {config.max_run}."
+        )
+    if config.use_spot_instances and config.keep_alive_period_in_seconds:
+        raise LaunchError("Warm pools have no spot instances. HINT: leave keep_alive_period_in_seconds out.")
+
+
+def _check_places(config: JobConfig) -> None:
+    for name in ("output_path", "checkpoint_s3_uri", "tensorboard_output_path", "model_uri", "code_location"):
+        value = getattr(config, name)
+        if value is not None and not S3_ADDRESS.fullmatch(value):
+            raise LaunchError(f"{name}={value!r} was set. HINT: write s3://bucket/prefix/.")
+    if not config.checkpoint_local_path.startswith("/"):
+        raise LaunchError(f"checkpoint_local_path={config.checkpoint_local_path!r} was set. HINT: it is absolute.")
+    if config.input_mode not in INPUT_MODES:
+        raise LaunchError(f"input_mode={config.input_mode!r} was set. HINT: choose one of {', '.join(INPUT_MODES)}.")
+    if bool(config.subnets) != bool(config.security_group_ids):
+        raise LaunchError("subnets and security_group_ids go together. HINT: set both, or neither.")
+    shared = [name for name, source in config.channels.items() if isinstance(source, FileSystemInput)]
+    if shared and not config.subnets:
+        raise LaunchError(
+            f"Channel {shared[0]!r} is a file system, which is reached inside a VPC only. HINT: set subnets and"
+            " security_group_ids."
+        )
+
+
+def _check_groups(config: JobConfig) -> None:
+    for name, source in config.channels.items():
+        for group in () if isinstance(source, FileSystemInput) else source.instance_groups or ():
+            if group != config.instance_group:
+                raise LaunchError(
+                    f"Channel {name!r} is for the instance group {group!r}, which the job does not have. HINT: name its"
+                    " group by instance_group, or leave instance_groups out."
+                )
+
+
+def _check_hyperparameters(config: JobConfig) -> None:
+    values = config.hyperparameters
+    if len(values) > MAX_HYPERPARAMETERS:
+        raise LaunchError(
+            f"{len(values)} hyperparameters were given, SageMaker takes {MAX_HYPERPARAMETERS}. HINT: pass a file."
+        )
+    for name, value in values.items():
+        try:
+            (text,) = carried_values({name: value}).values()
+        except (TypeError, ValueError):
+            raise LaunchError(
+                f"Hyperparameter {name!r} is {type(value).__name__}. HINT: texts, numbers, lists and dictionaries reach a"
+                " program; pass more in a file of the source."
+            ) from None
+        if len(name) > MAX_NAME or len(text) > MAX_VALUE:
+            raise LaunchError(
+                f"Hyperparameter {name[:MAX_NAME]!r} has {len(text)} characters, SageMaker takes {MAX_VALUE} (and"
+                f" {MAX_NAME} in a name). HINT: pass a file."
+            )
+
+
+def _check_environment(config: JobConfig) -> None:
+    if len(config.environment) > MAX_ENVIRONMENT:
+        raise LaunchError(
+            f"environment has {len(config.environment)} variables. HINT: at most {MAX_ENVIRONMENT} are taken."
+        )
+    for name, value in config.environment.items():
+        if not _VARIABLE.fullmatch(str(name)) or not isinstance(value, str) or len(value) > MAX_TEXT:
+            raise LaunchError(
+                f"environment has {name!r}. HINT: a name of letters, digits and underscores, and a text of at most"
+                f" {MAX_TEXT} characters."
+            )
+    if len(config.tags) > MAX_TAGS:
+        raise LaunchError(f"{len(config.tags)} tags were set. HINT: at most {MAX_TAGS} are taken.")
+
+
+def _check_metrics(config: JobConfig) -> None:
+    definitions = config.metric_definitions or ()
+    if len(definitions) > MAX_DEFINITIONS:
+        raise LaunchError(
+            f"{len(definitions)} metric_definitions were given. HINT: at most {MAX_DEFINITIONS} are taken."
+        )
+    for one in definitions:
+        try:
+            regex = one["Regex"]
+            is_good = bool(one["Name"]) and len(regex) <= MAX_REGEX and re.compile(regex).groups >= 1
+        except (KeyError, TypeError, re.error):
+            is_good = False
+        if not is_good:
+            raise LaunchError(
+                f"metric_definitions has {one!r}. HINT: write Name, and a Regex of at most {MAX_REGEX} characters with a"
+                " group around the number."
+            )
+
+
+def _check_distribution(config: JobConfig) -> None:
+    request, instance = config.distributed, find_instance(config.instance_type)
+    if request.kind == "smp" and not request.parameters:
+        raise LaunchError(
+            'distribution="smp" was set without parameters. HINT: write {"smdistributed": {"modelparallel": {"enabled":'
+            ' True, "parameters": {"partitions": 2, "microbatches": 4}}}, "mpi": {"enabled": True}}.'
+        )
+    if request.kind == "none":
+        return
+    count = request.processes_per_host
+    if instance.gpus and count is not None and count > instance.gpus:
+        raise LaunchError(
+            f"{count} processes per host were asked for, {instance.name} has {instance.gpus} GPUs. HINT: leave the number"
+            " out, or take a larger instance."
+        )
+    if request.kind == "smp":
+        _check_degrees(request.parameters, config.instance_count * (count or instance.gpus or 1), config)
+
+
+def _check_degrees(parameters: Mapping[str, Any], world_size: int, config: JobConfig) -> None:
+    from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+
+    try:
+        degrees, _ = ParallelDegrees.from_parameters(parameters)
+        degrees.replicas(world_size)
+        degrees.shards(world_size)
+    except ParallelConfigError as error:
+        raise LaunchError(
+            f"{error} ({config.instance_count} x {config.instance_type}: {world_size} processes)"
+        ) from error
+
+
+def _check_smddp(config: JobConfig, image: Image) -> None:
+    engines = _smddp_engines(config, image)
+    if config.distributed.kind != "smddp":
+        return
+    if config.instance_type not in INSTANCE_TYPES:
+        raise LaunchError(
+            f"SMDDP does not run on {config.instance_type}. HINT: take one of {', '.join(INSTANCE_TYPES)} (developer"
+            ' guide, November 2026), or distribution="ddp".'
+        )
+    if image.pytorch is not None and image.smddp is None:
+        raise LaunchError(
+            f"The image of PyTorch {image.pytorch} has no SMDDP. HINT: set pytorch_version to one of"
+            f" {', '.join(SMDDP_VERSIONS)} (release notes, November 2026; the newest is {SMDDP_PYTORCH}), or"
+            ' distribution="ddp".'
+        )
+    if engines is None:
+        return
+    engine = engines.all_gather if engines.mode is SmddpMode.ALL_GATHER else engines.all_reduce
+    if engine.name != "smddp":
+        raise LaunchError(
+            f"SMDDP {image.smddp} would take no collective: {engine.reason} HINT: take an ml.p4d.24xlarge, or"
+            ' distribution="ddp".'
+        )
+
+
+def _smddp_engines(config: JobConfig, image: Image) -> SmddpEngines | None:
+    """What the image's SMDDP would take under its own launcher; its variables are checked whatever the launcher."""
+    if image.smddp is None:
+        return None
+    try:
+        return smddp_engines(Launcher.SMDDPRUN, config.environment, image.smddp, config.instance_type)
+    except SageMakerJobError as error:
+        raise LaunchError(str(error)) from error
+
+
+_RULES: tuple[Callable[[JobConfig], None], ...] = (
+    _check_hosts,
+    _check_time,
+    _check_hyperparameters,
+    _check_environment,
+    _check_metrics,
+    _check_places,
+    _check_groups,
+    _check_distribution,
+)

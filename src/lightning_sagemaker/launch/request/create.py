@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a job's description to what will be sent: the resolved plan and the CreateTrainingJob request, both pure.
+
+The request is the one that the SageMaker SDK makes of the same job, to the letter; it is made here as well so that it can be
+shown without the SDK, credentials or network.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lightning_sagemaker.launch.planning.images import Image
+from lightning_sagemaker.launch.source.bundle import Bundle
+from lightning_sagemaker.launch.spec.carried import carried_config, carried_values, channel_names
+from lightning_sagemaker.launch.spec.config import JobConfig
+from lightning_sagemaker.launch.spec.inputs import FileSystemInput, Input, TrainingInput
+
+DRIVER = "lightning_driver.py"
+
+_DRIVERS = "/opt/ml/input/data/sm_drivers"
+
+START_COMMAND = f"exec $SM_PYTHON_CMD {_DRIVERS}/distributed_drivers/{DRIVER}"
+"""``exec``: the driver becomes the container's first process, to which SageMaker sends SIGTERM."""
+
+_CONTAINER_ARGUMENTS = ["-c", f"chmod +x {_DRIVERS}/sm_train.sh && {_DRIVERS}/sm_train.sh"]
+
+SPOT_PATIENCE = 3600
+"""Seconds that a spot job may wait for its instances, beyond ``max_run``, where ``max_wait`` is not set."""
+
+MAX_BASE_NAME = 43
+"""A job's name has at most 63 characters; a suffix of 5 and the time are appended."""
+
+ACCOUNT = "111122223333"
+"""Stands for the account in a dry run without credentials, as in AWS's documentation."""
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """A job with everything decided.
+
+    Attributes:
+        config: As described.
+        region: Where it runs.
+        image: What it runs in.
+        bundle: Its source.
+        base_name: The job's name without the time.
+        hyperparameters: With those that the distribution adds.
+        environment: With those that this package adds.
+        channels: The inputs.
+        metric_definitions: The metrics to collect.
+        max_wait: Of spot jobs.
+        checkpoint_uri: Ends with a slash: a bare prefix also matches its neighbours.
+
+    """
+
+    config: JobConfig
+    region: str
+    image: Image
+    bundle: Bundle
+    base_name: str
+    hyperparameters: Mapping[str, Any]
+    environment: Mapping[str, str]
+    channels: Mapping[str, Input]
+    metric_definitions: tuple[Mapping[str, str], ...]
+    max_wait: int | None
+    checkpoint_uri: str | None
+
+    def changed(self, **values: Any) -> JobPlan:
+        """The same plan with other values of its configuration that nothing else was decided by."""
+        return replace(self, config=self.config.changed(**values))
+
+    def with_bucket(self, bucket: str) -> JobPlan:
+        """The same plan with the places that are in the default bucket filled in."""
+        config, base = self.config, f"s3://{bucket}/{self.base_name}"
+        uri = self.checkpoint_uri
+        if config.output_path is None:
+            config = config.changed(output_path=base)
+        if config.use_spot_instances and uri is None:
+            uri = f"{str(config.output_path).rstrip('/')}/checkpoints/"
+        return replace(self, config=config, checkpoint_uri=uri)
+
+
+def default_bucket(region: str, account: str = ACCOUNT) -> str:
+    """The bucket that the SageMaker SDK uses by default."""
+    return f"sagemaker-{region}-{account}"
+
+
+def base_name(config: JobConfig) -> str:
+    """The beginning of the job's name: the user's, else from what is run; mended where SageMaker would not take it."""
+    name = config.base_job_name or config.recipe or (config.entry_point or "job").rpartition("/")[2].rpartition(".")[0]
+    return re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")[:MAX_BASE_NAME].strip("-") or "job"
+
+
+def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
+    """The CreateTrainingJob request.
+
+    Args:
+        plan: The job.
+        job_name: Unique in the account.
+        bucket: Where source and local inputs are uploaded.
+
+    """
+    plan = plan.with_bucket(bucket)
+    config = plan.config
+    uploads = f"s3://{bucket}/{plan.base_name}/{job_name}/input"
+    names = channel_names(plan.channels)
+    channels = [_channel(names[name], source, uploads, config) for name, source in plan.channels.items()]
+    groups = [str(config.instance_group)] if any(_groups(one) for one in plan.channels.values()) else None
+    code = code_place(plan, job_name) or f"{uploads}/code/{plan.bundle.name}"
+    for name, place in (("code", code), ("sm_drivers", f"{uploads}/sm_drivers")):
+        channels.append(_s3_channel(name, TrainingInput(place, instance_groups=groups)))
+    request: dict[str, Any] = {
+        "TrainingJobName": job_name,
+        "HyperParameters": carried_values(plan.hyperparameters),
+        "AlgorithmSpecification": {
+            "TrainingImage": plan.image.uri,
+            "TrainingInputMode": config.input_mode,
+            "ContainerEntrypoint": ["/bin/bash"],
+            "ContainerArguments": _CONTAINER_ARGUMENTS,
+            "MetricDefinitions": [dict(one) for one in plan.metric_definitions],
+            "TrainingImageConfig": image_config(config),
+        },
+        "RoleArn": role_arn(config.role),
+        "InputDataConfig": channels,
+        "OutputDataConfig": {
+            "S3OutputPath": config.output_path,
+            "CompressionType": compression(config),
+            "KmsKeyId": config.output_kms_key,
+        },
+        "ResourceConfig": {
+            **_hosts(config),
+            "VolumeSizeInGB": config.volume_size,
+            "VolumeKmsKeyId": config.volume_kms_key,
+            "KeepAlivePeriodInSeconds": config.keep_alive_period_in_seconds,
+            "TrainingPlanArn": config.training_plan,
+            "InstancePlacementConfig": config.instance_placement_config,
+        },
+        "VpcConfig": (
+            {"SecurityGroupIds": list(config.security_group_ids), "Subnets": list(config.subnets)}
+            if config.subnets
+            else None
+        ),
+        "StoppingCondition": {"MaxRuntimeInSeconds": config.max_run, "MaxWaitTimeInSeconds": plan.max_wait},
+        "Tags": [{"Key": name, "Value": value} for name, value in config.tags.items()],
+        "EnableNetworkIsolation": config.enable_network_isolation or None,
+        "EnableInterContainerTrafficEncryption": config.encrypt_inter_container_traffic or None,
+        "EnableManagedSpotTraining": config.use_spot_instances or None,
+        "CheckpointConfig": (
+            {"S3Uri": plan.checkpoint_uri, "LocalPath": config.checkpoint_local_path} if plan.checkpoint_uri else None
+        ),
+        "TensorBoardOutputConfig": (
+            {"LocalPath": tensorboard_folder(config), "S3OutputPath": config.tensorboard_output_path}
+            if config.tensorboard_output_path
+            else None
+        ),
+        "Environment": dict(plan.environment),
+        **extras(config),
+        "RetryStrategy": (
+            {"MaximumRetryAttempts": config.max_retry_attempts} if config.max_retry_attempts is not None else None
+        ),
+    }
+    return {"HyperParameters": {}, **_without_nothing(request)}  # the SDK sends them though there are none
+
+
+def tensorboard_folder(config: JobConfig) -> str:
+    """What SageMaker copies to ``tensorboard_output_path`` during the job: where recipes write, or SageMaker's default."""
+    usual = "/opt/ml/output/data/tensorboard" if config.recipe else "/opt/ml/output/tensorboard"
+    return config.tensorboard_local_path or usual
+
+
+def driver_config(plan: JobPlan) -> dict[str, Any]:
+    """``distributed.json``: what is asked for, and how to turn back what the SDK's container cannot carry."""
+    return {**plan.config.distributed.to_json(), **carried_config(plan.hyperparameters, plan.channels)}
+
+
+def role_arn(role: str | None) -> str | None:
+    """The role's ARN; of a name, in the account that stands for the real one until it is asked for."""
+    return role if role is None or "/" in role else f"arn:aws:iam::{ACCOUNT}:role/{role}"
+
+
+def code_place(plan: JobPlan, job_name: str) -> str | None:
+    """Where the source is put with ``code_location``; None for where the SDK puts it."""
+    place = plan.config.code_location
+    return None if place is None else f"{place.rstrip('/')}/{job_name}/source/{plan.bundle.name}"
+
+
+def image_config(config: JobConfig) -> dict[str, Any] | None:
+    """``TrainingImageConfig``, of an image in a private registry."""
+    if config.training_repository_access_mode is None:
+        return None
+    arn = config.training_repository_credentials_provider_arn
+    login = {"TrainingRepositoryCredentialsProviderArn": arn} if arn else None
+    return {
+        "TrainingRepositoryAccessMode": config.training_repository_access_mode,
+        "TrainingRepositoryAuthConfig": login,
+    }
+
+
+def compression(config: JobConfig) -> str:
+    """``CompressionType`` of the artefact."""
+    return "NONE" if config.disable_output_compression else "GZIP"
+
+
+def extras(config: JobConfig) -> dict[str, Any]:
+    """Parts of a request that the SDK has no words for, or leaves out where they are switched off."""
+    switches = {
+        "InfraCheckConfig": ("EnableInfraCheck", config.enable_infra_check),
+        "RemoteDebugConfig": ("EnableRemoteDebug", config.enable_remote_debug),
+        "SessionChainingConfig": ("EnableSessionTagChaining", config.enable_session_tag_chaining),
+    }
+    found: dict[str, Any] = {part: {name: value} for part, (name, value) in switches.items() if value is not None}
+    if config.experiment_config is not None:
+        found["ExperimentConfig"] = dict(config.experiment_config)
+    return found
+
+
+def _hosts(config: JobConfig) -> dict[str, Any]:
+    found = {"InstanceType": config.instance_type, "InstanceCount": config.instance_count}
+    if config.instance_group is None:
+        return found
+    return {"InstanceGroups": [{"InstanceGroupName": config.instance_group, **found}]}
+
+
+def _groups(source: Input) -> list[str]:
+    return [] if isinstance(source, FileSystemInput) else list(source.instance_groups or ())
+
+
+def _channel(name: str, source: Input, uploads: str, config: JobConfig) -> dict[str, Any]:
+    if isinstance(source, FileSystemInput):
+        where = {
+            "FileSystemId": source.file_system_id,
+            "FileSystemAccessMode": source.file_system_access_mode,
+            "FileSystemType": source.file_system_type,
+            "DirectoryPath": source.directory_path,
+        }
+        channel = {"ChannelName": name, "DataSource": {"FileSystemDataSource": where}, "InputMode": "File"}
+        return _without_nothing({**channel, "ContentType": source.content_type})
+    if source.is_local:
+        return _s3_channel(name, replace(source, s3_data=f"{uploads}/{name}"))
+    return _s3_channel(name, replace(source, input_mode=source.input_mode or config.input_mode))
+
+
+def _s3_channel(name: str, source: TrainingInput) -> dict[str, Any]:
+    where = {
+        "S3DataType": source.s3_data_type,
+        "S3Uri": source.s3_data,
+        "S3DataDistributionType": source.distribution,
+        "AttributeNames": list(source.attribute_names or ()),
+        "InstanceGroupNames": list(source.instance_groups or ()),
+        "HubAccessConfig": source.hub_access_config,
+        "ModelAccessConfig": source.model_access_config,
+    }
+    channel = {
+        "ChannelName": name,
+        "DataSource": {"S3DataSource": where},
+        "ContentType": source.content_type,
+        "CompressionType": source.compression,
+        "RecordWrapperType": source.record_wrapping,
+        "InputMode": source.input_mode or "File",
+        "ShuffleConfig": None if source.shuffle_config is None else {"Seed": source.shuffle_config.seed},
+    }
+    return _without_nothing(channel)
+
+
+def _without_nothing(value: dict[str, Any]) -> dict[str, Any]:
+    """Without keys whose value is None or empty, at every level."""
+    cleaned = {name: _without_nothing(item) if isinstance(item, dict) else item for name, item in value.items()}
+    return {name: item for name, item in cleaned.items() if item is not None and item not in ({}, [])}

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session of the SageMaker SDK without AWS: what would be uploaded goes into a folder. Importing this imports the SDK."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import NoCredentialsError
+from sagemaker.core.helper.session_helper import Session
+
+from lightning_sagemaker.launch.request.create import ACCOUNT, JobPlan, default_bucket, role_arn
+from lightning_sagemaker.launch.request.sdk import make_request, quiet
+from lightning_sagemaker.launch.spec.inputs import FileSystemInput, TrainingInput
+
+_CHECKS_ROLE = "SAGEMAKER_VALIDATE_ROLE"
+"""The SDK asks IAM about the role unless this variable says not to."""
+
+_STAND_IN = f"arn:aws:iam::{ACCOUNT}:role/rehearsal"
+
+
+def sent_request(plan: JobPlan, store: Path) -> dict[str, Any]:
+    """The request that the SDK would send, with everything that it would upload put into ``store``.
+
+    Args:
+        plan: The job. Its inputs are not copied: see ``folders`` of
+            :func:`~lightning_sagemaker.simulator.request_runner.run_request`.
+        store: Objects go to ``store/BUCKET/KEY``.
+
+    """
+    session = OfflineSession(plan.region, store)
+    plan = plan.with_bucket(session.default_bucket())
+    plan = replace(plan, config=plan.config.changed(role=role_arn(plan.config.role) or _STAND_IN))
+    before = os.environ.get(_CHECKS_ROLE)
+    os.environ[_CHECKS_ROLE] = "false"
+    try:
+        with tempfile.TemporaryDirectory() as folder, quiet():
+            request = make_request(_remote(plan), plan.bundle.write(Path(folder)), session)
+    finally:
+        if before is None:
+            del os.environ[_CHECKS_ROLE]
+        else:
+            os.environ[_CHECKS_ROLE] = before
+    return request
+
+
+class OfflineSession(Session):  # type: ignore[misc]  # the SDK has no types
+    """Puts uploads into a folder, and has nobody to ask.
+
+    Args:
+        region: Of the job.
+        store: The folder.
+
+    """
+
+    def __init__(self, region: str, store: Path) -> None:
+        self._store = store
+        self._default_bucket_name_override = None
+        self.default_bucket_prefix = None
+        self.sagemaker_config: dict[str, Any] = {}
+        self.settings = None
+        self.local_mode = False
+        self._config = None
+        self._region_name = region
+        self.boto_session = _NoAWS(region)
+
+    def default_bucket(self) -> str:
+        """The name that the SDK would use, with a stand-in for the account."""
+        return default_bucket(self._region_name)
+
+    def upload_data(self, path: str, bucket: str, key_prefix: str, **_: Any) -> str:
+        """Copy a file or folder to where its objects would be; return the address, as the SDK does."""
+        source, base = Path(path), self._store / bucket / key_prefix
+        if source.is_dir():
+            shutil.copytree(source, base, dirs_exist_ok=True)
+            return f"s3://{bucket}/{key_prefix}"
+        base.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, base)
+        return f"s3://{bucket}/{key_prefix}/{source.name}"
+
+
+def fetch_from(store: Path) -> Any:
+    """What copies objects out of ``store``, for :func:`~lightning_sagemaker.simulator.request_runner.run_request`."""
+
+    def fetch(uri: str, folder: Path) -> None:
+        source = store / uri.removeprefix("s3://")
+        if source.is_dir():
+            shutil.copytree(source, folder, dirs_exist_ok=True)
+        else:
+            shutil.copy(source, folder)
+
+    return fetch
+
+
+class _NoAWS:
+    """A boto3 session that can only say its region."""
+
+    def __init__(self, region: str) -> None:
+        self.region_name = region
+
+    def client(self, name: str, **_: Any) -> Any:
+        return _NoService()
+
+    resource = client
+
+
+class _NoService:
+    """A client whose every call says that there are no credentials, which the SDK knows how to take."""
+
+    def __getattr__(self, action: str) -> Any:
+        def refuse(*_: Any, **__: Any) -> None:
+            raise NoCredentialsError
+
+        return refuse
+
+
+def _remote(plan: JobPlan) -> JobPlan:
+    """The plan with local inputs named as if they were uploaded already: their folders are given to the hosts."""
+    channels = {
+        name: source
+        if isinstance(source, FileSystemInput) or not source.is_local
+        else TrainingInput(f"s3://{default_bucket(plan.region)}/{plan.base_name}/{name}")
+        for name, source in plan.channels.items()
+    }
+    return replace(plan, channels=channels)

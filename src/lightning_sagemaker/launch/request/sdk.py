@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SageMaker SDK 3 side: distributed configurations with our driver, and a ``ModelTrainer`` for a job.
+
+Importing this module imports the SDK.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sagemaker.core.helper.iam_role_resolver import RoleValidationError as RoleValidationError
+from sagemaker.core.helper.session_helper import Session
+from sagemaker.core.shapes import (
+    Channel,
+    DataSource,
+    FileSystemDataSource,
+    InstanceGroup,
+    InstancePlacementConfig,
+    MetricDefinition,
+    RetryStrategy,
+    S3DataSource,
+    ShuffleConfig,
+    TrainingImageConfig,
+)
+from sagemaker.core.training.configs import (
+    CheckpointConfig,
+    Compute,
+    InputData,
+    Networking,
+    OutputDataConfig,
+    SourceCode,
+    StoppingCondition,
+    Tag,
+    TensorBoardOutputConfig,
+)
+from sagemaker.train import ModelTrainer
+from sagemaker.train.distributed import DistributedConfig
+
+from lightning_sagemaker.launch.aws import make_session as make_boto_session
+from lightning_sagemaker.launch.request.create import (
+    DRIVER,
+    START_COMMAND,
+    JobPlan,
+    code_place,
+    compression,
+    driver_config,
+    extras,
+    image_config,
+    tensorboard_folder,
+)
+from lightning_sagemaker.launch.spec.carried import carried_values, channel_names
+from lightning_sagemaker.launch.spec.config import JobConfig
+from lightning_sagemaker.launch.spec.distribution import DistributionRequest
+from lightning_sagemaker.launch.spec.inputs import FileSystemInput, Input
+
+DRIVERS = Path(__file__).parents[2] / "container"
+
+
+class LightningDistributed(DistributedConfig):  # type: ignore[misc]  # the SDK has no types
+    """Any distribution, started by this package's driver in place of the SDK's.
+
+    Attributes:
+        request: What is asked for.
+
+    """
+
+    request: DistributionRequest = DistributionRequest()
+    config: dict[str, Any] | None = None
+    """``distributed.json`` where it says more than ``request``."""
+
+    @property
+    def driver_dir(self) -> str:
+        """The folder that the SDK sends along."""
+        return str(DRIVERS)
+
+    @property
+    def driver_script(self) -> str:
+        """The file in it that the container runs."""
+        return DRIVER
+
+    def to_distribution(self) -> DistributionRequest:
+        """What is asked for, without the SDK."""
+        return self.request
+
+    def model_dump(self, **kwargs: Any) -> dict[str, Any]:
+        """What the SDK writes into ``distributed.json``."""
+        return self.to_distribution().to_json() if self.config is None else self.config
+
+
+class SMDDP(LightningDistributed):
+    """AWS's SMDDP, for ``ModelTrainer(distributed=SMDDP())``: SDK 3 has no configuration for it.
+
+    The program is started by mpirun and ``smddprun`` where the image has AWS's library, else by torchrun.
+
+    Attributes:
+        process_count_per_node: One on each GPU when None.
+        custom_mpi_options: Further options of mpirun.
+
+    """
+
+    process_count_per_node: int | None = None
+    custom_mpi_options: str = ""
+
+    def to_distribution(self) -> DistributionRequest:
+        """What is asked for, without the SDK."""
+        return DistributionRequest("smddp", self.process_count_per_node, self.custom_mpi_options)
+
+
+class ModelParallel(LightningDistributed):
+    """Model parallelism by ``mp_parameters``, of either generation.
+
+    Attributes:
+        parameters: Such as ``{"partitions": 2, "microbatches": 4, "ddp": True}`` or ``{"tensor_parallel_degree": 8}``.
+        process_count_per_node: One on each GPU when None.
+        custom_mpi_options: Further options of mpirun.
+        mpi: Whether AWS's library of version 1, which needs mpirun, may start the program where the image has it.
+
+    """
+
+    parameters: dict[str, Any]
+    process_count_per_node: int | None = None
+    custom_mpi_options: str = ""
+    mpi: bool = False
+
+    def to_distribution(self) -> DistributionRequest:
+        """What is asked for, without the SDK."""
+        return DistributionRequest(
+            "smp", self.process_count_per_node, self.custom_mpi_options, self.parameters, uses_torchrun=not self.mpi
+        )
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Errors of the SDK alone: it tells of each default, and warns of ``command`` beside ``entry_script``."""
+    logger = logging.getLogger("sagemaker")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def make_session(given: Any, region: str) -> Session:
+    """The SDK's session: the user's own, or one for ``region``.
+
+    Args:
+        given: A session of the SDK or of boto3; None for a new one.
+        region: Of the job.
+
+    """
+    if isinstance(given, Session):
+        return given
+    return Session(boto_session=make_boto_session(region) if given is None else given)
+
+
+def make_request(plan: JobPlan, archive: Path, session: Session, job_name: str | None = None) -> dict[str, Any]:
+    """The request that the SDK makes of ``plan``, in the words of the API; source and local inputs are uploaded.
+
+    Args:
+        plan: The job.
+        archive: The source bundle on this disk.
+        session: The SDK's.
+        job_name: In place of the name that the SDK makes.
+
+    """
+    trainer = make_trainer(plan, str(archive), session)
+    if plan.config.code_location is not None:  # the SDK knows one place for all uploads
+        place = code_place(plan, job_name or plan.base_name)
+        bucket, _, key = str(place).removeprefix("s3://").partition("/")
+        session.upload_data(path=str(archive), bucket=bucket, key_prefix=key.rpartition("/")[0])
+        trainer.source_code.source_dir = place
+    # The SDK's own way to its pipelines: the request that `train` would send; it has no words for what is added.
+    request: dict[str, Any] = trainer._create_training_job_args(make_channels(plan), boto3=True)
+    if job_name is not None:
+        request["TrainingJobName"] = job_name
+    return {**request, **extras(plan.config)}
+
+
+def make_trainer(plan: JobPlan, archive: str, session: Session) -> ModelTrainer:
+    """A ``ModelTrainer`` that sends what ``plan`` says.
+
+    Args:
+        plan: The job.
+        archive: The source bundle on this disk, or in S3.
+        session: The SDK's.
+
+    """
+    config = plan.config
+    trainer = ModelTrainer(
+        sagemaker_session=session,
+        role=config.role,
+        base_job_name=plan.base_name,
+        training_image=plan.image.uri,
+        training_image_config=shape(TrainingImageConfig, image_config(config)),
+        training_input_mode=config.input_mode,
+        source_code=SourceCode(source_dir=archive, entry_script=plan.bundle.entry_script, command=START_COMMAND),
+        distributed=LightningDistributed(request=config.distributed, config=driver_config(plan)),
+        compute=Compute(
+            **_hosts(config),
+            volume_size_in_gb=config.volume_size,
+            keep_alive_period_in_seconds=config.keep_alive_period_in_seconds,
+            volume_kms_key_id=config.volume_kms_key,
+            training_plan_arn=config.training_plan,
+            instance_placement_config=shape(InstancePlacementConfig, config.instance_placement_config),
+            enable_managed_spot_training=config.use_spot_instances or None,
+        ),
+        networking=_networking(plan),
+        stopping_condition=StoppingCondition(
+            max_runtime_in_seconds=config.max_run, max_wait_time_in_seconds=plan.max_wait
+        ),
+        output_data_config=OutputDataConfig(
+            s3_output_path=config.output_path, kms_key_id=config.output_kms_key, compression_type=compression(config)
+        ),
+        environment=plan.environment,
+        hyperparameters=carried_values(plan.hyperparameters),
+        tags=[Tag(key=name, value=value) for name, value in config.tags.items()] or None,
+    )
+    if plan.metric_definitions:
+        trainer.with_metric_definitions(
+            [MetricDefinition(name=one["Name"], regex=one["Regex"]) for one in plan.metric_definitions]
+        )
+    if plan.checkpoint_uri is not None:
+        trainer.with_checkpoint_config(
+            CheckpointConfig(s3_uri=plan.checkpoint_uri, local_path=config.checkpoint_local_path)
+        )
+    if config.tensorboard_output_path is not None:
+        trainer.with_tensorboard_output_config(
+            TensorBoardOutputConfig(
+                s3_output_path=config.tensorboard_output_path, local_path=tensorboard_folder(config)
+            )
+        )
+    if config.max_retry_attempts is not None:
+        trainer.with_retry_strategy(RetryStrategy(maximum_retry_attempts=config.max_retry_attempts))
+    return trainer
+
+
+def _hosts(config: JobConfig) -> dict[str, Any]:
+    found = {"instance_type": config.instance_type, "instance_count": config.instance_count}
+    if config.instance_group is None:
+        return found
+    return {"instance_groups": [InstanceGroup(instance_group_name=config.instance_group, **found)]}
+
+
+def shape(kind: Any, value: Mapping[str, Any] | None) -> Any:
+    """An object of the SDK from the API's own dictionary; None from None."""
+    if value is None:
+        return None
+    return kind.model_validate(_snake({name: item for name, item in value.items() if item is not None}))
+
+
+def _snake(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): _snake(item) for name, item in value.items()}
+    return [_snake(item) for item in value] if isinstance(value, list) else value
+
+
+def make_channels(plan: JobPlan) -> list[Any]:
+    """The job's inputs as the SDK takes them; local folders are uploaded by it."""
+    names = channel_names(plan.channels)
+    return [_channel(names[name], source, plan.config.input_mode) for name, source in plan.channels.items()]
+
+
+def _channel(name: str, source: Input, mode: str) -> Any:
+    if isinstance(source, FileSystemInput):
+        where = FileSystemDataSource(
+            file_system_id=source.file_system_id,
+            file_system_type=source.file_system_type,
+            directory_path=source.directory_path,
+            file_system_access_mode=source.file_system_access_mode,
+        )
+        kind = {} if source.content_type is None else {"content_type": source.content_type}
+        return Channel(
+            channel_name=name, data_source=DataSource(file_system_data_source=where), input_mode="File", **kind
+        )
+    if source.is_local:
+        return InputData(channel_name=name, data_source=source.s3_data)
+    where = S3DataSource(
+        s3_data_type=source.s3_data_type,
+        s3_uri=source.s3_data,
+        s3_data_distribution_type=source.distribution,
+        **({"attribute_names": list(source.attribute_names)} if source.attribute_names else {}),
+        **({"instance_group_names": list(source.instance_groups)} if source.instance_groups else {}),
+        **({"hub_access_config": _snake(source.hub_access_config)} if source.hub_access_config else {}),
+        **({"model_access_config": _snake(source.model_access_config)} if source.model_access_config else {}),
+    )
+    known = {
+        "content_type": source.content_type,
+        "compression_type": source.compression,
+        "record_wrapper_type": source.record_wrapping,
+        "shuffle_config": None if source.shuffle_config is None else ShuffleConfig(seed=source.shuffle_config.seed),
+    }
+    optional = {field: value for field, value in known.items() if value is not None}
+    return Channel(
+        channel_name=name,
+        data_source=DataSource(s3_data_source=where),
+        input_mode=source.input_mode or mode,
+        **optional,
+    )
+
+
+def _networking(plan: JobPlan) -> Networking | None:
+    config = plan.config
+    if not (config.subnets or config.enable_network_isolation or config.encrypt_inter_container_traffic):
+        return None
+    return Networking(
+        subnets=list(config.subnets) or None,
+        security_group_ids=list(config.security_group_ids) or None,
+        enable_network_isolation=config.enable_network_isolation or None,
+        enable_inter_container_traffic_encryption=config.encrypt_inter_container_traffic or None,
+    )

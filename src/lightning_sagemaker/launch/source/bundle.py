@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source of a job as one archive: program, requirements and this package's wheel; the same for the same input."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import posixpath
+import re
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from lightning_sagemaker.errors import LaunchError, suggestion
+from lightning_sagemaker.launch.source.secret_scan import can_scan, check_secrets
+from lightning_sagemaker.launch.source.source_files import Selection, select_files, why_not
+from lightning_sagemaker.launch.source.wheel import make_wheel
+from lightning_sagemaker.launch.spec.config import JobConfig
+from lightning_sagemaker.launch.spec.inputs import is_there
+
+MAX_BYTES = 200 * 2**20
+"""Of the files together: more than that is data, which belongs into a channel."""
+
+REQUIREMENTS = "requirements.txt"
+
+_CLONE_SECONDS = 600
+"""For a large repository over a slow line; git itself waits for ever."""
+
+_IMAGE_OWN = re.compile(r"^\s*(torch|torchvision|torchaudio)\s*($|[\[=<>!~;#@ ])", re.IGNORECASE)
+_INCLUDED = re.compile(r"^\s*(?P<option>-r|--requirement|-c|--constraint)(?:\s*=\s*|\s*)(?P<file>[^\s#]+)")
+_CONSTRAINTS = ("-c", "--constraint")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A source archive.
+
+    Attributes:
+        content: A ``tar.gz``.
+        entry_script: Below its top.
+        digest: SHA-256 of ``content``, hexadecimal.
+        files: Names in it.
+        left_out: Name of a file or folder that is not sent -> why.
+        has_requirements: Whether there is a ``requirements.txt``.
+        is_scanned: Whether its texts were scanned for secrets.
+
+    """
+
+    content: bytes
+    entry_script: str
+    digest: str
+    files: tuple[str, ...]
+    left_out: Mapping[str, str]
+    has_requirements: bool
+    is_scanned: bool
+
+    @property
+    def name(self) -> str:
+        """File name, which says what is in it."""
+        return f"source-{self.digest[:16]}.tar.gz"
+
+    def write(self, folder: Path) -> Path:
+        """Write the archive into ``folder``; return its path."""
+        path = folder / self.name
+        path.write_bytes(self.content)
+        return path
+
+
+def make_bundle(config: JobConfig, include_plugin: bool) -> Bundle:
+    """Collect the source of a job.
+
+    Args:
+        config: With ``recipe`` or ``entry_point``.
+        include_plugin: Whether this package's wheel goes along.
+
+    Raises:
+        LaunchError: If there is no such recipe, folder or script; the script is outside its folder; the files are too
+            large or hold secrets; or the requirements would replace the image's torch.
+
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        source, entry = _source(config, Path(scratch))
+        chosen = _select(config, source, entry)
+        taken = chosen.taken
+        size = sum(path.stat().st_size for path in taken.values())
+        if size > MAX_BYTES:
+            largest = max(taken, key=lambda name: taken[name].stat().st_size)
+            raise LaunchError(
+                f"The source holds {size / 2**20:.0f} MiB, {MAX_BYTES // 2**20} at most are sent; the largest file is"
+                f" {largest}. HINT: pass data as an input channel."
+            )
+        contents = {name: path.read_bytes() for name, path in taken.items()}
+    check_requirements(contents)
+    if config.recipe is None:
+        check_secrets(contents, config.send_anyway)
+    if include_plugin:
+        wheel, content = make_wheel()
+        extra_name = "[recipes]" if config.recipe else ""
+        contents[wheel] = content
+        own = contents.get(REQUIREMENTS, b"").decode(errors="replace")
+        contents[REQUIREMENTS] = f"./{wheel}{extra_name}\n{own}".encode()
+    archive = _archive(contents)
+    digest = hashlib.sha256(archive).hexdigest()
+    left_out, is_scanned = dict(sorted(chosen.left_out.items())), config.recipe is not None or can_scan()
+    return Bundle(archive, entry, digest, tuple(sorted(contents)), left_out, REQUIREMENTS in contents, is_scanned)
+
+
+def _select(config: JobConfig, source: Path, entry: str) -> Selection:
+    """The files of the source folder and of ``dependencies``."""
+    is_alone = config.recipe is None and config.source_dir is None and config.git_config is None
+    sent, is_recipe = config.send_anyway, config.recipe is not None
+    chosen = Selection({entry: source / entry}) if is_alone else select_files(source, [*sent, entry], is_recipe)
+    for extra in config.dependencies:
+        path = Path(extra)
+        if not is_there(str(extra)):
+            raise LaunchError(f"dependencies has {extra!r}, which is not on this machine. HINT: give existing paths.")
+        if path.is_dir():
+            below = [name.removeprefix(f"{path.name}/") for name in sent if name.startswith(f"{path.name}/")]
+            chosen.add(select_files(path, below), f"{path.name}/")
+        elif (reason := why_not(path.name, path, sent)) is not None:
+            raise LaunchError(
+                f"dependencies has {extra!r}, which is not sent: {reason}. HINT: leave it out, or name it in"
+                f" send_anyway: [{path.name!r}]."
+            )
+        else:
+            chosen.taken[path.name] = path
+    return chosen
+
+
+def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
+    """The folder that is sent, and the script in it."""
+    if config.recipe is not None:
+        from lightning_sagemaker.recipe_files import RECIPES, recipe_folder
+
+        if config.entry_point is not None:
+            raise LaunchError("recipe and entry_point are both set. HINT: give one of them.")
+        if config.recipe not in RECIPES:
+            raise LaunchError(
+                f"No recipe is called {config.recipe!r}. HINT: {suggestion(config.recipe, RECIPES)}"
+                " `lightning-sagemaker ls` lists them."
+            )
+        return recipe_folder(config.recipe), "train.py"
+    if config.entry_point is None:
+        raise LaunchError("Neither recipe nor entry_point is set. HINT: say what is to be run.")
+    entry = PurePosixPath(config.entry_point)
+    if config.git_config is not None:
+        folder = _clone(config.git_config, scratch) / (config.source_dir or "")
+    elif config.source_dir is not None:
+        folder = Path(config.source_dir)
+    else:
+        folder, entry = Path(config.entry_point).parent, PurePosixPath(Path(config.entry_point).name)
+    if not is_there(str(folder)) or not folder.is_dir():
+        raise LaunchError(f"source_dir={str(config.source_dir)!r} is no folder. HINT: give an existing one.")
+    if "\0" in str(entry):
+        raise LaunchError(f"entry_point={str(entry)!r} was set. HINT: it is a script, .py or .sh.")
+    script = (folder / entry).resolve()
+    if not script.is_relative_to(folder.resolve()):
+        raise LaunchError(
+            f"entry_point={config.entry_point!r} is outside source_dir={str(folder)!r}. HINT: give its path from there."
+        )
+    if not script.is_file():
+        raise LaunchError(f"entry_point={str(entry)!r} is not in {str(folder)!r}. HINT: give its path from there.")
+    if script.suffix not in (".py", ".sh"):
+        raise LaunchError(f"entry_point={str(entry)!r} was set. HINT: it is a script, .py or .sh.")
+    return folder, script.relative_to(folder.resolve()).as_posix()
+
+
+def _clone(git: object, scratch: Path) -> Path:
+    if not isinstance(git, dict) or not git.get("repo"):
+        raise LaunchError(f'git_config={git!r} was set. HINT: write {{"repo": "https://...", "branch": "main"}}.')
+    unknown = set(git) - {"repo", "branch", "commit"}
+    if unknown:
+        raise LaunchError(f"git_config has the key {min(unknown)!r}. HINT: repo, branch and commit are known.")
+    target = scratch / "repository"
+    branch = ["--branch", git["branch"]] if git.get("branch") else []
+    shallow = [] if git.get("commit") else ["--depth", "1"]
+    commands = [["git", "clone", "--quiet", *shallow, *branch, "--", git["repo"], str(target)]]
+    if git.get("commit"):
+        commands.append(["git", "-C", str(target), "checkout", "--quiet", git["commit"]])
+    for command in commands:
+        try:
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_CLONE_SECONDS)
+        except OSError as error:
+            raise LaunchError(f"git cannot be started: {error.strerror}. HINT: install it.") from error
+        except subprocess.TimeoutExpired as error:
+            raise LaunchError(
+                f"{git['repo']!r} was not cloned in {_CLONE_SECONDS} s. HINT: clone it yourself and give source_dir."
+            ) from error
+        if done.returncode:
+            raise LaunchError(
+                f"{git['repo']!r} cannot be cloned: {done.stderr.strip()[-300:]}. HINT: check repo, branch and commit."
+            )
+    return target
+
+
+def check_requirements(contents: Mapping[str, bytes]) -> None:
+    """Check that ``requirements.txt``, and what it includes by ``-r``, leaves the image's torch alone.
+
+    Args:
+        contents: Name -> content of the source.
+
+    Raises:
+        LaunchError: If it names torch, torchvision or torchaudio, or includes a file that is not sent.
+
+    """
+    waiting, seen = [REQUIREMENTS] if REQUIREMENTS in contents else [], set[str]()
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        for line in contents[name].decode(errors="replace").replace("\\\n", " ").splitlines():
+            if _IMAGE_OWN.match(line):
+                raise LaunchError(
+                    f"{name} lists {line.strip()!r}, which would replace the image's own build. HINT: take it out;"
+                    " pytorch_version chooses the image."
+                )
+            included = _INCLUDED.match(line)
+            if included is None or "://" in included.group("file"):
+                continue
+            other = posixpath.normpath(posixpath.join(posixpath.dirname(name), included.group("file").strip("'\"")))
+            if other not in contents:
+                raise LaunchError(
+                    f"{name} has {line.strip()!r}, which is not among the files that are sent. HINT: put it into the source"
+                    " folder."
+                )
+            if other not in seen and included.group("option") not in _CONSTRAINTS:
+                waiting.append(other)
+
+
+def _archive(contents: dict[str, bytes]) -> bytes:
+    """A ``tar.gz`` without times, owners and order of the file system."""
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", filename="", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, content in sorted(contents.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            entry.mode = 0o755 if name.endswith(".sh") else 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()

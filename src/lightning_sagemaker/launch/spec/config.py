@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training job as it is described: a dataclass, and the same as YAML."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker.errors import LaunchError, suggestion
+from lightning_sagemaker.launch.spec.distribution import DistributionRequest, parse_distribution
+from lightning_sagemaker.launch.spec.inputs import Input, parse_inputs
+
+MODEL_CONTENT = "application/x-sagemaker-model"
+"""Content type of the channel of ``model_uri``, as SDK 2 gives it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobConfig:
+    """A training job. The words are those of SDK 2's estimators.
+
+    Attributes:
+        recipe: Name of a recipe (``lightning-sagemaker ls``), or
+        entry_point: a script, ``.py`` or ``.sh``, below ``source_dir``.
+        source_dir: Folder that is sent; the script alone when None. With ``git_config``, a folder of the repository.
+        git_config: ``repo``, and ``branch`` or ``commit``: the source is taken from there.
+        dependencies: Further files and folders that are put beside the source.
+        send_anyway: Files that are sent though they are left out by default, by name or pattern (those with credentials by
+            name only); and findings that are no secrets, as ``FILE:LINE`` or ``FILE:*``.
+        code_location: ``s3://bucket/prefix`` to which the source is uploaded; the default bucket when None.
+        instance_type: Of each host.
+        instance_count: Hosts.
+        instance_group: A name for them, which channels may use.
+        training_plan: ARN of a plan with reserved capacity.
+        instance_placement_config: Of UltraServers, in the API's words.
+        role: ARN or name of the execution role. None in a dry run.
+        region: None for the one that AWS is configured with.
+        hyperparameters: Texts, numbers and booleans that reach the program as ``--name value``.
+        distribution: See :func:`~lightning_sagemaker.launch.spec.distribution.parse_distribution`.
+        inputs: See :func:`~lightning_sagemaker.launch.spec.inputs.parse_inputs`.
+        input_mode: Of channels that do not say: ``File``, ``FastFile`` or ``Pipe``.
+        model_uri: ``s3://`` place of weights to begin with, as
+        model_channel_name: a channel of this name.
+        use_spot_instances: Managed spot training.
+        max_run: Seconds after which the job is stopped.
+        max_wait: Seconds for waiting and running together, of spot jobs; ``max_run`` and an hour when None.
+        checkpoint_s3_uri: Where ``checkpoint_local_path`` is kept during the job and restored from. Spot jobs have one
+            below ``output_path`` when None.
+        checkpoint_local_path: In the container.
+        output_path: ``s3://bucket/prefix`` of artefacts; SageMaker's default bucket when None.
+        output_kms_key: Encrypts them.
+        disable_output_compression: The model's files as they are in place of one archive.
+        volume_kms_key: Encrypts the hosts' disks.
+        volume_size: GiB of each host's disk.
+        metric_definitions: ``Name`` and ``Regex`` of metrics in the log; those of the recipe's lines when None.
+        environment: Variables of every process.
+        container_log_level: Of SageMaker's programs in the container, as of Python's ``logging``; 20 is INFO.
+        image_uri: Of an image of your own.
+        pytorch_version: Chooses AWS's image.
+        transformers_version: Chooses Hugging Face's image.
+        py_version: Such as ``py312``; the image's own when None.
+        subnets: Of the job's VPC, with
+        security_group_ids: its security groups.
+        enable_network_isolation: No network in the container; nothing can be installed then.
+        encrypt_inter_container_traffic: Between hosts.
+        tags: Of the job.
+        keep_alive_period_in_seconds: Keeps the hosts for a next job (warm pool).
+        base_job_name: The job's name begins with it.
+        max_retry_attempts: After errors of the service itself.
+        training_repository_access_mode: ``Vpc`` where the image is in a private registry, with
+        training_repository_credentials_provider_arn: a Lambda function that logs in to it.
+        enable_infra_check: Hosts are examined before the job begins.
+        enable_remote_debug: A shell in the containers through Session Manager.
+        enable_session_tag_chaining: The role's session carries the job's tags.
+        experiment_config: Of SageMaker Experiments, in the API's words.
+        tensorboard_output_path: ``s3://`` place to which TensorBoard's files are copied during the job: those of a recipe,
+            or what a script writes below
+        tensorboard_local_path: in the container; ``/opt/ml/output/tensorboard`` when None.
+        include_plugin: Whether this package is sent along; None: if the image can run it.
+
+    """
+
+    recipe: str | None = None
+    entry_point: str | None = None
+    source_dir: str | None = None
+    git_config: Mapping[str, str] | None = None
+    dependencies: tuple[str, ...] = ()
+    send_anyway: tuple[str, ...] = ()
+    code_location: str | None = None
+    instance_type: str = "ml.m5.xlarge"
+    instance_count: int = 1
+    instance_group: str | None = None
+    training_plan: str | None = None
+    instance_placement_config: Mapping[str, Any] | None = None
+    role: str | None = None
+    region: str | None = None
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    distribution: Any = None
+    inputs: Any = None
+    input_mode: str = "File"
+    model_uri: str | None = None
+    model_channel_name: str = "model"
+    use_spot_instances: bool = False
+    max_run: int = 86_400
+    max_wait: int | None = None
+    checkpoint_s3_uri: str | None = None
+    checkpoint_local_path: str = "/opt/ml/checkpoints"
+    output_path: str | None = None
+    output_kms_key: str | None = None
+    disable_output_compression: bool = False
+    volume_kms_key: str | None = None
+    volume_size: int = 30
+    metric_definitions: tuple[Mapping[str, str], ...] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    container_log_level: int = 20
+    image_uri: str | None = None
+    pytorch_version: str | None = None
+    transformers_version: str | None = None
+    py_version: str | None = None
+    subnets: tuple[str, ...] = ()
+    security_group_ids: tuple[str, ...] = ()
+    enable_network_isolation: bool = False
+    encrypt_inter_container_traffic: bool = False
+    tags: Mapping[str, str] = field(default_factory=dict)
+    keep_alive_period_in_seconds: int | None = None
+    base_job_name: str | None = None
+    max_retry_attempts: int | None = None
+    training_repository_access_mode: str | None = None
+    training_repository_credentials_provider_arn: str | None = None
+    enable_infra_check: bool | None = None
+    enable_remote_debug: bool | None = None
+    enable_session_tag_chaining: bool | None = None
+    experiment_config: Mapping[str, str] | None = None
+    tensorboard_output_path: str | None = None
+    tensorboard_local_path: str | None = None
+    include_plugin: bool | None = None
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> JobConfig:
+        """A job from plain values, such as those of a YAML file.
+
+        Raises:
+            LaunchError: If a name is unknown or a value is of the wrong kind.
+
+        """
+        kinds = {one.name: str(one.type) for one in fields(cls)}
+        checked = {}
+        for name, value in values.items():
+            if name not in kinds:
+                raise LaunchError(f"The job has the key {name!r}. HINT: {suggestion(str(name), kinds)}")
+            checked[name] = _checked(name, kinds[name], value)
+        return cls(**checked)
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> JobConfig:
+        """Read a job from a file.
+
+        Raises:
+            LaunchError: If there is no such file, or it does not hold a job.
+
+        """
+        import yaml
+
+        try:
+            values = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_strict_loader())
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+            words = " ".join(str(error).split())
+            raise LaunchError(f"{path} cannot be read: {words}. HINT: give a YAML file of a job.") from error
+        if not isinstance(values, dict):
+            raise LaunchError(
+                f"{path} does not hold keys and values. HINT: write `instance_type: ml.g5.xlarge`, for one."
+            )
+        return cls.from_mapping(values)
+
+    def to_yaml(self) -> str:
+        """The job as YAML, without what is at its default.
+
+        Raises:
+            LaunchError: If a value is an object that YAML has no words for.
+
+        """
+        import yaml
+
+        default = JobConfig()
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        changed = {name: _plain(value) for name, value in values.items() if value != getattr(default, name)}
+        try:
+            return str(yaml.safe_dump(changed, sort_keys=False))
+        except yaml.YAMLError as error:
+            raise LaunchError(f"The job cannot be written as YAML: {error}. HINT: use plain values.") from error
+
+    def changed(self, **values: Any) -> JobConfig:
+        """The same job with other values."""
+        return replace(self, **values)
+
+    @property
+    def channels(self) -> dict[str, Input]:
+        """The inputs, read, and the weights to begin with."""
+        found = parse_inputs(self.inputs)
+        if self.model_uri is not None:
+            weights = {"s3_data": self.model_uri, "input_mode": "File", "content_type": MODEL_CONTENT}
+            found |= parse_inputs({self.model_channel_name: weights})
+        return found
+
+    @property
+    def distributed(self) -> DistributionRequest:
+        """The distribution, read."""
+        return parse_distribution(self.distribution)
+
+
+def _strict_loader() -> Any:
+    """YAML's safe loader, which takes the last of two values of one key, such as a channel, without a word."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            twice = [name for name in names if names.count(name) > 1]
+            if twice:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {twice[0]!r} is there twice", node.start_mark
+                )
+            return super().construct_mapping(node, deep)
+
+    return Loader
+
+
+def _checked(name: str, kind: str, value: Any) -> Any:
+    """``value`` if it is of the field's kind; YAML's lists become tuples."""
+    if kind == "Any" or (value is None and "None" in kind):
+        return value
+    wanted: type | tuple[type, ...]
+    if kind.startswith("tuple"):
+        if isinstance(value, str):
+            value = (value,)
+        wanted, words = (list, tuple), "a list"
+    elif kind.startswith("Mapping"):
+        if name == "tags" and isinstance(value, (list, tuple)):  # the API's own form
+            value = {str(tag.get("Key")): str(tag.get("Value")) for tag in value if isinstance(tag, Mapping)}
+        wanted, words = Mapping, "keys and values"
+    else:
+        wanted, words = {"str": (str, "text"), "int": (int, "a whole number"), "bool": (bool, "true or false")}[
+            kind.split(" ")[0]
+        ]
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise LaunchError(f"{name}={value!r} was set. HINT: it is {words}.")
+    texts: Any = value if kind.startswith("tuple[str") else ()
+    if not all(isinstance(one, (str, os.PathLike)) for one in texts):
+        raise LaunchError(f"{name}={value!r} was set. HINT: it is a list of texts.")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "__dataclass_fields__"):
+        return {
+            one.name: _plain(getattr(value, one.name)) for one in fields(value) if getattr(value, one.name) is not None
+        }
+    return value

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job that was started before, read back from what SageMaker says of it; SDK 2's jobs too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_sagemaker.launch.spec.config import JobConfig
+
+
+def described_job(job: Mapping[str, Any], model_channel_name: str = "model") -> JobConfig:
+    """What can be known of a job.
+
+    Args:
+        job: The answer of DescribeTrainingJob.
+        model_channel_name: The channel with the weights that it began with.
+
+    """
+    resources, stopping = job["ResourceConfig"], job.get("StoppingCondition", {})
+    hosts = (resources.get("InstanceGroups") or [resources])[0]
+    sent = {name: _value(text) for name, text in job.get("HyperParameters", {}).items()}
+    network, checkpoints = job.get("VpcConfig", {}), job.get("CheckpointConfig", {})
+    values = {
+        "role": job["RoleArn"],
+        "instance_type": hosts["InstanceType"],
+        "instance_count": hosts["InstanceCount"],
+        "instance_group": hosts.get("InstanceGroupName"),
+        "volume_size": resources.get("VolumeSizeInGB"),
+        "volume_kms_key": resources.get("VolumeKmsKeyId"),
+        "max_run": stopping.get("MaxRuntimeInSeconds"),
+        "max_wait": stopping.get("MaxWaitTimeInSeconds"),
+        "use_spot_instances": job.get("EnableManagedSpotTraining"),
+        "image_uri": job["AlgorithmSpecification"].get("TrainingImage"),
+        "input_mode": job["AlgorithmSpecification"].get("TrainingInputMode"),
+        "entry_point": sent.get("sagemaker_program"),
+        "source_dir": sent.get("sagemaker_submit_directory"),
+        "hyperparameters": {name: value for name, value in sent.items() if not name.startswith("sagemaker_")},
+        "environment": job.get("Environment"),
+        "output_path": job["OutputDataConfig"]["S3OutputPath"],
+        "output_kms_key": job["OutputDataConfig"].get("KmsKeyId"),
+        "checkpoint_s3_uri": checkpoints.get("S3Uri"),
+        "checkpoint_local_path": checkpoints.get("LocalPath"),
+        "subnets": network.get("Subnets"),
+        "security_group_ids": network.get("SecurityGroupIds"),
+        "model_uri": _weights(job, model_channel_name),
+        "model_channel_name": model_channel_name,
+        "base_job_name": job["TrainingJobName"].rpartition("-")[0] or None,
+    }
+    return JobConfig.from_mapping({name: value for name, value in values.items() if value not in (None, "")})
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _weights(job: Mapping[str, Any], channel_name: str) -> str | None:
+    for channel in job.get("InputDataConfig", []):
+        if channel["ChannelName"] == channel_name and "S3DataSource" in channel["DataSource"]:
+            return str(channel["DataSource"]["S3DataSource"]["S3Uri"])
+    return None

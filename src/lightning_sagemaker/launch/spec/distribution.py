@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``distribution=`` asks for: the dictionaries of the SDK's estimators, a word, or an object of SDK 3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightning_sagemaker.errors import LaunchError, suggestion
+
+KINDS = ("smddp", "ddp", "torch_distributed", "mpi", "smp", "none")
+
+_TOP = ("smdistributed", "pytorchddp", "torch_distributed", "mpi")
+
+_CLASSIC = """{"smdistributed": {"dataparallel": {"enabled": True}}}"""
+
+
+@dataclass(frozen=True)
+class DistributionRequest:
+    """A distribution, however it was written.
+
+    Attributes:
+        kind: One of :data:`KINDS`.
+        processes_per_host: None for one on each GPU.
+        mpi_options: Further options of mpirun, as one text.
+        parameters: ``mp_parameters`` of model parallelism.
+        uses_torchrun: Model parallelism of version 2 is started by torchrun, that of version 1 by mpirun.
+        uses_mpi: Whether AWS's ``smddprun`` may start the ranks of SMDDP; False with ``torch_distributed`` beside it.
+
+    """
+
+    kind: str = "none"
+    processes_per_host: int | None = None
+    mpi_options: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    uses_torchrun: bool = True
+    uses_mpi: bool = True
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """``SM_FRAMEWORK_PARAMS`` without the instance type: what the estimators of SDK 2 sent, and scripts look at."""
+        flags: dict[str, Any] = {}
+        if self.kind == "smddp":
+            flags["sagemaker_distributed_dataparallel_enabled"] = True
+            flags["sagemaker_distributed_dataparallel_custom_mpi_options"] = self.mpi_options
+            if not self.uses_mpi:
+                flags["sagemaker_torch_distributed_enabled"] = True
+        elif self.kind == "ddp":
+            flags["sagemaker_pytorch_ddp_enabled"] = True
+        elif self.kind == "torch_distributed" or (self.kind == "smp" and self.uses_torchrun):
+            flags["sagemaker_torch_distributed_enabled"] = True
+        elif self.kind in ("mpi", "smp"):
+            flags["sagemaker_mpi_enabled"] = True
+            if self.mpi_options:
+                flags["sagemaker_mpi_custom_mpi_options"] = self.mpi_options
+        if self.kind == "smp":
+            flags["sagemaker_distributed_dataparallel_enabled"] = False
+        if flags and self.processes_per_host is not None:
+            flags["sagemaker_mpi_num_of_processes_per_host"] = self.processes_per_host
+        return flags
+
+    def to_json(self) -> dict[str, Any]:
+        """``distributed.json`` of SDK 3's containers, as this package's driver reads it."""
+        return {
+            "process_count_per_node": self.processes_per_host,
+            "distribution": self.kind,
+            "flags": self.flags,
+            "torchrun": self.uses_torchrun if self.kind != "smddp" else not self.uses_mpi,
+            "smp": dict(self.parameters) or None,
+        }
+
+
+def parse_distribution(value: Any) -> DistributionRequest:
+    """What ``value`` asks for.
+
+    Args:
+        value: None; one of :data:`KINDS`; a dictionary as the estimators of SDK 2 take it; or ``Torchrun``, ``MPI`` of
+            SDK 3, ``SMDDP``, ``ModelParallel`` of this package.
+
+    Raises:
+        LaunchError: If it is none of these, or asks for what excludes each other.
+
+    """
+    if value is None:
+        return DistributionRequest()
+    if isinstance(value, DistributionRequest):
+        return value
+    if isinstance(value, str):
+        if value not in KINDS:
+            raise LaunchError(f"distribution={value!r} is not known. HINT: {suggestion(value, KINDS)}")
+        return DistributionRequest(value, uses_torchrun=value != "mpi")
+    if isinstance(value, Mapping):
+        return _of_dictionary(value)
+    return _of_object(value)
+
+
+def _of_dictionary(value: Mapping[str, Any]) -> DistributionRequest:
+    if "instance_groups" in value:
+        raise LaunchError("distribution names instance_groups, but all hosts are of one type here. HINT: leave it out.")
+    for key in value:
+        if key not in _TOP:
+            raise LaunchError(
+                f"distribution has the key {key!r}. HINT: {suggestion(str(key), _TOP)} For SMDDP: {_CLASSIC}."
+            )
+    options = {key: _section(value, key) for key in _TOP}
+    library = options["smdistributed"] or {}
+    for key in library:
+        if key not in ("dataparallel", "modelparallel"):
+            raise LaunchError(f"smdistributed has the key {key!r}. HINT: write dataparallel or modelparallel.")
+    data, model = _enabled(library.get("dataparallel")), _enabled(library.get("modelparallel"))
+    mpi, torchrun = _enabled(options["mpi"]), _enabled(options["torch_distributed"])
+    ddp = _enabled(options["pytorchddp"])
+    if data is not None and model is not None:
+        raise LaunchError(
+            "distribution enables dataparallel and modelparallel, of which a job has one. HINT: data parallelism beside"
+            ' model parallelism is `"ddp": True` in the parameters of modelparallel.'
+        )
+    launched = {"mpi": mpi, "torch_distributed": torchrun, "pytorchddp": ddp}
+    enabled = [key for key, section in launched.items() if section is not None]
+    if data is not None and enabled == ["torch_distributed"]:
+        return DistributionRequest("smddp", _number(torchrun, "processes_per_host"), uses_mpi=False)
+    if data is not None and enabled:
+        raise LaunchError(
+            f"distribution enables dataparallel and {enabled[0]}, but SMDDP brings what starts its processes. HINT: leave"
+            f" {enabled[0]} out; options of mpirun are custom_mpi_options of dataparallel."
+        )
+    if len(enabled) > 1:
+        raise LaunchError(f"distribution enables {' and '.join(enabled)}. HINT: enable one of them.")
+    count, text = _number(mpi, "processes_per_host"), str((mpi or {}).get("custom_mpi_options", ""))
+    if model is not None:
+        parameters = model.get("parameters") or {}
+        if not isinstance(parameters, Mapping) or not parameters:
+            raise LaunchError(
+                f'modelparallel has the parameters {parameters!r}. HINT: give {{"partitions": 2, "microbatches": 4}}.'
+            )
+        if mpi is None and torchrun is None:
+            raise LaunchError(
+                "modelparallel is enabled, but neither mpi nor torch_distributed, which start its processes. HINT: add"
+                ' "mpi": {"enabled": True, "processes_per_host": 8} beside smdistributed.'
+            )
+        return DistributionRequest("smp", count, text, dict(parameters), uses_torchrun=mpi is None)
+    if mpi is not None:
+        return DistributionRequest("mpi", count, text, uses_torchrun=False)
+    if data is not None:
+        return DistributionRequest("smddp", None, str(data.get("custom_mpi_options", "")))
+    if ddp is not None:
+        return DistributionRequest("ddp", None, str(ddp.get("custom_mpi_options", "")))
+    return DistributionRequest(
+        "none" if torchrun is None else "torch_distributed", _number(torchrun, "processes_per_host")
+    )
+
+
+def _of_object(value: Any) -> DistributionRequest:
+    """By the fields, since the classes are of a package that need not be installed."""
+    count = getattr(value, "process_count_per_node", None)
+    name = type(value).__name__
+    if hasattr(value, "to_distribution"):
+        request = value.to_distribution()
+        assert isinstance(request, DistributionRequest)
+        return request
+    if name == "MPI" and hasattr(value, "mpi_additional_options"):
+        return DistributionRequest("mpi", count, " ".join(value.mpi_additional_options or ()), uses_torchrun=False)
+    if name == "Torchrun" and hasattr(value, "smp"):
+        if value.smp is None:
+            return DistributionRequest("torch_distributed", count)
+        return DistributionRequest("smp", count, "", value.smp.model_dump(exclude_none=True))
+    raise LaunchError(
+        f"distribution is an object of {name}. HINT: write one of {', '.join(KINDS)}, or a dictionary such as {_CLASSIC}."
+    )
+
+
+def _section(value: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    section = value.get(key)
+    if section is not None and not isinstance(section, Mapping):
+        raise LaunchError(f'distribution[{key!r}] is {section!r}. HINT: write {{"enabled": True}}.')
+    return section
+
+
+def _enabled(section: Any) -> Mapping[str, Any] | None:
+    """The section, if it is switched on."""
+    if section is None:
+        return None
+    if not isinstance(section, Mapping) or not isinstance(section.get("enabled", False), bool):
+        raise LaunchError(f'distribution has {section!r} where a section belongs. HINT: write {{"enabled": True}}.')
+    return section if section.get("enabled") else None
+
+
+def _number(section: Mapping[str, Any] | None, key: str) -> int | None:
+    value = (section or {}).get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise LaunchError(f"{key}={value!r} was set in distribution. HINT: it is a number from 1 on.")
+    return value

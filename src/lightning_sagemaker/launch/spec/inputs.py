@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a channel's data comes from: S3, a shared file system, or a folder on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker.errors import LaunchError, suggestion
+
+INPUT_MODES = ("File", "FastFile", "Pipe")
+S3_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
+_FILE_SYSTEM = re.compile(r"fs-[0-9a-f]{8,}")
+_CHANNEL = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
+
+_SHOWN = 200
+"""Characters of a path in a message."""
+
+OWN_CHANNELS = ("code", "sm_drivers")
+"""Channels that the SDK adds for itself."""
+
+DEFAULT_CHANNEL = "training"
+"""Of inputs that are not named, as in SDK 2."""
+
+
+@dataclass(frozen=True)
+class ShuffleConfig:
+    """The order in which a ``Pipe`` or sharded channel's objects come, drawn anew for each epoch.
+
+    Args:
+        seed: Of the order.
+
+    """
+
+    seed: int
+
+
+@dataclass(frozen=True)
+class TrainingInput:
+    """Objects in S3, or a local folder that is uploaded. The order of the arguments is SDK 2's.
+
+    Args:
+        s3_data: ``s3://bucket/prefix``, or a local path.
+        distribution: ``FullyReplicated``, or ``ShardedByS3Key`` for a share of the objects on each host.
+        compression: ``None`` or ``Gzip`` (``Pipe`` only).
+        content_type: MIME type, where the program asks for it.
+        record_wrapping: ``RecordIO`` or ``None`` (``Pipe`` only).
+        s3_data_type: ``S3Prefix``, ``ManifestFile`` or ``AugmentedManifestFile``.
+        instance_groups: Names of the groups of hosts that get the data.
+        input_mode: ``File`` copies before training, ``FastFile`` streams as it is read, ``Pipe`` gives named pipes.
+        attribute_names: Of an augmented manifest, those that are read.
+        target_attribute_name: Of the label, where a library asks for it; no part of a request.
+        shuffle_config: Shuffles the objects.
+        hub_access_config: Of a model in a hub, in the API's words.
+        model_access_config: Whether its licence is accepted, in the API's words.
+
+    """
+
+    s3_data: str
+    distribution: str = "FullyReplicated"
+    compression: str | None = None
+    content_type: str | None = None
+    record_wrapping: str | None = None
+    s3_data_type: str = "S3Prefix"
+    instance_groups: Sequence[str] | None = None
+    input_mode: str | None = None
+    attribute_names: Sequence[str] | None = None
+    target_attribute_name: str | None = None
+    shuffle_config: ShuffleConfig | None = None
+    hub_access_config: Mapping[str, Any] | None = None
+    model_access_config: Mapping[str, Any] | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the data is on this machine and will be uploaded."""
+        return not self.s3_data.startswith("s3://")
+
+
+@dataclass(frozen=True)
+class FileSystemInput:
+    """A folder of Amazon FSx for Lustre or Amazon EFS; the job then needs subnets and security groups.
+
+    Args:
+        file_system_id: Such as ``fs-0123456789abcdef0``.
+        file_system_type: ``FSxLustre`` or ``EFS``.
+        directory_path: Absolute; that of FSx begins with the file system's mount name.
+        file_system_access_mode: ``ro`` or ``rw``.
+        content_type: MIME type, where the program asks for it.
+
+    """
+
+    file_system_id: str
+    file_system_type: str
+    directory_path: str
+    file_system_access_mode: str = "ro"
+    content_type: str | None = None
+
+
+Input = TrainingInput | FileSystemInput
+
+
+def parse_inputs(value: Any) -> dict[str, Input]:
+    """Channel name -> where its data is.
+
+    Args:
+        value: None; one input for the channel ``training``; or a mapping of channels to inputs. An input is an S3 address,
+            a local path, one of the classes above, SDK 2's objects of the same names, or a mapping of their arguments.
+
+    Raises:
+        LaunchError: If an input is none of these, or a path or address is wrong.
+
+    """
+    named = named_inputs(value).items()
+    return {_check_channel(name): _check(name, _parse(name, one)) for name, one in named}
+
+
+def named_inputs(value: Any) -> Mapping[str, Any]:
+    """Channel name -> what was given for it: one input that has no name is that of ``training``."""
+    if value is None:
+        return {}
+    if isinstance(value, Mapping) and not _is_arguments(value):
+        return value
+    return {DEFAULT_CHANNEL: value}
+
+
+def _is_arguments(value: Mapping[str, Any]) -> bool:
+    return "s3_data" in value or "file_system_id" in value
+
+
+def _parse(channel: str, value: Any) -> Input:
+    if isinstance(value, (TrainingInput, FileSystemInput)):
+        return value
+    if isinstance(value, (str, os.PathLike)):
+        return TrainingInput(os.fspath(value).removeprefix("file://"))
+    if isinstance(value, Mapping) and _is_arguments(value):
+        kind = TrainingInput if "s3_data" in value else FileSystemInput
+        known = [field.name for field in fields(kind)]
+        for name in value:
+            if name not in known:
+                raise LaunchError(f"Channel {channel!r} has the key {name!r}. HINT: {suggestion(str(name), known)}")
+        for name, one in value.items():
+            if one is not None and not isinstance(one, str):
+                raise LaunchError(f"Channel {channel!r} has {name}={one!r}. HINT: it is text.")
+        try:
+            seed = value.get("shuffle_config")
+            shuffled = {"shuffle_config": ShuffleConfig(**seed)} if isinstance(seed, Mapping) else {}
+            return kind(**{**value, **shuffled})
+        except TypeError as error:
+            raise LaunchError(f"Channel {channel!r} is {dict(value)!r}: {error}. HINT: give what is missing.") from None
+    if hasattr(value, "file_system_id"):  # SDK 3's sagemaker.core.inputs.FileSystemInput
+        return FileSystemInput(**{field.name: getattr(value, field.name) for field in fields(FileSystemInput)})
+    config = getattr(value, "config", None)  # SDK 2's TrainingInput and FileSystemInput keep the API's own dictionary
+    if isinstance(config, Mapping):
+        return _of_api(config)
+    raise LaunchError(
+        f"Channel {channel!r} is {value!r}. HINT: give s3://bucket/prefix, a local path, TrainingInput or FileSystemInput."
+    )
+
+
+def _of_api(config: Mapping[str, Any]) -> Input:
+    source = config["DataSource"]
+    if "FileSystemDataSource" in source:
+        found = source["FileSystemDataSource"]
+        return FileSystemInput(
+            found["FileSystemId"],
+            found["FileSystemType"],
+            found["DirectoryPath"],
+            found.get("FileSystemAccessMode", "ro"),
+            config.get("ContentType"),
+        )
+    found = source["S3DataSource"]
+    seed = config.get("ShuffleConfig", {}).get("Seed")
+    return TrainingInput(
+        found["S3Uri"],
+        distribution=found.get("S3DataDistributionType", "FullyReplicated"),
+        compression=config.get("CompressionType"),
+        content_type=config.get("ContentType"),
+        record_wrapping=config.get("RecordWrapperType"),
+        s3_data_type=found.get("S3DataType", "S3Prefix"),
+        instance_groups=found.get("InstanceGroupNames"),
+        input_mode=config.get("InputMode"),
+        attribute_names=found.get("AttributeNames"),
+        shuffle_config=None if seed is None else ShuffleConfig(seed),
+    )
+
+
+def _check_channel(name: Any) -> str:
+    if not isinstance(name, str) or not _CHANNEL.fullmatch(name):
+        raise LaunchError(
+            f"Channel {name!r} was set. HINT: SageMaker takes 1 to 64 letters, digits, dots, dashes and underscores."
+        )
+    if name in OWN_CHANNELS:
+        raise LaunchError(f"Channel {name!r} is one that the SDK itself adds. HINT: choose another name.")
+    return name
+
+
+def is_there(path: str) -> bool:
+    """Whether there is a file or folder of that name, which may be none that the system takes."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _check(channel: str, value: Input) -> Input:
+    if isinstance(value, FileSystemInput):
+        return _check_file_system(channel, value)
+    if value.is_local and not is_there(value.s3_data):
+        raise LaunchError(
+            f"Channel {channel!r} is {value.s3_data[:_SHOWN]!r}, which is not on this machine. HINT: give an existing path,"
+            " or s3://bucket/prefix."
+        )
+    if value.shuffle_config is not None and not isinstance(getattr(value.shuffle_config, "seed", None), int):
+        raise LaunchError(
+            f"Channel {channel!r} has shuffle_config={value.shuffle_config!r}. HINT: write ShuffleConfig(seed=1)."
+        )
+    if value.is_local and value.input_mode not in (None, "File"):
+        raise LaunchError(
+            f"Channel {channel!r} has input_mode={value.input_mode!r}, but its data is on this machine. HINT: upload it and"
+            " give s3://bucket/prefix."
+        )
+    if not value.is_local and not S3_ADDRESS.fullmatch(value.s3_data):
+        raise LaunchError(f"Channel {channel!r} is {value.s3_data!r}. HINT: write s3://bucket/prefix.")
+    for what, given, known in (
+        ("distribution", value.distribution, ("FullyReplicated", "ShardedByS3Key")),
+        ("input_mode", value.input_mode, (None, *INPUT_MODES)),
+        ("compression", value.compression, (None, "None", "Gzip")),
+        ("record_wrapping", value.record_wrapping, (None, "None", "RecordIO")),
+        ("s3_data_type", value.s3_data_type, ("S3Prefix", "ManifestFile", "AugmentedManifestFile")),
+    ):
+        if given not in known:
+            choices = ", ".join(name for name in known if name)
+            raise LaunchError(f"Channel {channel!r} has {what}={given!r}. HINT: choose one of {choices}.")
+    if value.input_mode == "FastFile" and value.s3_data_type != "S3Prefix":
+        raise LaunchError(f"Channel {channel!r}: FastFile reads a prefix only. HINT: leave s3_data_type out.")
+    return value
+
+
+def _check_file_system(channel: str, value: FileSystemInput) -> FileSystemInput:
+    problem = None
+    if not _FILE_SYSTEM.fullmatch(value.file_system_id):
+        problem = f"file_system_id={value.file_system_id!r}. HINT: it looks like fs-0123456789abcdef0"
+    elif value.file_system_type not in ("FSxLustre", "EFS"):
+        problem = f"file_system_type={value.file_system_type!r}. HINT: write FSxLustre or EFS"
+    elif not value.directory_path.startswith("/"):
+        problem = f"directory_path={value.directory_path!r}. HINT: it is absolute, as /fsx/data"
+    elif value.file_system_access_mode not in ("ro", "rw"):
+        problem = f"file_system_access_mode={value.file_system_access_mode!r}. HINT: write ro or rw"
+    if problem is not None:
+        raise LaunchError(f"Channel {channel!r} has {problem}.")
+    return value

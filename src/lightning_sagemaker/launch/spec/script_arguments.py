@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments that are meant for the script, as ``python train.py --epochs 3`` would get them: its hyperparameters."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from lightning_sagemaker.errors import LaunchError
+
+_OWN = (
+    "config", "instance-type", "instance-count", "distribution", "role", "region", "source-dir", "channel", "spot",
+    "output-path", "max-run", "set", "save", "dry-run", "rehearse", "rehearse-set", "rehearse-channel", "rehearse-hosts",
+    "rehearse-root", "yes", "no-wait", "poll", "refresh-prices",
+)  # fmt: skip
+"""Options of ``launch``: one that is nearly one of these is a slip, which would start the wrong job."""
+
+_NEAR = 0.85
+
+
+def script_hyperparameters(arguments: Sequence[str]) -> dict[str, Any]:
+    """Hyperparameters from ``--name value`` and ``--name=value``.
+
+    Args:
+        arguments: What the command itself does not know, in order; what follows ``--`` is the script's whatever its name.
+
+    Returns:
+        Whole numbers, numbers, booleans in JSON's words and null as such where their text comes back; other texts as they
+        are.
+
+    Raises:
+        LaunchError: If there is something else than options with values, or an option that is nearly one of ours.
+
+    """
+    found: dict[str, Any] = {}
+    rest, is_sure = list(arguments), False
+    while rest:
+        text = rest.pop(0)
+        if text == "--":
+            is_sure = True
+            continue
+        name, equals, value = text.partition("=")
+        if not name.startswith("-") or not name.strip("-"):
+            raise LaunchError(
+                f"The script was given {text!r}. HINT: SageMaker hands a script options with values only: --name value."
+            )
+        name = name.lstrip("-")
+        near = difflib.get_close_matches(name, _OWN, n=1, cutoff=_NEAR)
+        if near and not is_sure:
+            raise LaunchError(
+                f"The option {text!r} is none of launch. HINT: did you mean '--{near[0]}'? If it is the script's, write it"
+                " after `--`."
+            )
+        if not equals:
+            if not rest or _is_option(rest[0]):
+                raise LaunchError(
+                    f"The script's option {text!r} has no value. HINT: SageMaker hands a script options with values only:"
+                    f" --{name} true, if it takes that."
+                )
+            value = rest.pop(0)
+        found[name] = _typed(value)
+    return found
+
+
+def _is_option(text: str) -> bool:
+    """Whether a text is an option and no negative number."""
+    if not text.startswith("-") or text == "-":
+        return False
+    try:
+        float(text)
+    except ValueError:
+        return True
+    return False
+
+
+def _typed(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if json.dumps(value) == text and not isinstance(value, str) else text

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words of SDK 2's estimators: what each argument means here, or why it is refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from lightning_sagemaker.errors import LaunchError, suggestion
+from lightning_sagemaker.launch.spec.config import JobConfig
+
+_log = logging.getLogger(__name__)
+
+POSITIONS = {
+    "Estimator": ("entry_point",),
+    "PyTorch": (
+        "entry_point", "framework_version", "py_version", "source_dir", "hyperparameters", "image_uri", "distribution",
+    ),
+    "HuggingFace": (
+        "py_version", "entry_point", "transformers_version", "tensorflow_version", "pytorch_version", "source_dir",
+        "hyperparameters", "image_uri", "distribution",
+    ),
+}  # fmt: skip
+"""Class -> arguments that may be given by position (``inspect.signature`` of SDK 2.257)."""
+
+_ALIASES = {
+    "framework_version": "pytorch_version",
+    "keep_alive_period": "keep_alive_period_in_seconds",
+    "train_instance_type": "instance_type",
+    "train_instance_count": "instance_count",
+    "train_volume_size": "volume_size",
+    "train_max_run": "max_run",
+    "train_max_wait": "max_wait",
+    "train_use_spot_instances": "use_spot_instances",
+}
+"""Other names, of SDK 2 and of SDK 1."""
+
+_WITHOUT_EFFECT = {
+    "disable_profiler": "no profiler is ever attached",
+    "enable_sagemaker_metrics": "the images of PyTorch 1.3 and later send metrics by metric_definitions",
+}
+"""Arguments that change nothing, and why."""
+
+_REFUSED = {
+    "compiler_config": "AWS ended SageMaker Training Compiler with PyTorch 1.13",
+    "container_arguments": "the container's first process is this package's, which passes signals on",
+    "container_entry_point": "the container's first process is this package's, which passes signals on",
+    "debugger_hook_config": "AWS ended SageMaker Debugger, whose library newer images lack",
+    "profiler_config": "AWS ended SageMaker Debugger's profiler, whose library newer images lack",
+    "recipe_overrides": "HyperPod recipes are configurations of NeMo, not of Lightning",
+    "rules": "AWS ended SageMaker Debugger, whose library newer images lack",
+    "tensorflow_version": "this package trains with PyTorch",
+    "training_recipe": "HyperPod recipes are configurations of NeMo, not of Lightning",
+}
+"""Arguments that cannot be taken, and why; switched off (None, False or empty) they are as good as left out."""
+
+NOT_HERE = {
+    "compile_model": "AWS ended SageMaker Neo for PyTorch 2. HINT: export the model and compile it for its hardware.",
+    "create_model": "SDK 3 makes models. HINT: deploy, or sagemaker.serve.ModelBuilder with model_data.",
+    "delete_endpoint": "endpoints have a life of their own. HINT: boto3's delete_endpoint with the name that deploy gave.",
+    "disable_profiling": "no profiler is ever attached. HINT: leave it out.",
+    "enable_default_profiling": "AWS ended SageMaker Debugger's profiler. HINT: Lightning's profiler=.",
+    "get_app_url": "there is no TensorBoard application. HINT: tensorboard_output_config, and TensorBoard on its place.",
+    "latest_job_debugger_artifacts_path": "no debugger is ever attached. HINT: leave it out.",
+    "latest_job_profiler_artifacts_path": "no profiler is ever attached. HINT: leave it out.",
+    "prepare_workflow_for_training": "pipelines are SDK 3's. HINT: ModelTrainer with distributed=SMDDP().",
+    "register": "SDK 3 registers models. HINT: sagemaker.core.resources.ModelPackage with model_data.",
+    "rule_job_summary": "no debugger is ever attached. HINT: leave it out.",
+    "training_job_analytics": "it was CloudWatch's. HINT: latest_training_job.describe(), or logs().",
+    "transformer": "SDK 3 makes transform jobs. HINT: sagemaker.core.resources.TransformJob with model_data.",
+    "update_profiler": "AWS ended SageMaker Debugger's profiler. HINT: Lightning's profiler=.",
+}
+"""Methods of SDK 2's estimators that are none of training, and what to use."""
+
+
+@dataclass(frozen=True)
+class InstanceGroup:
+    """Hosts of one type in a cluster.
+
+    Args:
+        instance_group_name: By which channels name it.
+        instance_type: Of each host.
+        instance_count: Hosts.
+
+    """
+
+    instance_group_name: str
+    instance_type: str
+    instance_count: int
+
+
+@dataclass(frozen=True)
+class TensorBoardOutputConfig:
+    """Where SageMaker copies TensorBoard's files during the job.
+
+    Args:
+        s3_output_path: ``s3://bucket/prefix``.
+        container_local_output_path: Where the program writes them; ``/opt/ml/output/tensorboard`` when None.
+
+    """
+
+    s3_output_path: str
+    container_local_output_path: str | None = None
+
+
+_NAMES = tuple(one.name for one in fields(JobConfig))
+
+
+def by_position(kind: str, given: tuple[Any, ...], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments by their names.
+
+    Raises:
+        LaunchError: If there are too many, or one is given twice.
+
+    """
+    names = POSITIONS[kind]
+    if len(given) > len(names):
+        raise LaunchError(f"{kind} was given {len(given)} arguments by position. HINT: it takes {', '.join(names)}.")
+    found = dict(zip(names, given, strict=False))
+    for name in found:
+        if name in arguments:
+            raise LaunchError(f"{kind} was given {name} twice, by position and by name. HINT: leave one out.")
+    return {**found, **arguments}
+
+
+def job_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a :class:`~lightning_sagemaker.launch.spec.config.JobConfig`.
+
+    Args:
+        arguments: Of an estimator, in its words; those that are None are left out.
+
+    Raises:
+        LaunchError: If one is not known, or cannot be taken.
+
+    """
+    values: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if value is None:
+            continue
+        if name in _WITHOUT_EFFECT:
+            _log.info("%s has no effect: %s.", name, _WITHOUT_EFFECT[name])
+        elif name in _REFUSED:
+            if value:
+                raise LaunchError(f"{name} was set. {_capital(_REFUSED[name])}. HINT: leave it out.")
+        elif name == "tensorboard_output_config":
+            values.update(_tensorboard(value))
+        elif name == "instance_groups":
+            values.update(_one_group(value))
+        else:
+            values[_ALIASES.get(name, name)] = value
+    for name in values:
+        if name not in _NAMES:
+            raise LaunchError(f"The estimator was given {name!r}. HINT: {suggestion(name, [*_NAMES, *_ALIASES])}")
+    if "base_job_name" in values:
+        values["base_job_name"] = str(values["base_job_name"])
+    return values
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _tensorboard(value: Any) -> dict[str, Any]:
+    """From SDK 2's or SDK 3's ``TensorBoardOutputConfig``, ours, or a mapping of its arguments."""
+    given = dict(value) if isinstance(value, Mapping) else {name: getattr(value, name, None) for name in _TENSORBOARD}
+    places = [given.get(name) for name in ("s3_output_path", "S3OutputPath") if given.get(name)]
+    folders = [given.get(name) for name in _TENSORBOARD[1:] if isinstance(given.get(name), str)]
+    if not places:
+        raise LaunchError(
+            f'tensorboard_output_config={value!r} was set. HINT: write {{"s3_output_path": "s3://bucket/prefix"}}.'
+        )
+    return {"tensorboard_output_path": places[0], "tensorboard_local_path": folders[0] if folders else None}
+
+
+_TENSORBOARD = ("s3_output_path", "container_local_output_path", "local_path", "LocalPath")
+
+
+def _one_group(groups: Any) -> dict[str, Any]:
+    """A cluster whose hosts are all of one group: its type and count."""
+    names = tuple(one.name for one in fields(InstanceGroup))
+    found = [tuple(getattr(one, name, None) for name in names) for one in groups]
+    if len(found) != 1 or None in found[0]:
+        raise LaunchError(
+            f"instance_groups has {len(found)} groups. Ranks are started alike on all hosts, which are of one group. HINT:"
+            " give instance_type and instance_count."
+        )
+    return dict(zip(("instance_group", "instance_type", "instance_count"), found[0], strict=True))

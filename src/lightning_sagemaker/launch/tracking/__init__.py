@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to a job that was sent."""

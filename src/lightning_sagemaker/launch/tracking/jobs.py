@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training jobs that were started: list, look at, follow, stop, and get what they made."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.launch.aws import make_session, sentences
+from lightning_sagemaker.launch.tracking.transfer import check_replaceable, fetch, fetch_object, put_in_place, unpack
+
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+ENDED = ("Completed", "Failed", "Stopped")
+
+_LAST_LINES = 5.0
+"""Seconds in which CloudWatch still brings lines of a job that has ended."""
+
+_PAIR = re.compile(r"(?:^|\s)([\w./-]+)=([-+]?[0-9.eE+-]+|nan|inf)")
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """How a job is doing.
+
+    Attributes:
+        name: Of the job.
+        status: ``InProgress``, ``Completed``, ``Failed``, ``Stopping`` or ``Stopped``.
+        phase: What it does, such as ``Downloading``.
+        reason: Why it failed.
+        seconds: Of training so far.
+        model_data: Where its artefact is or will be.
+        description: All that SageMaker says.
+
+    """
+
+    name: str
+    status: str
+    phase: str
+    reason: str | None
+    seconds: float
+    model_data: str | None
+    description: dict[str, Any] = field(repr=False)
+
+    @property
+    def job_name(self) -> str:
+        """The name, by SDK 2's other word."""
+        return self.name
+
+    def describe(self) -> dict[str, Any]:
+        """All that SageMaker said when it was asked, by SDK 2's word."""
+        return self.description
+
+
+class TrainingJobs:
+    """The jobs of an account in one region.
+
+    Args:
+        region: None for the one that AWS is configured with.
+        session: A boto3 session; made when None.
+
+    """
+
+    def __init__(self, region: str | None = None, session: Any = None) -> None:
+        self.session = make_session(region) if session is None else session
+        self._sagemaker = self.session.client("sagemaker")
+        self._logs = self.session.client("logs")
+
+    def list(self, contains: str = "", limit: int = 20) -> list[tuple[str, str, Any]]:
+        """Name, status and time of creation of the newest jobs.
+
+        Args:
+            contains: Part of the name.
+            limit: At most so many.
+
+        """
+        wanted = {"NameContains": contains} if contains else {}
+        with sentences("Listing the jobs"):
+            found = self._sagemaker.list_training_jobs(
+                SortBy="CreationTime", SortOrder="Descending", MaxResults=limit, **wanted
+            )
+        return [
+            (job["TrainingJobName"], job["TrainingJobStatus"], job["CreationTime"])
+            for job in found["TrainingJobSummaries"]
+        ]
+
+    def describe(self, name: str) -> JobStatus:
+        """How a job is doing.
+
+        Raises:
+            LaunchError: If there is none of that name.
+
+        """
+        with sentences(f"Looking at the job {name!r}"):
+            job = self._sagemaker.describe_training_job(TrainingJobName=name)
+        begin, end = job.get("TrainingStartTime"), job.get("TrainingEndTime")
+        seconds = 0.0 if begin is None else (end.timestamp() if end else time.time()) - begin.timestamp()
+        return JobStatus(
+            name=name,
+            status=job["TrainingJobStatus"],
+            phase=job.get("SecondaryStatus", job["TrainingJobStatus"]),
+            reason=job.get("FailureReason"),
+            seconds=max(0.0, seconds),
+            model_data=job.get("ModelArtifacts", {}).get("S3ModelArtifacts"),
+            description=job,
+        )
+
+    def stop(self, name: str) -> None:
+        """Ask a job to stop: it gets SIGTERM, and has 120 seconds to write a checkpoint."""
+        with sentences(f"Stopping the job {name!r}"):
+            self._sagemaker.stop_training_job(TrainingJobName=name)
+
+    def new_lines(self, name: str, seen: dict[str, str]) -> Iterator[tuple[str, str]]:
+        """Host and text of the lines that have come since the last call.
+
+        Args:
+            name: Of the job.
+            seen: Where each host's lines have been read to; begins empty, and is changed.
+
+        """
+        missing = self._logs.exceptions.ResourceNotFoundException
+        with sentences(f"Reading the log of {name!r}"):
+            with contextlib.suppress(missing):
+                pages = self._logs.get_paginator("describe_log_streams")
+                for page in pages.paginate(logGroupName=LOG_GROUP, logStreamNamePrefix=f"{name}/"):
+                    for stream in page["logStreams"]:
+                        seen.setdefault(stream["logStreamName"], "")
+            for stream in sorted(seen):
+                yield from self._lines_of(stream, seen)
+
+    def _lines_of(self, stream: str, seen: dict[str, str]) -> Iterator[tuple[str, str]]:
+        host = stream.rpartition("/")[2]
+        host = re.sub(r"-\d{10,}$", "", host)  # algo-1-1700000000: the service appends a time
+        while True:
+            token = {"nextToken": seen[stream]} if seen[stream] else {}
+            page = self._logs.get_log_events(logGroupName=LOG_GROUP, logStreamName=stream, startFromHead=True, **token)
+            for event in page["events"]:
+                yield host, event["message"]
+            if page["nextForwardToken"] == seen[stream] or not page["events"]:
+                seen[stream] = page["nextForwardToken"]
+                return
+            seen[stream] = page["nextForwardToken"]
+
+    def follow(
+        self,
+        name: str,
+        output: TextIO | None = None,
+        logs: bool = True,
+        poll: float = 10.0,
+        per_hour: float | None = None,
+    ) -> JobStatus:
+        """Show a job until it has ended.
+
+        Args:
+            name: Of the job.
+            output: Where to; ``sys.stdout`` when None.
+            logs: Whether to show what the hosts print.
+            poll: Seconds between two looks.
+            per_hour: Price of an hour in US dollars, to show what has been spent.
+
+        """
+        view = _View(output or sys.stdout, per_hour)
+        seen: dict[str, str] = {}
+        while True:
+            status = self.describe(name)
+            ended = status.status in ENDED
+            if ended and logs:
+                time.sleep(min(poll, _LAST_LINES))
+            view.phase(status)
+            if logs:
+                for host, line in self.new_lines(name, seen):
+                    view.line(host, line)
+            if ended:
+                view.end()
+                return status
+            view.progress(status)
+            time.sleep(poll)
+
+    def download(self, name: str, folder: Path, checkpoints: bool = False) -> tuple[Path, ...]:
+        """Get what a job made: ``model`` and ``output``, unpacked, and its checkpoints if wanted.
+
+        Args:
+            name: Of the job.
+            folder: For the folders of these names; those of an earlier download are replaced, nothing else is.
+            checkpoints: Whether to get them too.
+
+        Returns:
+            The folders.
+
+        Raises:
+            LaunchError: If the job has made nothing yet, there is something else in place of the folders, or an archive has
+                names that lead out of it.
+
+        """
+        status, s3 = self.describe(name), self.session.client("s3")
+        for what in ("model", "output", *(["checkpoints"] if checkpoints else [])):
+            check_replaceable(folder / what)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LaunchError(
+                f"{str(folder)!r} cannot be made: {error.strerror}. HINT: give another folder."
+            ) from error
+        made = []
+        base = f"{status.description['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{name}/output"
+        places = {"model": status.model_data or f"{base}/model.tar.gz", "output": f"{base}/output.tar.gz"}
+        for what, uri in places.items():
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                archive = Path(scratch, "archive.tar.gz")
+                if fetch_object(s3, uri, archive):
+                    target = Path(scratch, what)
+                    unpack(archive, target)
+                    made.append(put_in_place(target, folder / what))
+        place = status.description.get("CheckpointConfig", {}).get("S3Uri")
+        if checkpoints and place:
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                fetch(s3, place, Path(scratch, "checkpoints"))
+                made.append(put_in_place(Path(scratch, "checkpoints"), folder / "checkpoints"))
+        if not made:
+            raise LaunchError(
+                f"The job {name!r} ({status.status}) has left nothing at {base}. HINT: wait until it ends."
+            )
+        return tuple(made)
+
+
+class _View:
+    """A job's phases, its lines, and on a terminal one line that is redrawn."""
+
+    def __init__(self, output: TextIO, per_hour: float | None) -> None:
+        self._output = output
+        self._per_hour = per_hour
+        self._phase = ""
+        self._last: dict[str, str] = {}
+        self._drawn = False
+
+    def phase(self, status: JobStatus) -> None:
+        if status.phase != self._phase:
+            self._phase = status.phase
+            self._write(f"lightning-sagemaker: {status.phase}")
+
+    def line(self, host: str, text: str) -> None:
+        self._last |= dict(_PAIR.findall(text)) if text.startswith(("step=", "epoch=")) else {}
+        self._write(f"{host} | {text.rstrip()}")
+
+    def progress(self, status: JobStatus) -> None:
+        if not self._output.isatty():
+            return
+        parts = [status.phase, f"{status.seconds / 60:.0f} min"]
+        parts += [f"{name} {self._last[name]}" for name in ("step", "loss", "samples_per_second") if name in self._last]
+        if self._per_hour is not None:
+            parts.append(f"about ${self._per_hour * status.seconds / 3600:.2f}")
+        self.end()
+        self._output.write(" · ".join(parts))
+        self._output.flush()
+        self._drawn = True
+
+    def end(self) -> None:
+        if self._drawn:
+            self._output.write("\r\x1b[K")
+            self._drawn = False
+
+    def _write(self, text: str) -> None:
+        self.end()
+        self._output.write(f"{text}\n")
+        self._output.flush()

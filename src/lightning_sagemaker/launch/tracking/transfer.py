@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From S3 to this disk."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shutil
+import tarfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.launch.aws import sentences
+
+MARK = ".lightning-sagemaker"
+"""A file in each folder that was downloaded, which a later download may replace."""
+
+_SHOWN = 100
+"""Characters of a name in a message."""
+
+
+def fetch(s3: Any, uri: str, folder: Path, limit: int | None = None) -> int:
+    """Copy what an ``s3://`` address means, an object or all below a prefix, into ``folder``; return the number of files.
+
+    Args:
+        s3: A boto3 client.
+        uri: The address.
+        folder: Made if it is not there.
+        limit: Stop after so many bytes; None copies everything.
+
+    """
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    folder.mkdir(parents=True, exist_ok=True)
+    count = total = 0
+    with sentences(f"Getting {uri}"):
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key):
+            for item in page.get("Contents", []):
+                name, below = item["Key"], key.rstrip("/") + "/" if key else ""
+                if name.endswith("/") or (name != key and not name.startswith(below)):
+                    continue  # a folder's own entry, or a neighbour whose name begins alike
+                if limit is not None and count and total + item["Size"] > limit:
+                    return count
+                target = (folder / (name[len(below) :] if name != key else os.path.basename(name))).resolve()
+                if not target.is_relative_to(folder.resolve()):
+                    raise LaunchError(f"{uri} holds {name!r}, which leads out of its folder. HINT: do not trust it.")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                s3.download_file(bucket, name, str(target))
+                count, total = count + 1, total + item["Size"]
+    return count
+
+
+def fetch_object(s3: Any, uri: str, target: Path) -> bool:
+    """Copy one object to ``target``; False if there is none."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    from botocore.exceptions import ClientError
+
+    try:
+        s3.download_file(bucket, key, str(target))
+    except ClientError as error:
+        if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey", "NoSuchBucket"):
+            return False
+        with sentences(f"Getting {uri}"):
+            raise
+    return True
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack the folders and files of a ``tar.gz`` into a new folder.
+
+    Links are not made: one to a file of the archive becomes a copy of it, any other is an error. The standard library's own
+    filters were passed by links more than once (CVE-2025-4517 and its kin), and old ones have none.
+
+    Raises:
+        LaunchError: If it cannot be read to its end, or holds a name or link that leads out of it, or a device.
+
+    """
+    target.mkdir()
+    try:
+        with tarfile.open(archive, "r:gz") as packed:
+            members = {_inside(member.name): member for member in packed.getmembers()}
+            for name in members:
+                _write(packed, _followed(name, members), target.joinpath(*name))
+            while packed.fileobj is not None and packed.fileobj.read(2**20):
+                pass  # to the checksum at the end
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise LaunchError(
+            f"{archive.name} cannot be unpacked: {_short(error)}. HINT: it may be cut short; look at it with"
+            " `tar -tzf`."
+        ) from error
+
+
+def _inside(name: str) -> tuple[str, ...]:
+    """The parts of a name, which must not lead out of the archive."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise tarfile.ExtractError(f"{name[:_SHOWN]!r} leads out of it")
+    return path.parts
+
+
+def _followed(name: tuple[str, ...], members: Mapping[tuple[str, ...], tarfile.TarInfo]) -> tarfile.TarInfo:
+    """The folder or file that a member is, or the file that its links lead to."""
+    first = member = members[name]
+    for _ in range(len(members)):
+        if member.isfile() or (member.isdir() and member is first):
+            return member
+        if not (member.issym() or member.islnk()):
+            break
+        base = "" if member.islnk() else posixpath.dirname(member.name)
+        place = posixpath.normpath(posixpath.join(base, member.linkname))
+        found = members.get(PurePosixPath(place).parts)
+        if found is None or found is member:  # a place outside is the name of no member
+            break
+        member = found
+    what = f"a link to {first.linkname[:_SHOWN]!r}, no file in it" if first.linkname else "neither a file nor a folder"
+    raise tarfile.ExtractError(f"{first.name[:_SHOWN]!r} is {what}")
+
+
+def _write(packed: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
+    if member.isdir():
+        place.mkdir(parents=True, exist_ok=True)
+        return
+    content = packed.extractfile(member)
+    assert content is not None
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with content, place.open("wb") as file:
+        shutil.copyfileobj(content, file)
+    place.chmod(0o755 if member.mode & 0o100 else 0o644)
+
+
+def _short(error: Exception) -> str:
+    return (str(error) or type(error).__name__)[:200]
+
+
+def put_in_place(new: Path, place: Path) -> Path:
+    """Rename ``new`` to ``place``, in place of what was downloaded there before; return ``place``.
+
+    Raises:
+        LaunchError: If something else is there.
+
+    """
+    check_replaceable(place)
+    old = place.with_name(f".{place.name}.old.{os.getpid()}")
+    if place.exists():
+        place.rename(old)
+    (new / MARK).write_text("Downloaded by lightning-sagemaker, which may replace this folder.\n")
+    new.rename(place)
+    shutil.rmtree(old, ignore_errors=True)
+    return place
+
+
+def check_replaceable(place: Path) -> None:
+    """Check that what is at ``place`` was downloaded there, if there is something.
+
+    Raises:
+        LaunchError: If not.
+
+    """
+    is_ours = place.is_dir() and not place.is_symlink() and ((place / MARK).is_file() or not any(place.iterdir()))
+    if os.path.lexists(place) and not is_ours:
+        raise LaunchError(
+            f"{str(place)!r} exists and was not made by a download, so it is not replaced. HINT: give another folder."
+        )

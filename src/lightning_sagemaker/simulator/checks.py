@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a request for a simulated job, said before anything is started."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from lightning_sagemaker.simulator.contract import MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE, Cluster, LocalClusterError
+
+MAX_TEMPORARY = 64
+"""Bytes in the path of a folder for sockets: the whole address has at most 104 (macOS), its name in the folder up to 40."""
+_SECONDS = 3.0
+_CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def check_choice(what: str, given: str, known: Sequence[str]) -> None:
+    """Check that ``given`` is one of ``known``."""
+    if given not in known:
+        raise LocalClusterError(f"{what}={given!r} is not known. HINT: choose one of {', '.join(known)}.")
+
+
+def check_system() -> None:
+    """Check that hosts can be simulated here."""
+    if not hasattr(os, "fork"):
+        raise LocalClusterError(
+            "A simulated job needs processes that fork, which Windows has not."
+            " HINT: run it in WSL 2, or train on one process: python train.py."
+        )
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=_SECONDS).close()
+    except OSError as error:
+        raise LocalClusterError(
+            f"127.0.0.1, where simulated hosts meet, cannot be reached on this machine ({error.strerror or error})."
+            " HINT: ip link set lo up; ip address add 127.0.0.1/8 dev lo."
+        ) from error
+
+
+def check_counts(hosts: int, processes_per_host: int) -> None:
+    """Check that there is something to run."""
+    for what, given in (("hosts", hosts), ("processes_per_host", processes_per_host)):
+        if given < 1:
+            raise LocalClusterError(f"{what}={given} was set. HINT: it counts from 1.")
+
+
+def make_root(root: Path) -> Path:
+    """Make the folder of the job and check that it can be written to."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        raise LocalClusterError(
+            f"The hosts' folders cannot be made in {str(root)!r}: {error.strerror}. HINT: choose another --root."
+        ) from error
+    return root.resolve()
+
+
+def temporary_folder() -> str:
+    """Where the simulator and its processes put temporary files: TMPDIR, or ``/tmp`` if its path is too long for sockets.
+
+    With the longer path, the first worker of a loader dies of it and the loader waits for ever.
+    """
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= MAX_TEMPORARY else "/tmp"
+
+
+def own_home() -> str:
+    """HOME, or where there is none the user's home by the system's records, else the folder for temporary files."""
+    home = os.path.expanduser("~")
+    return home if os.path.isabs(home) else temporary_folder()
+
+
+def scratch_folder(parent: str) -> tempfile.TemporaryDirectory[str]:
+    """A folder of the simulator's own in ``parent``, until the job ends."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="lightning-sagemaker-", dir=parent)
+    except OSError as error:
+        raise LocalClusterError(
+            f"No temporary folder can be made in {parent!r}: {error.strerror}. HINT: set TMPDIR to one whose path has at"
+            " most 64 characters."
+        ) from error
+
+
+def check_folder(what: str, path: str | os.PathLike[str]) -> Path:
+    """The absolute path of an existing folder."""
+    if not os.path.isdir(path):
+        raise LocalClusterError(
+            f"{what} was set to {os.fspath(path)!r}, which is no folder. HINT: give an existing one."
+        )
+    return Path(path).resolve()
+
+
+def check_limits(cluster: Cluster, module: ModuleType) -> None:
+    """SageMaker's own limits, and what ``module``'s containers cannot run: a rehearsal that passes must not fail there."""
+    values = module.hyperparameters_file(cluster)
+    if len(values) > MAX_HYPERPARAMETERS:
+        raise LocalClusterError(
+            f"{len(values)} hyperparameters were given, SageMaker takes {MAX_HYPERPARAMETERS}. HINT: pass a file."
+        )
+    for name, value in values.items():
+        if len(name) > MAX_NAME or len(value) > MAX_VALUE:
+            raise LocalClusterError(
+                f"Hyperparameter {name[:MAX_NAME]!r} has {len(value)} characters, SageMaker takes {MAX_VALUE} (and"
+                f" {MAX_NAME} in a name). HINT: pass a file."
+            )
+    for name in cluster.channels:
+        if not _CHANNEL_NAME.fullmatch(name):
+            raise LocalClusterError(
+                f"Channel {name!r} was set. HINT: SageMaker takes 1 to 64 letters, digits, dots, dashes and underscores."
+            )
+    temporary = cluster.environment.get("TMPDIR", "")
+    if len(os.fsencode(temporary)) > MAX_TEMPORARY:
+        raise LocalClusterError(
+            f"TMPDIR was set to {temporary!r}, whose path is too long for the sockets of loaders' workers. HINT: at most"
+            f" {MAX_TEMPORARY} characters, such as /tmp."
+        )
+    parallel = cluster.hyperparameters.get("mp_parameters")
+    if cluster.distribution == "smp" and not (isinstance(parallel, dict) and parallel):
+        raise LocalClusterError(
+            f"The distribution smp was chosen, but mp_parameters is {parallel!r}. HINT: give --mp-parameters"
+            ' \'{"partitions": 2, "microbatches": 4, "ddp": true}\'.'
+        )
+    problem = module.check(cluster)
+    if problem is not None:
+        raise LocalClusterError(problem)

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated SageMaker job: several hosts on one machine, with the files and variables of the real containers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TextIO
+
+from lightning_sagemaker.simulator import checks
+from lightning_sagemaker.simulator.containers import modeltrainer, toolkit
+from lightning_sagemaker.simulator.contract import MASTER_PORT, Cluster, Folders, write_atomically
+from lightning_sagemaker.simulator.hosts import (
+    free_port,
+    gpu_variables,
+    gpus_per_host,
+    host_environment,
+    own_environment,
+    prepare_folders,
+    rank_environment,
+    visible_gpus,
+)
+from lightning_sagemaker.simulator.launchers import Program, host_shim, plan_launch
+from lightning_sagemaker.simulator.network import Network
+from lightning_sagemaker.simulator.network import network as make_network
+from lightning_sagemaker.simulator.network import obstacle as network_obstacle
+from lightning_sagemaker.simulator.network import parse as parse_network
+from lightning_sagemaker.simulator.output import lasting
+from lightning_sagemaker.simulator.preload import plan as preloading
+from lightning_sagemaker.simulator.processes import Failure, Job
+
+DISTRIBUTIONS = ("smddp", "ddp", "torch_distributed", "mpi", "smp", "none")
+CONTRACTS: dict[str, ModuleType] = {"toolkit": toolkit, "modeltrainer": modeltrainer}
+
+_OPTION = re.compile(r"--?(?P<name>[A-Za-z_][^=]*)(=(?P<value>.*))?", re.DOTALL)
+_REGION = "us-east-1"
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """How a simulated job ended.
+
+    Attributes:
+        returncode: 0, or the exit code of the rank or launcher that failed first; 130 after Ctrl-C, 124 after a timeout.
+        root: The folder with one folder per host.
+        launcher: ``torchrun``, ``mpirun`` or ``direct``.
+        failure: What failed first, with its last lines; None after success.
+
+    """
+
+    returncode: int
+    root: Path
+    launcher: str
+    failure: Failure | None = None
+
+
+def run_local_cluster(
+    command: Sequence[str],
+    *,
+    hosts: int = 2,
+    processes_per_host: int = 1,
+    distribution: str = "smddp",
+    contract: str = "toolkit",
+    root: str | os.PathLike[str] | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    channels: Mapping[str, str | os.PathLike[str]] | None = None,
+    source_dir: str | os.PathLike[str] | None = None,
+    instance_type: str = "ml.p4d.24xlarge",
+    network: str | None = None,
+    preload: bool | None = None,
+    timeout: float | None = None,
+    output: TextIO | None = None,
+) -> LocalResult:
+    """Run ``command`` as a SageMaker job of ``hosts`` hosts on this machine.
+
+    Args:
+        command: ``["python", "train.py", "--epochs", "1"]``, ``["train.py", ...]``, ``["python", "-m", "module", ...]`` or
+            any program. Its ``--name value`` arguments become hyperparameters as well.
+        hosts: Number of hosts, named ``algo-1`` and so on.
+        processes_per_host: Processes that the launcher starts on each host.
+        distribution: ``smddp``, ``ddp``, ``torch_distributed``, ``mpi``, ``smp`` (with ``mp_parameters`` among the
+            hyperparameters) or ``none``.
+        contract: ``toolkit`` (SDK 2 estimators) or ``modeltrainer`` (SDK 3).
+        root: Folder for the hosts' folders; ``runs/JOB-NAME`` when None. In a folder that was used before, what is in
+            ``checkpoints`` stays, as when SageMaker restarts a job.
+        hyperparameters: Further ones; they reach the program's command line as the container writes them.
+        environment: Variables that every process gets, as the estimator's ``environment=`` does.
+        channels: Channel name -> local folder, linked into ``input/data``.
+        source_dir: Copied to each host's code folder, where the program then runs; None runs it in the working directory.
+        instance_type: What the hosts are told they are.
+        network: ``netns`` or ``netns:RATE`` (``netns:1gbit``) gives each host a network namespace with an address, a name
+            and a link of that rate. None, and wherever namespaces are not permitted, shares this machine's loopback.
+        preload: Whether torch and Lightning are imported once, in a process from which every other is forked. None does so
+            where there are more processes than cores, and the program is a Python script or module.
+        timeout: Seconds after which everything is stopped.
+        output: Where the prefixed lines go; ``sys.stdout`` when None.
+
+    Raises:
+        LocalClusterError: If something in the request is wrong; nothing has been started then.
+
+    """
+    checks.check_system()
+    checks.check_choice("distribution", distribution, DISTRIBUTIONS)
+    checks.check_choice("contract", contract, tuple(CONTRACTS))
+    checks.check_counts(hosts, processes_per_host)
+    output = lasting(sys.stdout if output is None else output)
+    rate = None if network is None else parse_network(network)
+    if network is not None and (reason := network_obstacle()) is not None:
+        _say(output, f"the hosts share this machine's network, because {reason}")
+        network = None
+    name = f"local-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    place = checks.make_root(Path("runs", name) if root is None else Path(root))
+    code = None if source_dir is None else checks.check_folder("The source directory", source_dir)
+    sources = {channel: checks.check_folder(f"Channel {channel!r}", path) for channel, path in (channels or {}).items()}
+    module = CONTRACTS[contract]
+    program = Program.parse(command, code or Path.cwd())
+    program, values = with_hyperparameters(program, dict(hyperparameters or {}), module)
+    visible = visible_gpus()
+    cluster = Cluster(
+        job_name=name,
+        hosts=tuple(f"algo-{number}" for number in range(1, hosts + 1)),
+        processes_per_host=processes_per_host,
+        distribution=distribution,
+        contract=contract,
+        instance_type=instance_type,
+        network_interface="eth0" if network or os.path.exists("/sys/class/net/eth0") else "lo",
+        main_address="algo-1" if network else "127.0.0.1",
+        main_port=MASTER_PORT if network else free_port(),
+        entry_point=program.entry_point,
+        arguments=program.arguments,
+        code=Path.cwd(),
+        hyperparameters=values,
+        channels=tuple(sources),
+        gpus_per_host=gpus_per_host(len(visible), hosts, 1 if distribution == "none" else processes_per_host),
+        region=os.environ.get("AWS_REGION", _REGION),
+        environment=dict(environment or {}),
+    )
+    checks.check_limits(cluster, module)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(checks.scratch_folder(checks.temporary_folder())))
+        joined = stack.enter_context(make_network(cluster.hosts, rate)) if network else None
+        return _Run(cluster, program, module, place, folder, output, code, sources, visible, joined, preload).execute(
+            timeout
+        )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One job from the files to the result."""
+
+    cluster: Cluster
+    program: Program
+    module: ModuleType
+    root: Path
+    folder: Path
+    output: TextIO
+    code: Path | None
+    sources: Mapping[str, Path]
+    visible_gpus: list[str]
+    network: Network | None
+    preload: bool | None
+
+    def execute(self, timeout: float | None) -> LocalResult:
+        launch = plan_launch(self.cluster, self.program, self.folder, self.network)
+        names = self.cluster.hosts
+        environments = [self._prepare(index) for index in range(len(names))]
+        own_folders = None if self.code is None else environments[0].get("PYTHONPATH")
+        forks, start = preloading.choose(self.preload, self.program, len(launch.ranks), own_folders)
+        _say(self.output, f"{len(names)} simulated host(s) in {self.root}; {launch.reason}{start}")
+        if checks.temporary_folder() != tempfile.gettempdir():
+            _say(
+                self.output,
+                f"TMPDIR is {checks.temporary_folder()} for the job: sockets cannot have as long a path as yours",
+            )
+        if self.network is not None:
+            _say(self.output, f"each host has a network of its own, {self.network.rate or 'not limited'} outwards")
+        if self.visible_gpus and not self.cluster.gpus_per_host:
+            _say(
+                self.output,
+                f"no GPU is used: this machine has {len(self.visible_gpus)}, fewer than there are processes",
+            )
+        job = Job(self.folder, self.output)
+        for rank, index in launch.ranks.items():
+            job.add_rank(rank, names[index])
+        try:
+            if forks:
+                with preloading.listen(self.folder) as listener:
+                    command = preloading.server_command(self.cluster, self.program, listener)
+                    job.help("preload", command, preloading.server_environment(environments[0]), self._cwd(0), listener)
+            for index, commands in launch.commands.items():
+                for command, variables in commands:
+                    first = host_shim(command, names[index], self.network, self.folder)
+                    job.start(names[index], first, environments[index] | variables, self._cwd(index))
+        finally:
+            failure = job.wait(timeout)
+        if failure is not None:
+            self._report(failure)
+        return LocalResult(0 if failure is None else failure.returncode, self.root, launch.launcher, failure)
+
+    def _folders(self, index: int) -> Folders:
+        return Folders(self.root / self.cluster.hosts[index])
+
+    def _cwd(self, index: int) -> Path:
+        return self.cluster.code if self.code is None else self._folders(index).base / self.module.CODE
+
+    def _prepare(self, index: int) -> dict[str, str]:
+        """Write the files of a host; return the variables of its first process."""
+        cluster, folders = replace(self.cluster, code=self._cwd(index)), self._folders(index)
+        prepare_folders(cluster, self.module, folders, cluster.hosts[index], self.sources, self.code)
+        gpus = gpu_variables(self.visible_gpus, index, cluster.gpus_per_host)
+        of_ranks = rank_environment(cluster, self.module, index, folders) | gpus
+        write_atomically(self.folder / f"host-{index}.json", json.dumps(of_ranks))
+        # The hosts share this machine's cores; torchrun and Open MPI would use all of them once per process.
+        threads = (os.cpu_count() or 1) // (len(cluster.hosts) * cluster.processes_per_host)
+        base = {"OMP_NUM_THREADS": str(max(1, threads))} | own_environment()
+        return base | host_environment(cluster, self.module, cluster.hosts[index], folders) | gpus
+
+    def _report(self, failure: Failure) -> None:
+        """Say last what came first, and leave it where SageMaker would look for it."""
+        if failure.host is None:
+            _say(self.output, f"{failure.reason}; every process has ended")
+            return
+        where = f"{failure.reason} on {failure.host}"
+        _say(self.output, f"{where}; every other process was stopped. It wrote last:")
+        prefix = failure.host if failure.rank is None else f"{failure.host} [{failure.rank}]"
+        for line in failure.last_lines:
+            self.output.write(f"{prefix} | {line}\n")
+        self.output.flush()
+        path = Folders(self.root / failure.host).failure
+        if not path.exists() or not path.stat().st_size:  # a script's own words are better; SageMaker keeps them too
+            write_atomically(path, failure_text(where, failure.last_lines))
+
+
+def failure_text(where: str, lines: Sequence[str]) -> str:
+    """The text of ``output/failure``: the exception first, since SageMaker shows 1 024 characters of it."""
+    exception = [line for line in lines if line and not line[0].isspace()]
+    last = exception[-1] if exception else ""
+    return "\n".join([f"{last} ({where})" if last else where, *lines]) + "\n"
+
+
+def with_hyperparameters(program: Program, extra: dict[str, Any], module: ModuleType) -> tuple[Program, dict[str, Any]]:
+    """Add ``extra`` hyperparameters to the command line of ``program``, and read the others from it."""
+    typed = hyperparameters_of(program.arguments)
+    arguments = (*program.arguments, *module.to_arguments(extra))
+    return replace(program, arguments=arguments), typed | extra
+
+
+def hyperparameters_of(arguments: Sequence[str]) -> dict[str, Any]:
+    """The hyperparameters that a command line of ``--name value`` pairs stands for; positional arguments are none."""
+    found: dict[str, Any] = {}
+    waiting: str | None = None
+    for argument in arguments:
+        option = _OPTION.fullmatch(argument)
+        if option is None:
+            if waiting is not None:
+                found[waiting] = _decode(argument)
+            waiting = None
+            continue
+        name, value = option["name"], option["value"]
+        found[name] = True if value is None else _decode(value)
+        waiting = name if value is None else None
+    return found
+
+
+def _decode(text: str) -> Any:
+    if text in ("True", "False"):
+        return text == "True"  # the words that the toolkit writes for booleans
+    try:
+        return json.loads(text, parse_constant=_not_json)
+    except ValueError:
+        return text
+
+
+def _not_json(name: str) -> None:
+    raise ValueError(name)
+
+
+def _say(output: TextIO, line: str) -> None:
+    output.write(f"lightning-sagemaker: {line}\n")
+    output.flush()

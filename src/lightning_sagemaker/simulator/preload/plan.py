@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the processes of a simulated job import for themselves, or are forked from one that has."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from lightning_sagemaker.simulator.contract import CONTRACT_NAMES, CONTRACT_PREFIXES, Cluster, LocalClusterError
+from lightning_sagemaker.simulator.host_init import PRELOAD
+from lightning_sagemaker.simulator.launchers import Program
+
+_START = "import sys; from lightning_sagemaker.simulator.preload.server import main; main(sys.argv[1:])"
+_GROUPS = ("torch", "torchmetrics", "lightning")
+_WAITING = 4096
+"""Shims that may wait for the server: more than one machine runs."""
+
+
+def choose(asked: bool | None, program: Program, processes: int, own_folders: str | None) -> tuple[bool, str]:
+    """Whether to fork, and what the first line of output says of it.
+
+    Args:
+        asked: ``--preload``, ``--no-preload``, or None.
+        program: What every rank runs.
+        processes: How many ranks.
+        own_folders: PYTHONPATH, where each host runs the program in a folder of its own.
+
+    Raises:
+        LocalClusterError: If it was asked for and cannot be.
+
+    """
+    cores = _cores()
+    if asked is False or (asked is None and processes <= cores):
+        return False, ""
+    obstacle = _obstacle(program, own_folders)
+    if obstacle is None:
+        return (
+            True,
+            f"; {processes} processes on {cores} core(s) are forked from one that has imported (or --no-preload)",
+        )
+    if asked:
+        raise LocalClusterError(f"--preload was given, but {obstacle}. HINT: leave it out; then each process imports.")
+    return False, f"; each process imports for itself, because {obstacle}"
+
+
+def _obstacle(program: Program, own_folders: str | None) -> str | None:
+    if sys.platform != "linux":
+        return "only Linux forks safely after such imports"
+    if program.interpreter != (sys.executable,):
+        return f"{program.entry_point!r} is not run by {sys.executable} without options"
+    if program.target[0] != "-m" and not program.target[0].endswith(".py"):
+        return f"{program.entry_point!r} is neither a module nor a file that ends in .py"
+    if any(path and not os.path.isabs(path) for path in (own_folders or "").split(os.pathsep)):
+        return "PYTHONPATH names a relative folder, and each host has a working directory of its own"
+    return None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def listen(folder: Path) -> socket.socket:
+    """The socket at which shims find the server, from before there is one."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / PRELOAD))
+    listener.listen(_WAITING)
+    return listener
+
+
+def server_command(cluster: Cluster, program: Program, listener: socket.socket) -> list[str]:
+    """The command of the server, which inherits ``listener``."""
+    # transformers looks, when it is imported, whether the job is one of the model parallel library.
+    names = _GROUPS if cluster.distribution == "smp" else (*_GROUPS[:1], "transformers", *_GROUPS[1:])
+    room = [*program.command, "-m", "torch.distributed.run", "-m", "mpi4py"]
+    return [*program.interpreter, "-c", _START, str(listener.fileno()), ",".join(names), *room]
+
+
+def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of the server: what all processes have in common, nothing of a job."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in CONTRACT_NAMES and not name.startswith(CONTRACT_PREFIXES)
+    }

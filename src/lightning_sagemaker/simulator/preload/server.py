@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process imports what most programs import, and is forked for each Python program of a simulated job.
+
+``shim.py`` asks for it where it would start one. The order is: the server; a *root* for each session of shims; the
+programs. A root has the shims' name spaces, leads a session of its own and inherits orphans, as ``shim.py host`` does where
+processes are started one by one; so a program finds the same around it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from lightning_sagemaker.simulator import host_init as shim
+from lightning_sagemaker.simulator.preload import forked_program
+from lightning_sagemaker.simulator.preload.handover import Group, Handover, forget_rank, groups, load
+
+_POLL = 0.02
+_NAMESPACES = ("net", "uts", "mnt")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve until the simulator ends.
+
+    Args:
+        arguments: Number of the listening socket, names of groups to import, then words that nobody reads: they make room
+            for what ``ps`` shall show of the programs.
+
+    """
+    shim.prctl(shim.PR_SET_PDEATHSIG, signal.SIGKILL)
+    listener = socket.socket(fileno=int(arguments[0]))
+    _leave_no_trace()
+    loaded = _load(arguments[1].split(","))
+    threads = len(os.listdir("/proc/self/task")) - 1
+    if threads:  # a fork would copy their locks and not them
+        sys.exit(
+            f"Each process imports for itself, because importing started {threads} thread(s). HINT: --env OMP_NUM_THREADS=1."
+        )
+    gc.collect()
+    gc.freeze()  # the forks share these objects' memory as long as nothing touches them
+    _serve(listener, loaded)
+
+
+def _leave_no_trace() -> None:
+    """Undo what starting this module has changed for those that come after it."""
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "lightning_sagemaker"]:
+        del sys.modules[name]
+    sys.meta_path[:] = [f for f in sys.meta_path if not type(f).__module__.startswith("lightning_sagemaker")]
+    main = vars(sys.modules["__main__"])
+    for name in [name for name in main if not name.startswith("__")]:
+        del main[name]
+
+
+def _load(names: Sequence[str]) -> list[Group]:
+    chosen = [group for group in groups() if group.name in names]
+    hidden = frozenset(package for group in groups() for package in group.packages)
+    filters = list(warnings.filters)
+    loaded = [group for group in chosen if load(group, hidden)]
+    warnings.filters[:] = filters  # type: ignore[index]
+    modules = {name: module for group in loaded for name, module in group.modules.items()}
+    forget_rank(modules)
+    for name in modules:
+        del sys.modules[name]
+    return loaded
+
+
+def _serve(listener: socket.socket, loaded: list[Group]) -> None:
+    """Lead each shim that connects to its root."""
+    roots: dict[tuple[object, ...], socket.socket] = {}
+    while True:
+        connection, _ = listener.accept()
+        _, streams, *_ = socket.recv_fds(connection, 1, 3)
+        pid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        with contextlib.suppress(OSError):  # the shim has gone
+            place = (os.getsid(pid), *(os.readlink(f"/proc/{pid}/ns/{kind}") for kind in _NAMESPACES))
+            if place not in roots:
+                ours, theirs = socket.socketpair()
+                if not os.fork():
+                    for other in (listener, connection, ours, *roots.values()):
+                        other.close()
+                    for number in streams:
+                        os.close(number)
+                    _be_root(theirs, pid, loaded)
+                theirs.close()
+                roots[place] = ours
+            socket.send_fds(roots[place], [b"+"], [connection.fileno(), *streams])
+        for number in streams:
+            os.close(number)
+        connection.close()
+
+
+def _be_root(channel: socket.socket, pid: int, loaded: list[Group]) -> NoReturn:
+    """Fork for each request that comes through ``channel``; pass signals and ends on."""
+    os.setsid()
+    shim.prctl(shim.PR_SET_PDEATHSIG, signal.SIGKILL)
+    shim.prctl(shim.PR_SET_CHILD_SUBREAPER, 1)
+    _enter_namespaces(pid)
+    shims: dict[int, socket.socket] = {}
+    while True:
+        ready, _, _ = select.select([channel, *shims.values()], [], [], _POLL if shims else None)
+        if channel in ready:
+            child, connection = _fork_for_request(channel, list(shims.values()), loaded)
+            shims[child] = connection
+        for child, connection in list(shims.items()):
+            if connection in ready:
+                # A shim that is gone takes its program along, as a parent does.
+                for number in _receive(connection) or [signal.SIGKILL]:
+                    os.kill(child, number)
+        _pass_on_ends(shims)
+
+
+def _enter_namespaces(pid: int) -> None:
+    for kind in _NAMESPACES:
+        if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"):
+            number = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
+            ctypes.CDLL(None).setns(number, 0)
+            os.close(number)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(64)
+    except ConnectionError:
+        return b""
+
+
+def _pass_on_ends(shims: dict[int, socket.socket]) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            connection = shims.pop(ended[0], None)
+            if connection is not None:  # else an orphan
+                with contextlib.suppress(OSError):
+                    connection.sendall(ended[1].to_bytes(4, "little"))
+                connection.close()
+
+
+def _fork_for_request(
+    channel: socket.socket, others: list[socket.socket], loaded: list[Group]
+) -> tuple[int, socket.socket]:
+    message, numbers, *_ = socket.recv_fds(channel, 1, 4)
+    if not message:
+        os._exit(0)  # the server is gone; so are, by their death signal, the programs
+    connection = socket.socket(fileno=numbers[0])
+    with connection.makefile("r") as file:
+        request = json.loads(file.readline())
+    child = os.fork()
+    if not child:
+        for other in (channel, connection, *others):
+            other.close()
+        _be_program(request, numbers[1:], loaded)
+    for number in numbers[1:]:
+        os.close(number)
+    with contextlib.suppress(OSError):
+        connection.sendall(b"+")
+    return child, connection
+
+
+def _be_program(request: dict[str, Any], streams: list[int], loaded: list[Group]) -> NoReturn:
+    os.setpgid(0, 0)
+    shim.prctl(shim.PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    command = request["command"]
+    os.umask(request["umask"])
+    for number in shim.FORWARDED:
+        default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN if number in request["ignored"] else default)
+    forked_program.settle(command, request["cwd"], request["environment"])
+    handover = Handover(loaded, _say_on_rank_zero)
+    if command[1] == "-m":
+        handover.forget(command[2])
+    sys.meta_path.insert(0, handover)
+    forked_program.run(command[1:])
+
+
+def _say_on_rank_zero(sentence: str) -> None:
+    if os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")) == "0":
+        print(f"lightning-sagemaker: {sentence}", file=sys.stderr)

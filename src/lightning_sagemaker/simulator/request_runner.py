@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a CreateTrainingJob request on simulated hosts, from the request alone: its objects, its channels, its drivers.
+
+What stands for SageMaker: processes for containers, a folder for each host's /opt/ml. So the paths in the SDK's own drivers
+are changed to that folder; nothing else in them is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.simulator import checks
+from lightning_sagemaker.simulator.cluster import LocalResult
+from lightning_sagemaker.simulator.contract import GROUP, Folders, write_atomically
+from lightning_sagemaker.simulator.hosts import (
+    free_port,
+    gpu_variables,
+    gpus_per_host,
+    module_path,
+    own_environment,
+    visible_gpus,
+)
+from lightning_sagemaker.simulator.launchers import host_shim
+from lightning_sagemaker.simulator.processes import Job
+
+Fetch = Callable[[str, Path], None]
+"""Copies what an ``s3://`` address means into a folder."""
+
+_BASE = "/opt/ml"
+_REGION = "us-east-1"
+_DRIVERS = "sm_drivers"
+_TEXTS = (".sh", ".py", ".json")
+
+
+def run_request(
+    request: Mapping[str, Any],
+    fetch: Fetch,
+    root: str | os.PathLike[str],
+    *,
+    folders: Mapping[str, str | os.PathLike[str]] | None = None,
+    timeout: float | None = None,
+    output: TextIO | None = None,
+) -> LocalResult:
+    """Run the job that ``request`` describes.
+
+    Args:
+        request: As it is sent to SageMaker.
+        fetch: Gets the channels' objects.
+        root: For one folder per host. In a folder that was used before, what is in ``checkpoints`` stays, as when
+            SageMaker restarts a job.
+        folders: Channel name -> local folder, in place of what the request says.
+        timeout: Seconds after which everything is stopped.
+        output: Where the prefixed lines go; ``sys.stdout`` when None.
+
+    Raises:
+        LaunchError: If the request needs what cannot be simulated, such as a file system without a local folder.
+
+    """
+    count = int(_hosts(request)["InstanceCount"])
+    hosts = [f"algo-{number}" for number in range(1, count + 1)]
+    place = checks.make_root(Path(root))
+    run = _Run(request, hosts, place)
+    commands = [run.command(host) for host in hosts]
+    run.prepare(fetch, {name: Path(path) for name, path in (folders or {}).items()})
+    with checks.scratch_folder(checks.temporary_folder()) as scratch:
+        job = Job(Path(scratch), sys.stdout if output is None else output)
+        try:
+            for index, host in enumerate(hosts):
+                job.start(
+                    host,
+                    host_shim(commands[index], host, None, job.folder),
+                    run.variables(index),
+                    run.folders(host).base,
+                )
+        finally:
+            failure = job.wait(timeout)
+    code = 0 if failure is None else failure.returncode
+    return LocalResult(code, place, "request", failure)
+
+
+class _Run:
+    """The hosts of one request."""
+
+    def __init__(self, request: Mapping[str, Any], hosts: Sequence[str], root: Path) -> None:
+        self._request = request
+        self._hosts = hosts
+        self._root = root
+        self._visible = visible_gpus()
+        self._gpus = gpus_per_host(len(self._visible), len(hosts), 1)
+        self._port = free_port()
+
+    def folders(self, host: str) -> Folders:
+        return Folders(self._root / host)
+
+    def prepare(self, fetch: Fetch, local: Mapping[str, Path]) -> None:
+        """Make each host's tree: the three files, and every channel."""
+        channels = self._request.get("InputDataConfig", [])
+        for index, host in enumerate(self._hosts):
+            folders = self.folders(host)
+            folders.create()
+            folders.failure.unlink(missing_ok=True)
+            for name, content in (
+                ("resourceconfig", self._resource_config(host)),
+                ("hyperparameters", dict(self._request.get("HyperParameters", {}))),
+                ("inputdataconfig", {channel["ChannelName"]: _input_config(channel) for channel in channels}),
+            ):
+                write_atomically(folders.config / f"{name}.json", json.dumps(content))
+            for channel in channels:
+                target = folders.data / channel["ChannelName"]
+                if target.is_symlink():  # to a local folder
+                    target.unlink()
+                elif target.exists():
+                    shutil.rmtree(target)
+                self._fill(channel, target, index, fetch, local)
+            self._relocate(folders)
+
+    def command(self, host: str) -> list[str]:
+        specification = self._request["AlgorithmSpecification"]
+        parts = [*specification.get("ContainerEntrypoint", []), *specification.get("ContainerArguments", [])]
+        if not parts:
+            raise LaunchError(
+                "The request has no ContainerEntrypoint, so only its image knows what to run. HINT: run the image itself; or"
+                " build the request by `lightning-sagemaker launch` or the SDK's ModelTrainer, which name a program."
+            )
+        return [part.replace(_BASE, str(self.folders(host).base)) for part in parts]
+
+    def variables(self, index: int) -> dict[str, str]:
+        """What SageMaker sets in a container, and what tells that this is none."""
+        name = self._request["TrainingJobName"]
+        own, base = own_environment(), self.folders(self._hosts[index]).base
+        threads = max(1, (os.cpu_count() or 1) // len(self._hosts))
+        own.setdefault("OMP_NUM_THREADS", str(threads))
+        path = (str(Path(sys.executable).parent), own.get("PATH", os.defpath))
+        given = {key: value.replace(_BASE, str(base)) for key, value in self._request.get("Environment", {}).items()}
+        return {
+            **own,
+            **given,
+            "AWS_REGION": own.get("AWS_REGION", _REGION),
+            "LIGHTNING_SAGEMAKER_MAIN_ADDRESS": "127.0.0.1",
+            "LIGHTNING_SAGEMAKER_MAIN_PORT": str(self._port),
+            "LIGHTNING_SAGEMAKER_SIMULATED": "1",
+            "PATH": os.pathsep.join(path),
+            "PYTHONPATH": module_path(given.get("PYTHONPATH")),
+            "PYTHONUNBUFFERED": "1",
+            "SAGEMAKER_BASE_DIR": str(base),
+            "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{_REGION}:111122223333:training-job/{name}",
+            "TRAINING_JOB_NAME": name,
+            **gpu_variables(self._visible, index, self._gpus),
+        }
+
+    def _resource_config(self, host: str) -> dict[str, Any]:
+        kind = _hosts(self._request)["InstanceType"]
+        group = {"instance_group_name": GROUP, "instance_type": kind, "hosts": list(self._hosts)}
+        return {
+            "current_host": host,
+            "current_instance_type": kind,
+            "current_group_name": GROUP,
+            "hosts": list(self._hosts),
+            "instance_groups": [group],
+            "network_interface_name": "lo",
+        }
+
+    def _fill(
+        self, channel: Mapping[str, Any], target: Path, index: int, fetch: Fetch, local: Mapping[str, Path]
+    ) -> None:
+        name, source = channel["ChannelName"], channel["DataSource"]
+        if name in local:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(local[name].resolve(), target_is_directory=True)
+            return
+        if "S3DataSource" not in source:
+            raise LaunchError(
+                f"Channel {name!r} is a file system, which is not here. HINT: give a folder with a sample of it:"
+                f" --rehearse-channel {name}=DIR."
+            )
+        target.mkdir(parents=True)
+        fetch(source["S3DataSource"]["S3Uri"], target)
+        if source["S3DataSource"].get("S3DataDistributionType") == "ShardedByS3Key":
+            files = sorted(path for path in target.rglob("*") if path.is_file())
+            for number, path in enumerate(files):
+                if number % len(self._hosts) != index:
+                    path.unlink()
+
+    def _relocate(self, folders: Folders) -> None:
+        """Put the host's folder in place of /opt/ml into the SDK's drivers; ours asks for it."""
+        for path in (folders.data / _DRIVERS).rglob("*"):
+            if path.suffix in _TEXTS and path.is_file() and not path.name.startswith("lightning_"):
+                path.write_text(path.read_text().replace(_BASE, str(folders.base)))
+        for path in (folders.data / _DRIVERS).rglob("__pycache__"):
+            shutil.rmtree(path)
+
+
+def _hosts(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Type and number of the hosts, of the whole cluster or of its one group."""
+    resources: Mapping[str, Any] = request["ResourceConfig"]
+    groups: list[Mapping[str, Any]] = resources.get("InstanceGroups") or [resources]
+    return groups[0]
+
+
+def _input_config(channel: Mapping[str, Any]) -> dict[str, str]:
+    source = channel["DataSource"].get("S3DataSource", {})
+    known = {
+        "TrainingInputMode": channel.get("InputMode", "File"),
+        "S3DistributionType": source.get("S3DataDistributionType", "FullyReplicated"),
+        "RecordWrapperType": channel.get("RecordWrapperType", "None"),
+        "ContentType": channel.get("ContentType"),
+    }
+    return {name: value for name, value in known.items() if value is not None}
