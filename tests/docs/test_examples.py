@@ -82,7 +82,7 @@ def test_own_recipe_trains_by_its_own_loss(run, tmp_path):
     """Of twelve classes that are alike before training, the cross-entropy is log 12, and the focal loss less."""
     printed = run("own_recipe/train.py", "fit", "--max_steps=1", "--log_every_n_steps=1", "--gamma=2")
     assert float(LOSS.search(printed)[2]) == pytest.approx((1 - 1 / 12) ** 2 * math.log(12), rel=0.1)
-    assert (tmp_path / "runs" / "focal-classification" / "model" / "model.safetensors").exists()
+    assert (tmp_path / "runs" / "focal-classification" / "latest" / "model" / "model.safetensors").exists()
 
 
 @pytest.mark.slow
