@@ -52,6 +52,7 @@ test: $(VENV)/dev $(CONTAINERS) ## install into .venv and .containers, and run t
 	@if [ "$$(id -u)" = 0 ] && command -v gcc >/dev/null && [ -e "$(PYTHON_H)" ]; then $(MAKE) .containers/toolkit; fi || \
 	  echo "AWS's training toolkit cannot be built here: its tests are skipped"
 	$(BIN)/python -m ruff check .
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) --durations=60 --durations-min=2
 
@@ -97,6 +98,7 @@ test-docs: $(VENV)/dev ## run the commands and Python blocks of README, docs and
 lint: $(VENV)/dev ## ruff, check and format
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
+	$(BIN)/lint-imports --no-logo
 
 type: $(VENV)/dev ## mypy --strict on src
 	$(BIN)/python -m mypy
@@ -133,4 +135,4 @@ compat: ## an unmodified transformers 4.28.1 Trainer on the shim of SMP, in .com
 	PYTHONPATH=src .compat/bin/python tests/compat/run.py
 
 clean: ## remove .venv, .containers, caches and runs
-	rm -rf $(VENV) .venv-newest .venv-oldest .venv-oracle .containers runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) .venv-newest .venv-oldest .venv-oracle .containers runs build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info

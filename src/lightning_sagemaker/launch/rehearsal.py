@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lightning_sagemaker.errors import LaunchError
-from lightning_sagemaker.launch.request.create import JobPlan
+from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput
 from lightning_sagemaker.launch.tracking.transfer import fetch
 from lightning_sagemaker.simulator.cluster import LocalResult

@@ -15,8 +15,8 @@ from lightning_sagemaker.launch.aws import sentences
 from lightning_sagemaker.launch.planning import rules
 from lightning_sagemaker.launch.planning.images import SMDDP_PYTORCH, Image, find_image
 from lightning_sagemaker.launch.planning.instances import find_instance
+from lightning_sagemaker.launch.planning.job_plan import SPOT_PATIENCE, JobPlan, base_name
 from lightning_sagemaker.launch.planning.pricing import Estimate, estimate, load_prices
-from lightning_sagemaker.launch.request.create import SPOT_PATIENCE, JobPlan, base_name
 from lightning_sagemaker.launch.source.bundle import make_bundle
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.distribution import DistributionRequest

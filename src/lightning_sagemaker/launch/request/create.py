@@ -7,13 +7,10 @@ shown without the SDK, credentials or network.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from lightning_sagemaker.launch.planning.images import Image
-from lightning_sagemaker.launch.source.bundle import Bundle
+from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.spec.carried import carried_config, carried_values, channel_names
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput, Input, TrainingInput
@@ -27,71 +24,13 @@ START_COMMAND = f"exec $SM_PYTHON_CMD {_DRIVERS}/distributed_drivers/{DRIVER}"
 
 _CONTAINER_ARGUMENTS = ["-c", f"chmod +x {_DRIVERS}/sm_train.sh && {_DRIVERS}/sm_train.sh"]
 
-SPOT_PATIENCE = 3600
-"""Seconds that a spot job may wait for its instances, beyond ``max_run``, where ``max_wait`` is not set."""
-
-MAX_BASE_NAME = 43
-"""A job's name has at most 63 characters; a suffix of 5 and the time are appended."""
-
 ACCOUNT = "111122223333"
 """Stands for the account in a dry run without credentials, as in AWS's documentation."""
-
-
-@dataclass(frozen=True)
-class JobPlan:
-    """A job with everything decided.
-
-    Attributes:
-        config: As described.
-        region: Where it runs.
-        image: What it runs in.
-        bundle: Its source.
-        base_name: The job's name without the time.
-        hyperparameters: With those that the distribution adds.
-        environment: With those that this package adds.
-        channels: The inputs.
-        metric_definitions: The metrics to collect.
-        max_wait: Of spot jobs.
-        checkpoint_uri: Ends with a slash: a bare prefix also matches its neighbours.
-
-    """
-
-    config: JobConfig
-    region: str
-    image: Image
-    bundle: Bundle
-    base_name: str
-    hyperparameters: Mapping[str, Any]
-    environment: Mapping[str, str]
-    channels: Mapping[str, Input]
-    metric_definitions: tuple[Mapping[str, str], ...]
-    max_wait: int | None
-    checkpoint_uri: str | None
-
-    def changed(self, **values: Any) -> JobPlan:
-        """The same plan with other values of its configuration that nothing else was decided by."""
-        return replace(self, config=self.config.changed(**values))
-
-    def with_bucket(self, bucket: str) -> JobPlan:
-        """The same plan with the places that are in the default bucket filled in."""
-        config, base = self.config, f"s3://{bucket}/{self.base_name}"
-        uri = self.checkpoint_uri
-        if config.output_path is None:
-            config = config.changed(output_path=base)
-        if config.use_spot_instances and uri is None:
-            uri = f"{str(config.output_path).rstrip('/')}/checkpoints/"
-        return replace(self, config=config, checkpoint_uri=uri)
 
 
 def default_bucket(region: str, account: str = ACCOUNT) -> str:
     """The bucket that the SageMaker SDK uses by default."""
     return f"sagemaker-{region}-{account}"
-
-
-def base_name(config: JobConfig) -> str:
-    """The beginning of the job's name: the user's, else from what is run; mended where SageMaker would not take it."""
-    name = config.base_job_name or config.recipe or (config.entry_point or "job").rpartition("/")[2].rpartition(".")[0]
-    return re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")[:MAX_BASE_NAME].strip("-") or "job"
 
 
 def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:

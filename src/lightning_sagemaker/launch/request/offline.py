@@ -13,7 +13,8 @@ from typing import Any
 from botocore.exceptions import NoCredentialsError
 from sagemaker.core.helper.session_helper import Session
 
-from lightning_sagemaker.launch.request.create import ACCOUNT, JobPlan, default_bucket, role_arn
+from lightning_sagemaker.launch.planning.job_plan import JobPlan
+from lightning_sagemaker.launch.request.create import ACCOUNT, default_bucket, role_arn
 from lightning_sagemaker.launch.request.sdk import make_request, quiet
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput, TrainingInput
 

@@ -42,10 +42,10 @@ from sagemaker.train import ModelTrainer
 from sagemaker.train.distributed import DistributedConfig
 
 from lightning_sagemaker.launch.aws import make_session as make_boto_session
+from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.request.create import (
     DRIVER,
     START_COMMAND,
-    JobPlan,
     code_place,
     compression,
     driver_config,
