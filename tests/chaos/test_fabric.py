@@ -104,7 +104,7 @@ def test_on_other_ranks_each_sample_once(before, after, tmp_path):
 
 
 def test_the_page_has_a_loop_that_runs(tmp_path):
-    page = (ROOT / "docs" / "interruptions.md").read_text().split("## A loop of one's own")[1]
+    page = (ROOT / "docs" / "interruptions.md").read_text().split("## Your own loop")[1]
     script = tmp_path / "loop.py"
     script.write_text(
         page.split("```python")[1].split("```")[0].replace('"checkpoints"', repr(str(tmp_path / "checkpoints")))
