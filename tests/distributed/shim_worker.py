@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 
 import torch
+from open_mpi import be_started_by_mpirun
 
 from lightning_sagemaker.smdistributed import importer
 
@@ -21,14 +22,7 @@ importer.install()
 SHARDS_ON_CPU = not torch.__version__.startswith("2.5.")  # whose gloo has no reduce_scatter
 MODE, LAUNCHER, OUT = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 if LAUNCHER == "mpirun":
-    del os.environ["TORCHELASTIC_RUN_ID"]
-    for name, of_torchrun in (
-        ("RANK",) * 2,
-        ("SIZE", "WORLD_SIZE"),
-        ("LOCAL_RANK",) * 2,
-        ("LOCAL_SIZE", "LOCAL_WORLD_SIZE"),
-    ):
-        os.environ[f"OMPI_COMM_WORLD_{name}"] = os.environ[of_torchrun]
+    be_started_by_mpirun()
 
 
 def after_backward(wrap) -> torch.nn.Module:

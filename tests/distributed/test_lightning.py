@@ -138,7 +138,8 @@ def test_predictions_cover_the_data_once(smddp):
 
 def test_without_the_composite_the_real_refusals_come_back(launch):
     """The strict shim alone fails the way the real library does in users' reports."""
-    ranks = launch("smddp", 2, LIGHTNING_SAGEMAKER_COMPOSITE="0", SCENARIOS="evaluate,average_directly,collectives")
+    bare = {"LIGHTNING_SAGEMAKER_COMPOSITE": "0", "STARTED_BY": "mpirun"}  # under torchrun nothing is refused
+    ranks = launch("smddp", 2, **bare, SCENARIOS="evaluate,average_directly,collectives")
     assert ranks[0]["backend"] == "smddp"
     assert "SMDDP does not support: ReduceOp" in ranks[0]["average_directly"]["error"]
     assert "SMDDP does not support: ReduceOp" in ranks[0]["evaluate"]["error"]  # self.log(sync_dist=True) is a mean

@@ -21,12 +21,15 @@ from lightning.pytorch import Callback, LightningModule, Trainer, seed_everythin
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.plugins import AsyncCheckpointIO
+from open_mpi import be_started_by_mpirun
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 import lightning_sagemaker  # noqa: F401 - registers the strategies
 
 warnings.filterwarnings("ignore")
+if os.environ.get("STARTED_BY") == "mpirun":
+    be_started_by_mpirun()
 STRATEGY, OUT = sys.argv[1], Path(sys.argv[2])
 WORLD = int(os.environ.get("WORLD_SIZE", 1))
 GLOBAL_BATCH, SAMPLES = 8, 48
