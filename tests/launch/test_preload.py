@@ -185,7 +185,7 @@ def test_variables_that_are_set_before_an_import_and_the_other_lightning(tmp_pat
 
 READS = """
 import json, sys
-from lightning_sagemaker.launch import handover
+from lightning_sagemaker.simulator.preload import handover
 sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "_AfterImport"]  # as the server does
 hidden = frozenset(package for group in handover.groups() for package in group.packages)
 print(json.dumps([name for group in handover.groups() if handover.load(group, hidden) for name in group.read]))

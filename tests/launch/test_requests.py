@@ -4,6 +4,7 @@
 import io
 import json
 import tarfile
+import threading
 import time
 
 import pytest
@@ -263,7 +264,7 @@ def test_a_failed_job_says_why_and_a_stopped_one_ends(aws, sdk, capsys):
         estimator.fit(wait=False)
         other = Estimator.attach(estimator.job_name)
         assert other.config.instance_type == "ml.m5.xlarge"
-        other.stop()
+        threading.Timer(0.5, other.stop).start()  # when it has been seen to train
         status = estimator.wait(poll=0.1)
     finally:
         aws.run_job = None
