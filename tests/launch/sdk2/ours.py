@@ -26,7 +26,7 @@ from lightning_sagemaker.launch.tracking.jobs import JobStatus
 from tests.conftest import ROOT
 from tests.launch.sdk2.normal import flat
 
-sys.path.insert(0, str(ROOT / "src" / "lightning_sagemaker" / "launch" / "drivers"))
+sys.path.insert(0, str(ROOT / "src" / "lightning_sagemaker" / "container"))
 from lightning_driver import turned_back  # in a container it lies in a folder of its own
 
 ACCOUNT = "123456789012"
