@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints written beside the training against those written at once, and after failures and kills."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def test_after_many_kills_there_is_a_whole_checkpoint_or_none(tmp_path):
 def test_one_that_is_being_replaced_is_found(folder, ranks, tmp_path):
     """A kill between the two renames leaves the old one under its other name."""
     old = tmp_path / ".last.old.ckpt"
-    (folder / "beside" / "step=8.ckpt").rename(old)
+    shutil.copytree(folder / "beside" / "step=8.ckpt", old)
     found = find_checkpoint(tmp_path)
     assert found is not None
     assert (found.path, found.step) == (old, 8)
