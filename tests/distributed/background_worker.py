@@ -107,6 +107,8 @@ class StopAt(Losses):
         super().on_train_batch_end(trainer, *args)
         if trainer.global_step == 3 and RANK == 0:
             os.kill(os.getpid(), 15)
+        if trainer.global_step >= 3:
+            time.sleep(0.7)  # ranks agree within two seconds, and these steps take milliseconds
 
 
 def interrupted(folder: Path) -> dict:
