@@ -106,7 +106,8 @@ def html_page(title: str, report: Mapping[str, Any]) -> str:
         _scripts_table(report["scripts"]),
     ]
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
     )
 

@@ -45,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=module.HELP, description=module.__doc__)
         command.formatter_class = argparse.RawDescriptionHelpFormatter
         module.add_arguments(command)
-        command.set_defaults(main=module.main)
+        command.set_defaults(run_command=module.main)  # a name that no option has
     return parser
 
 
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if hasattr(parsed, "script_arguments"):
         parsed.script_arguments = rest
-    return int(parsed.main(parsed))
+    return int(parsed.run_command(parsed))
 
 
 if __name__ == "__main__":

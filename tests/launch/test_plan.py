@@ -43,6 +43,7 @@ P4D = {
     "region": "us-east-1",
 }
 SMDDP = {"smdistributed": {"dataparallel": {"enabled": True}}}
+SMDDP_TORCHRUN = {**SMDDP, "torch_distributed": {"enabled": True}}
 
 
 def partitions(count):
@@ -439,8 +440,14 @@ def test_the_plan_says_what_smddp_takes(change, words):
     assert words is None or words in rows["smddp"]
 
 
-def test_the_plan_of_torchrun_does_not_promise_that_smddp_reduces():
-    change = {"distribution": SMDDP, "environment": {"SMDATAPARALLEL_OPTIMIZE_SDP": "true"}}
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"distribution": SMDDP_TORCHRUN},
+        {"distribution": SMDDP, "environment": {"SMDATAPARALLEL_OPTIMIZE_SDP": "true"}},
+    ],
+)
+def test_the_plan_of_torchrun_does_not_promise_that_smddp_reduces(change):
     announced = announced_strategy(make_plan(JobConfig.from_mapping({**P4D, **change})))
     assert (announced.name, announced.backend) == ("ddp", "nccl")
     assert "takes AllGather, and AllReduce falls back to nccl, so nccl reduces the gradients." in announced.reason

@@ -41,7 +41,7 @@ def test_every_command_exists(line):
         assert set(arguments) <= set(targets)
     else:
         parsed = cli.build_parser().parse_args(arguments[: arguments.index(">")] if ">" in arguments else arguments)
-        assert callable(parsed.main)
+        assert callable(parsed.run_command)
         if arguments[0] == "launch" and read_config(parsed).recipe:
             make_plan(read_config(parsed))  # checks all that needs no AWS
 

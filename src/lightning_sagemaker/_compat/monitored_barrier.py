@@ -19,13 +19,17 @@ _NAME = "monitored_barrier"
 _MARK = "_lightning_sagemaker"
 
 
+_KINDS: set[type[dist.ProcessGroup]] = set()
+
+
 def take_over(kind: type[dist.ProcessGroup]) -> None:
-    """Let groups of a class wait by their gloo. Idempotent.
+    """Let groups of a class, too, wait by their gloo. Idempotent.
 
     Args:
         kind: Of process groups with an attribute ``gloo``, torch's.
 
     """
+    _KINDS.add(kind)
     require(distributed_c10d, _NAME)
     original = distributed_c10d.monitored_barrier
     if hasattr(original, _MARK):
@@ -34,7 +38,7 @@ def take_over(kind: type[dist.ProcessGroup]) -> None:
     @wraps(original)
     def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         asked = dist.group.WORLD if group is None else group
-        if not isinstance(asked, kind):
+        if not isinstance(asked, tuple(_KINDS)):
             original(group, timeout, wait_all_ranks)
             return
         if timeout is None:

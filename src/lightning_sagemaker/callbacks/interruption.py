@@ -263,8 +263,8 @@ class SpotInterruption(Callback):
                 )
             else:
                 rank_zero_warn(
-                    f"Interrupted at step {trainer.global_step}: no checkpoint is begun, as {left:.0f} s are left and the"
-                    f" last one took {needed:.0f} s."
+                    f"Interrupted at step {trainer.global_step}: no checkpoint is begun, as {max(left, 0):.0f} s are"
+                    f" left and the last one took {needed:.0f} s."
                 )
         else:
             rank_zero_info(f"Interrupted: exit code {self._exit_code}.")

@@ -174,7 +174,10 @@ class BackgroundSave:
         after, self._after = self._after, []
         found = [f"rank {rank}: {text}" for rank, text in enumerate(failures) if text is not None]
         if found:
-            raise RuntimeError(f"The last checkpoint was not written. {'; '.join(found)}") from cause
+            raise RuntimeError(
+                f"The last checkpoint was not written. {'; '.join(found)}. HINT: make room or give leave to write there; the"
+                " checkpoints before it are as they were."
+            ) from cause
         for action in after:
             action()
 

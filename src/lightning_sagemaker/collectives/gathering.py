@@ -17,8 +17,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from lightning_sagemaker._compat import monitored_barrier
 from lightning_sagemaker.collectives.composite import create_engine
-from lightning_sagemaker.collectives.native import NativeBackedGroup, allreduce_arguments
+from lightning_sagemaker.collectives.native import NativeBackedGroup, allreduce_arguments, untraced
 
 GATHERING_BACKEND = "smddp_gathering"
 """Name under which :func:`register` makes these groups known to ``torch.distributed.init_process_group``."""
@@ -92,6 +93,7 @@ class GatheringProcessGroup(NativeBackedGroup):
         self._make_engine, self._engine, self._obstacle = make_engine, None, cache(obstacle)
         self._device_type = "cuda" if torch.cuda.is_available() and dist.is_nccl_available() else "cpu"
 
+    @untraced
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
         """All-reduce in place, as gloo's or nccl's; gloo does not have the mean of integers.
 
@@ -105,6 +107,7 @@ class GatheringProcessGroup(NativeBackedGroup):
             return self.average(tensors, opts)
         return self.native.allreduce(tensors, opts)  # type: ignore[no-any-return]
 
+    @untraced
     def all_gather_single(self, output: Any, tensor: Any, *args: Any) -> dist.Work:
         """Gather ``tensor`` of all processes in ``output``, as many times its size.
 
@@ -116,6 +119,7 @@ class GatheringProcessGroup(NativeBackedGroup):
         """
         return self._gather("all_gather_single", output, tensor, *args)
 
+    @untraced
     def _allgather_base(self, output: Any, tensor: Any, *args: Any) -> dist.Work:
         """The name of the same before torch 2.13."""
         return self._gather("_allgather_base", output, tensor, *args)
@@ -150,6 +154,7 @@ def register(obstacle: Obstacle) -> None:
         obstacle: What SMDDP does not gather; that of the first call.
 
     """
+    monitored_barrier.take_over(GatheringProcessGroup)
     if GATHERING_BACKEND.upper() not in dist.Backend._plugins:
 
         def create(options: Any, _: Any) -> GatheringProcessGroup:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first process of a simulated host, and of each of its ranks: run by path, with the standard library only.
 
-``shim.py host`` stands for a container's first process: when its program ends, or the simulator is gone, nothing of the
-host survives. ``shim.py rank`` sits between the launcher (torchrun, mpirun) and the user's program: it gives the rank an
-output stream of its own, so that lines never mix, restores what mpirun would say on separate hosts, and reports how the
-rank ended before the launcher reacts to it.
+``host_init.py host`` stands for a container's first process: when its program ends, or the simulator is gone, nothing of the
+host survives. ``host_init.py rank`` sits between the launcher (torchrun, mpirun) and the user's program: it gives the rank
+an output stream of its own, so that lines never mix, restores what mpirun would say on separate hosts, and reports how
+the rank ended before the launcher reacts to it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from lightning_sagemaker.simulator.checks import own_home, temporary_folder
 from lightning_sagemaker.simulator.contract import CONTRACT_NAMES, CONTRACT_PREFIXES, Cluster, Folders, write_config
 
 SMDDPRUN = "LIGHTNING_SAGEMAKER_SMDDPRUN"
-"""Asks ``shim.py`` to add what AWS's ``smddprun`` adds to each rank."""
+"""Asks ``host_init.py`` to add what AWS's ``smddprun`` adds to each rank."""
 
 IMAGE = Path(__file__).with_name("image")
 """What a training image has installed and this machine may not: ``smdistributed``."""

@@ -51,7 +51,7 @@ class Network:
 
         Args:
             host: Name of a host.
-            command: Sets the host name itself; ``shim.py`` does.
+            command: Sets the host name itself; ``host_init.py`` does.
 
         """
         return ["ip", "netns", "exec", self.spaces[host], "unshare", "--uts", "--", *command]

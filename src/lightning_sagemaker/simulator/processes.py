@@ -83,7 +83,7 @@ class Job:
     """The hosts and ranks of one run, and the loop that watches them.
 
     Args:
-        folder: The simulator's own folder; ``shim.py`` finds ``control`` and ``rank-R.out`` in it.
+        folder: The simulator's own folder; ``host_init.py`` finds ``control`` and ``rank-R.out`` in it.
         output: Where the prefixed lines go.
 
     """

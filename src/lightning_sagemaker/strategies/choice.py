@@ -32,4 +32,5 @@ def build_for_job(
     job = SageMakerJob.from_environment()
     selection = select_strategy(job)
     rank_zero_info(f"strategy='sagemaker' is {selection.name!r} here. {selection.reason}")
-    return {"smddp": smddp, "smp": smp, "smddp_fsdp": fsdp}.get(selection.name, ddp)(job=job, **kwargs)
+    make = {"smddp": smddp, "smp": smp, "smddp_fsdp": fsdp, "ddp": ddp, "single_device": ddp}
+    return make[selection.name](job=job, **kwargs)

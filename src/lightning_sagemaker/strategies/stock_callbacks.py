@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning's own callbacks under ``strategy="smp"``: which work, and why the others are refused before training."""
+"""Lightning's own callbacks with divided models and sharded parameters: which work, and why others are refused."""
 
 from __future__ import annotations
 
@@ -82,6 +82,6 @@ def check_trainer(trainer: Any, partitions: bool) -> None:
         found = next((callback for callback in trainer.callbacks if isinstance(callback, kind)), None)
         if found is not None:
             raise MisconfigurationException(
-                f"{type(found).__name__} was given to a Trainer with strategy='smp', where it cannot work: {reason}."
-                " HINT: leave it out, or train in one process."
+                f"{type(found).__name__} was given to a Trainer with {type(trainer.strategy).__name__}, where it cannot"
+                f" work: {reason}. HINT: leave it out, or train in one process."
             )

@@ -159,8 +159,10 @@ def _announced_job(plan: JobPlan, simulated: bool = False) -> SageMakerJob:
 
 
 def _launcher(request: DistributionRequest) -> Launcher:
-    if request.kind in ("smddp", "ddp", "mpi"):
-        return Launcher.SMDDPRUN if request.kind == "smddp" else Launcher.MPI
+    if request.kind == "smddp":
+        return Launcher.SMDDPRUN if request.uses_mpi else Launcher.TORCHRUN
+    if request.kind in ("ddp", "mpi"):
+        return Launcher.MPI
     return Launcher.TORCHRUN if request.uses_torchrun else Launcher.MPI
 
 

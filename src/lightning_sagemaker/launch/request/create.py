@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a job's description to what will be sent: the resolved plan and the CreateTrainingJob request, both pure.
+"""From a job's plan to what will be sent, the CreateTrainingJob request; pure.
 
 The request is the one that the SageMaker SDK makes of the same job, to the letter; it is made here as well so that it can be
 shown without the SDK, credentials or network.

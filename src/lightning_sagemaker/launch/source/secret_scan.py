@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Secrets in the texts that would be sent: found by detect-secrets, and by shape.
 
-The shapes are those of :mod:`.drivers.lightning_redaction`: detect-secrets 1.5 has no detectors for most providers of today.
-It reads about 0.1 MB a second, so it gets only the lines that can hold a secret. Lines with its own remark,
-``pragma: allowlist secret``, are left out.
+The shapes are those of :mod:`~lightning_sagemaker.container.lightning_redaction`: detect-secrets 1.5 has no detectors
+for most providers of today. It reads about 0.1 MB a second, so it gets only the lines that can hold a secret. Lines with
+its own remark, ``pragma: allowlist secret``, are left out.
 """
 
 from __future__ import annotations

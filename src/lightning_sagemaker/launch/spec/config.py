@@ -37,7 +37,7 @@ class JobConfig:
         instance_placement_config: Of UltraServers, in the API's words.
         role: ARN or name of the execution role. None in a dry run.
         region: None for the one that AWS is configured with.
-        hyperparameters: Texts, numbers and booleans that reach the program as ``--name value``.
+        hyperparameters: Texts, numbers, booleans, lists and dictionaries that reach the program as ``--name value``.
         distribution: See :func:`~lightning_sagemaker.launch.spec.distribution.parse_distribution`.
         inputs: See :func:`~lightning_sagemaker.launch.spec.inputs.parse_inputs`.
         input_mode: Of channels that do not say: ``File``, ``FastFile`` or ``Pipe``.

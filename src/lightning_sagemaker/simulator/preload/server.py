@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One process imports what most programs import, and is forked for each Python program of a simulated job.
 
-``shim.py`` asks for it where it would start one. The order is: the server; a *root* for each session of shims; the
-programs. A root has the shims' name spaces, leads a session of its own and inherits orphans, as ``shim.py host`` does where
-processes are started one by one; so a program finds the same around it.
+``host_init.py`` asks for it where it would start one. The order is: the server; a *root* for each session of shims; the
+programs. A root has the shims' name spaces, leads a session of its own and inherits orphans, as ``host_init.py host`` does
+where processes are started one by one; so a program finds the same around it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from lightning_sagemaker.simulator import host_init as shim
+from lightning_sagemaker.simulator import host_init
 from lightning_sagemaker.simulator.preload import forked_program
 from lightning_sagemaker.simulator.preload.handover import Group, Handover, forget_rank, groups, load
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
             for what ``ps`` shall show of the programs.
 
     """
-    shim.prctl(shim.PR_SET_PDEATHSIG, signal.SIGKILL)
+    host_init.prctl(host_init.PR_SET_PDEATHSIG, signal.SIGKILL)
     listener = socket.socket(fileno=int(arguments[0]))
     _leave_no_trace()
     loaded = _load(arguments[1].split(","))
@@ -105,8 +105,8 @@ def _serve(listener: socket.socket, loaded: list[Group]) -> None:
 def _be_root(channel: socket.socket, pid: int, loaded: list[Group]) -> NoReturn:
     """Fork for each request that comes through ``channel``; pass signals and ends on."""
     os.setsid()
-    shim.prctl(shim.PR_SET_PDEATHSIG, signal.SIGKILL)
-    shim.prctl(shim.PR_SET_CHILD_SUBREAPER, 1)
+    host_init.prctl(host_init.PR_SET_PDEATHSIG, signal.SIGKILL)
+    host_init.prctl(host_init.PR_SET_CHILD_SUBREAPER, 1)
     _enter_namespaces(pid)
     shims: dict[int, socket.socket] = {}
     while True:
@@ -170,13 +170,13 @@ def _fork_for_request(
 
 def _be_program(request: dict[str, Any], streams: list[int], loaded: list[Group]) -> NoReturn:
     os.setpgid(0, 0)
-    shim.prctl(shim.PR_SET_PDEATHSIG, signal.SIGKILL)
+    host_init.prctl(host_init.PR_SET_PDEATHSIG, signal.SIGKILL)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     command = request["command"]
     os.umask(request["umask"])
-    for number in shim.FORWARDED:
+    for number in host_init.FORWARDED:
         default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         signal.signal(number, signal.SIG_IGN if number in request["ignored"] else default)
     forked_program.settle(command, request["cwd"], request["environment"])
