@@ -79,7 +79,8 @@ oracle: $(VENV)/dev ## every call of SDK 2 and every image, by the newest SDK 2 
 	$(BIN)/python -m tests.launch.sdk2.compare
 	git diff --stat tests/data/sdk2.json tests/data/sdk2_images.json
 
-test-machines: $(VENV)/dev ## other machines: no network, no /dev/shm, a full disk, a simulated Mac, ...; as root, half an hour
+test-machines: $(VENV)/dev ## other machines: no network, no /dev/shm, a full disk, a simulated Mac, ...; as root, an hour
+	$(PIP_INSTALL) fusepy # with libfuse 2 of the system: the row of the file system that ignores case
 	$(BIN)/python -m pytest -v tests/machines
 
 test-fresh: ## the README's commands on a machine with nothing but Debian, Python, make and git; root; half an hour
