@@ -10,7 +10,7 @@ PYTEST_AT_ONCE = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-newest test-oldest test-machines test-fresh oracle containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat docs docs-look test-docs clean
+.PHONY: help demo test gpu test-slow test-newest test-oldest test-machines test-fresh oracle containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat docs docs-look test-docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,11 @@ test: $(VENV)/dev $(CONTAINERS) ## install into .venv and .containers, and run t
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) --durations=60 --durations-min=2
+
+gpu: $(VENV)/dev ## what one NVIDIA GPU can decide, and the recipes' speed on it; minutes, and nothing without one
+	@if $(BIN)/python -c "import torch; raise SystemExit(not torch.cuda.is_available())"; then \
+	  $(BIN)/python -m pytest -v tests/gpu && $(BIN)/python benchmarks/gpu.py; \
+	else echo "torch finds no NVIDIA GPU here: no test was run"; fi
 
 test-slow: $(VENV)/dev $(CONTAINERS) ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
