@@ -58,7 +58,9 @@ test: $(VENV)/dev $(CONTAINERS) ## install into .venv and .containers, and run t
 
 gpu: $(VENV)/dev ## what one NVIDIA GPU can decide, and the recipes' speed on it; minutes, and nothing without one
 	@if $(BIN)/python -c "import torch; raise SystemExit(not torch.cuda.is_available())"; then \
-	  $(BIN)/python -m pytest -v tests/gpu && $(BIN)/python benchmarks/gpu.py; \
+	  $(PIP_INSTALL) accelerate && $(BIN)/python -m pytest -v tests/gpu && for job in "mlm-base --batch 64" "qa --batch 16 --peer best" \
+	    "classification --batch 64 --peer best"; do \
+	    $(BIN)/python benchmarks/recipes.py $$job --precision bf16-mixed --rounds 1 --steps 40 || exit 1; done; \
 	else echo "torch finds no NVIDIA GPU here: no test was run"; fi
 
 test-slow: $(VENV)/dev $(CONTAINERS) ## the tests that take minutes
