@@ -66,10 +66,18 @@ STRATEGIES = (
 
 
 def register() -> None:
-    """Enter the strategies in the Trainer's and Fabric's registries. Idempotent."""
-    from lightning_sagemaker import _lightning
-    from lightning_sagemaker._compat import accelerator_connector
+    """Enter the strategies in the Trainer's and Fabric's registries. Idempotent.
 
+    Raises:
+        NameGone: If the installed Lightning or torch lacks a private name that this package builds on.
+
+    """
+    from lightning_sagemaker import _lightning
+    from lightning_sagemaker._compat import accelerator_connector, names_lightning, names_torch
+    from lightning_sagemaker._compat.guard import check
+
+    check(_lightning.with_packages(names_lightning.NAMES))
+    check(names_torch.NAMES)
     ending.register()
     for entry in STRATEGIES:
         for registry, home in (

@@ -17,7 +17,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from typing_extensions import override
 
 from lightning_sagemaker._compat.averages import averages_of, keep_averages
-from lightning_sagemaker._compat.guard import require
+from lightning_sagemaker._compat.guard import require, shadow
 from lightning_sagemaker._lightning import (
     MisconfigurationException,
     Precision,
@@ -169,7 +169,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
             if self.degrees.microbatches > 1:
                 say_statistics(module)
         self.setup_precision_plugin()
-        vars(self.precision_plugin)["clip_grad_by_norm"] = self._clip_norm  # of the whole model, not of this stage
+        shadow(self.precision_plugin, "clip_grad_by_norm", self._clip_norm)  # of the whole model, not of this stage
         scaler = getattr(self.precision_plugin, "scaler", None)
         if scaler is not None:
             skip_together(scaler, self.root_device, self.groups.groups["MP"])

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from typing_extensions import override
 
+from lightning_sagemaker._compat.guard import shadow
 from lightning_sagemaker._lightning import (
     FabricModelParallelStrategy,
     MisconfigurationException,
@@ -81,6 +82,15 @@ class ShardedLayout(ParallelLayout):
 
 class _ChecksummedStrategy(ModelParallelStrategy):
     """Lightning's strategy; where each process writes its part, they have checksums, and may be at an address in S3."""
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of hosts, as in Lightning's other strategies: what the job says, which a plain attribute cannot."""
+        return self._num_nodes
+
+    @num_nodes.setter
+    def num_nodes(self, num_nodes: int) -> None:
+        self._num_nodes = num_nodes
 
     @cached_property
     def _parts(self) -> CheckpointParts:
@@ -157,7 +167,7 @@ class SMPShardedStrategy(WritesBeside, ShardedLayout, JobAware, JobDefaults, _Ch
             self.shard(module, mesh, _STEPS)
             vars(module)["_is_sharded"] = True
 
-        vars(module)["configure_model"] = configure_model
+        shadow(module, "configure_model", configure_model)
         if self.degrees.tensor > 1:
             self._tensor_group = mesh[TENSOR].get_group()
             self.sync_seed(self._tensor_group)
@@ -176,7 +186,7 @@ class SMPShardedStrategy(WritesBeside, ShardedLayout, JobAware, JobDefaults, _Ch
         super().setup(trainer)
         for loop in (trainer.validate_loop, trainer.test_loop, trainer.predict_loop):
             loop.inference_mode = False  # what is gathered in inference mode cannot be trained with afterwards
-        vars(self.precision_plugin)["clip_grad_by_norm"] = self._clip_norm  # of all processes
+        shadow(self.precision_plugin, "clip_grad_by_norm", self._clip_norm)  # of all processes
 
     def _clip_norm(self, optimizer: Any, clip_val: float) -> None:
         if clip_val > 0:
