@@ -29,20 +29,19 @@ if TYPE_CHECKING:
     from lightning_sagemaker.job import Distribution, InstanceGroup, Launcher, SageMakerJob, SageMakerJobError
     from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
     from lightning_sagemaker.selection import Selection, select_smddp_backend, select_strategy
-    from lightning_sagemaker.strategies.fabric import FabricSageMakerDDPStrategy, FabricSMDDPStrategy
-    from lightning_sagemaker.strategies.fabric_fsdp import FabricSMDDPFSDPStrategy
-    from lightning_sagemaker.strategies.fsdp import SMDDPFSDPStrategy
+    from lightning_sagemaker.strategies.ddp import FabricSageMakerDDPStrategy, SageMakerDDPStrategy
+    from lightning_sagemaker.strategies.fsdp import FabricSMDDPFSDPStrategy, SMDDPFSDPStrategy
     from lightning_sagemaker.strategies.model_parallel import SMPStrategy
     from lightning_sagemaker.strategies.sharded import SMPShardedStrategy
-    from lightning_sagemaker.strategies.smddp import SageMakerDDPStrategy, SMDDPStrategy
+    from lightning_sagemaker.strategies.smddp import FabricSMDDPStrategy, SMDDPStrategy
 
 _HOMES = {
     "AutoResume": "callbacks.auto_resume",
     "Distribution": "job",
     "EvenLoader": "data.even",
-    "FabricSMDDPFSDPStrategy": "strategies.fabric_fsdp",
-    "FabricSMDDPStrategy": "strategies.fabric",
-    "FabricSageMakerDDPStrategy": "strategies.fabric",
+    "FabricSMDDPFSDPStrategy": "strategies.fsdp",
+    "FabricSMDDPStrategy": "strategies.smddp",
+    "FabricSageMakerDDPStrategy": "strategies.ddp",
     "Heartbeat": "callbacks.heartbeat",
     "InstanceGroup": "job",
     "InterruptibleLoop": "callbacks.fabric_loop",
@@ -56,7 +55,7 @@ _HOMES = {
     "SMDDPStrategy": "strategies.smddp",
     "SMPShardedStrategy": "strategies.sharded",
     "SMPStrategy": "strategies.model_parallel",
-    "SageMakerDDPStrategy": "strategies.smddp",
+    "SageMakerDDPStrategy": "strategies.ddp",
     "SageMakerEnvironment": "environment",
     "SageMakerJob": "job",
     "SageMakerJobError": "job",

@@ -37,6 +37,14 @@ def chosen_package() -> str:
 
 PACKAGE = chosen_package()
 
+
+def with_packages(names: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """A table of names in which ``{pytorch}`` and ``{fabric}`` are the packages that this one builds on."""
+    roots = {"lightning": ("lightning.pytorch", "lightning.fabric")}
+    pytorch, fabric = roots.get(PACKAGE, ("pytorch_lightning", "lightning_fabric"))
+    return {owner.format(pytorch=pytorch, fabric=fabric): found for owner, found in names.items()}
+
+
 if TYPE_CHECKING:
     from lightning.fabric.plugins.environments import (
         ClusterEnvironment,

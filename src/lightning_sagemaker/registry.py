@@ -42,20 +42,20 @@ STRATEGIES = (
     *(
         _Entry(
             f"sagemaker{ending}",
-            "smddp.sagemaker_strategy",
-            "fabric.fabric_sagemaker_strategy",
+            "factory.sagemaker_strategy",
+            "factory.fabric_sagemaker_strategy",
             "What the SageMaker job asked for and this machine can do" + _with(arguments),
             arguments,
         )
         for ending, arguments in _STARTED.items()
     ),
-    _Entry("smddp_fsdp", "fsdp.SMDDPFSDPStrategy", "fabric_fsdp.FabricSMDDPFSDPStrategy", _FSDP, {}),
-    _Entry("smp", "smp_parameters.smp_strategy", "fabric_smp.fabric_smp_strategy", _SMP, {}),
+    _Entry("smddp_fsdp", "fsdp.SMDDPFSDPStrategy", "fsdp.FabricSMDDPFSDPStrategy", _FSDP, {}),
+    _Entry("smp", "factory.smp_strategy", "factory.fabric_smp_strategy", _SMP, {}),
     *(
         _Entry(
             f"smddp{ending}{unused}",
             "smddp.SMDDPStrategy",
-            "fabric.FabricSMDDPStrategy",
+            "smddp.FabricSMDDPStrategy",
             _SMDDP + _with(started | arguments),
             started | arguments,
         )
@@ -66,10 +66,18 @@ STRATEGIES = (
 
 
 def register() -> None:
-    """Enter the strategies in the Trainer's and Fabric's registries. Idempotent."""
-    from lightning_sagemaker import _lightning
-    from lightning_sagemaker._compat import accelerator_connector
+    """Enter the strategies in the Trainer's and Fabric's registries. Idempotent.
 
+    Raises:
+        NameGone: If the installed Lightning or torch lacks a private name that this package builds on.
+
+    """
+    from lightning_sagemaker import _lightning
+    from lightning_sagemaker._compat import accelerator_connector, names_lightning, names_torch
+    from lightning_sagemaker._compat.guard import check
+
+    check(_lightning.with_packages(names_lightning.NAMES))
+    check(names_torch.NAMES)
     ending.register()
     for entry in STRATEGIES:
         for registry, home in (

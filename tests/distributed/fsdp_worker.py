@@ -25,8 +25,7 @@ from torch.utils.data.distributed import DistributedSampler
 import lightning_sagemaker  # noqa: F401 - registers the strategies
 from lightning_sagemaker._compat.sharding import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from lightning_sagemaker.collectives import gathering
-from lightning_sagemaker.strategies.fabric_fsdp import FabricSMDDPFSDPStrategy
-from lightning_sagemaker.strategies.fsdp import SMDDPFSDPStrategy
+from lightning_sagemaker.strategies.fsdp import FabricSMDDPFSDPStrategy, SMDDPFSDPStrategy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from lightning_model import Losses, Model, error_of, samples

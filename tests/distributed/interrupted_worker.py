@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_sagemaker import AutoResume, EvenLoader, SpotInterruption
 from lightning_sagemaker.collectives.votes import Votes
-from lightning_sagemaker.strategies.smp_parameters import smp_strategy
+from lightning_sagemaker.strategies.factory import smp_strategy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from lightning_model import Losses, Model, samples

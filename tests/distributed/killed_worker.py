@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 from lightning_sagemaker.checkpoint.background import BackgroundSave
+from lightning_sagemaker.checkpoint.parts import read_checkpoint
 from lightning_sagemaker.checkpoint.resume import find_checkpoint
-from lightning_sagemaker.strategies.stage_files import load_parts
 
 OUT, TIMES = Path(sys.argv[1]), int(sys.argv[2])
 WORLD = 2
@@ -55,7 +55,7 @@ def look(place: Path) -> dict:
     begun = max(int(path.read_text() or 0) for path in place.glob("begun-*"))
     if found is None:
         return {"begun": begun, "step": 0, "whole": True}
-    values = load_parts(found.path)["state_dict"]
+    values = read_checkpoint(found.path)["state_dict"]
     numbers = torch.cat([values[f"weight {rank}"] for rank in range(WORLD)])
     return {"begun": begun, "step": found.step, "whole": bool((numbers == found.step).all())}
 

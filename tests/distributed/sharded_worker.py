@@ -18,8 +18,7 @@ from lightning.pytorch import Trainer, seed_everything
 from torch.utils.data import DataLoader, DistributedSampler
 
 import lightning_sagemaker  # noqa: F401 - registers the strategies
-from lightning_sagemaker.strategies.fabric_smp import fabric_smp_strategy
-from lightning_sagemaker.strategies.smp_parameters import smp_strategy
+from lightning_sagemaker.strategies.factory import fabric_smp_strategy, smp_strategy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from lightning_model import Losses, Model, error_of, samples

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 import lightning_sagemaker  # noqa: F401 - registers the strategies
-from lightning_sagemaker.strategies.smp_parameters import smp_strategy
+from lightning_sagemaker.strategies.factory import smp_strategy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from lightning_model import Losses, error_of

@@ -12,10 +12,10 @@ from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEn
 from lightning.pytorch.strategies import StrategyRegistry
 
 import lightning_sagemaker
-from lightning_sagemaker import SageMakerEnvironment, SageMakerJobError, SMDDPStrategy, registry
+from lightning_sagemaker import SageMakerEnvironment, SageMakerJobError, SMDDPStrategy, SMPShardedStrategy, registry
 from lightning_sagemaker.job import Distribution, Launcher, SageMakerJob
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
-from lightning_sagemaker.strategies import backend, job_aware
+from lightning_sagemaker.strategies import backend, factory, job_aware
 
 LAUNCHED = {"launcher": Launcher.TORCHRUN, "global_rank": 0, "local_rank": 0, "world_size": 4, "local_world_size": 2}
 JOB = SageMakerJob(in_container=True, hosts=("algo-1", "algo-2"), current_host="algo-1", num_nodes=2, **LAUNCHED)
@@ -50,6 +50,14 @@ def test_world_without_any_argument():
     assert (built.num_nodes, built.num_devices, built.world_size) == (2, 2, 4)
     assert isinstance(built.strategy.cluster_environment, SageMakerEnvironment)
     assert built.strategy.distributed_sampler_kwargs == {"num_replicas": 4, "rank": 0}
+
+
+def test_hosts_of_sharded_training_are_those_of_the_job():
+    unlaunched = dataclasses.replace(JOB, launcher=Launcher.NONE, world_size=None, local_world_size=None)
+    for job, devices in ((JOB, "auto"), (unlaunched, 2)):
+        strategy = SMPShardedStrategy(job=job, parameters={"hybrid_shard_degree": 2, "ddp": True})
+        built = trainer(strategy=strategy, devices=devices)
+        assert (built.num_nodes, built.num_devices, built.world_size) == (2, 2, 4)
 
 
 @pytest.mark.parametrize("arguments", [{"num_nodes": 2}, {"devices": 2}, {"num_nodes": 2, "devices": 2}])
@@ -99,6 +107,14 @@ def test_the_strategy_follows_the_job(monkeypatch, caplog):
         monkeypatch.setattr(SageMakerJob, "from_environment", classmethod(lambda cls, *_, job=job: job))
         assert type(Trainer(strategy="sagemaker", accelerator="cpu", logger=False).strategy).__name__ == name
         assert type(Fabric(strategy="sagemaker", accelerator="cpu").strategy).__name__ == f"Fabric{name}"
+
+
+def test_every_choice_can_be_made_and_no_other():
+    for table in (factory.TRAINER, factory.FABRIC):
+        assert all(callable(factory.load(table, name)) for name in table)
+        with pytest.raises(SageMakerJobError, match="no strategy 'smdp'.*HINT: choose one of .*smddp"):
+            factory.load(table, "smdp")
+    assert factory.TRAINER.keys() == factory.FABRIC.keys()
 
 
 def test_a_pipeline_is_for_the_trainer(monkeypatch):

@@ -11,16 +11,16 @@ from lightning.pytorch import Trainer
 
 from lightning_sagemaker import SageMakerDDPStrategy, SMDDPStrategy
 from lightning_sagemaker.job import Launcher, SageMakerJob
-from lightning_sagemaker.strategies.fabric import (
-    FabricSageMakerDDPStrategy,
-    FabricSMDDPStrategy,
+from lightning_sagemaker.strategies.ddp import FabricSageMakerDDPStrategy
+from lightning_sagemaker.strategies.factory import (
     fabric_sagemaker_strategy,
+    fabric_smp_strategy,
+    sagemaker_strategy,
+    smp_strategy,
 )
-from lightning_sagemaker.strategies.fabric_smp import FabricSMPShardedStrategy, fabric_smp_strategy
 from lightning_sagemaker.strategies.model_parallel import SMPStrategy
-from lightning_sagemaker.strategies.sharded import SMPShardedStrategy
-from lightning_sagemaker.strategies.smddp import sagemaker_strategy
-from lightning_sagemaker.strategies.smp_parameters import smp_strategy
+from lightning_sagemaker.strategies.sharded import FabricSMPShardedStrategy, SMPShardedStrategy
+from lightning_sagemaker.strategies.smddp import FabricSMDDPStrategy
 
 ALONE = SageMakerJob()
 LAUNCHED = {"launcher": Launcher.TORCHRUN, "global_rank": 0, "local_rank": 0, "world_size": 2, "local_world_size": 2}

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dis
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 
@@ -27,6 +31,51 @@ def require(owner: Any, *names: str) -> None:
             )
 
 
+def check(names: Mapping[str, tuple[str, ...]], only_loaded: bool = True) -> None:
+    """See that every name of a table is there.
+
+    Args:
+        names: Table as in ``names_torch.py``, with the packages' real names.
+        only_loaded: Leave out modules that nothing has loaded yet.
+
+    Raises:
+        NameGone: If a name, or the class that had it, is gone.
+
+    """
+    for owner, wanted in names.items():
+        module_name, _, class_name = owner.partition(":")
+        if only_loaded and module_name not in sys.modules:
+            continue
+        module = import_module(module_name)
+        if class_name:
+            require(module, class_name)
+        found = getattr(module, class_name) if class_name else module
+        require(found, *(name for name in wanted if not (class_name and _is_set_by_methods(found, name))))
+
+
+def _is_set_by_methods(kind: type, name: str) -> bool:
+    """Whether objects of a class have a name that its methods give them."""
+    functions = (inspect.unwrap(value) for base in kind.__mro__ for value in vars(base).values() if callable(value))
+    codes = [function.__code__ for function in functions if inspect.isfunction(function)]
+    return any(
+        step.opname == "STORE_ATTR" and step.argval == name
+        for code in codes
+        if name in code.co_names
+        for step in dis.get_instructions(code)
+    )
+
+
+def shadow(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+    """Give one object another method in the place of its class's.
+
+    Raises:
+        NameGone: If its class has no such method, so that nobody would call the replacement.
+
+    """
+    require(type(owner), name)
+    vars(owner)[name] = replacement
+
+
 class TakenOver:
     """Methods of objects that are replaced for a while, and given back."""
 
@@ -40,8 +89,7 @@ class TakenOver:
             NameGone: If there is no such method.
 
         """
-        require(type(owner), name)
-        vars(owner)[name] = make(getattr(owner, name))
+        shadow(owner, name, make(getattr(owner, name)))
         self._taken.append((owner, name))
 
     def give_back(self) -> None:

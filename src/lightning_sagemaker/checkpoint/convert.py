@@ -9,43 +9,9 @@ from typing import Any
 
 import torch
 
-from lightning_sagemaker._compat.dcp import read_whole
 from lightning_sagemaker.checkpoint.export import export_huggingface
-from lightning_sagemaker.checkpoint.resume import META
+from lightning_sagemaker.checkpoint.parts import read_checkpoint
 from lightning_sagemaker.checkpoint.whole import CheckpointError, whole_file
-
-_GROUPS, _OPTIMIZER = "param_groups", "optimizer_"
-
-
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint of Lightning's Trainer, whole, on the processor; as its strategies for one process write it.
-
-    Args:
-        path: File, or folder of parts.
-
-    Raises:
-        CheckpointError: If it is not whole, or not Lightning's.
-
-    """
-    meta = path / META if path.is_dir() else path
-    if not meta.is_file():
-        raise CheckpointError(
-            f"{path} is no file, and holds no {META}: it is no checkpoint of Lightning, or saving was interrupted."
-            " HINT: name another one."
-        )
-    checkpoint: dict[str, Any] = torch.load(meta, map_location="cpu", weights_only=True)
-    if path.is_dir():
-        parts = read_whole(path)
-        checkpoint["state_dict"] = parts.pop("state_dict")
-        groups = checkpoint.pop(_GROUPS, None)  # of pipeline stages, whose parts hold the states alone
-        states = [parts[name] for name in sorted(parts, key=_number) if name.startswith(_OPTIMIZER)]
-        checkpoint["optimizer_states"] = [
-            _by_number(state) if groups is None else _of_stages(state, groups[number])
-            for number, state in enumerate(states)
-        ]
-    if "state_dict" not in checkpoint:
-        raise CheckpointError(f"{path} holds no state_dict. HINT: name a checkpoint that a Trainer has written.")
-    return checkpoint
 
 
 def to_file(path: Path, target: Path) -> None:
@@ -117,19 +83,3 @@ def _of_model(state: dict[str, Any], model: torch.nn.Module, path: Path) -> dict
             f" {tuple(wanted[other[0]])}. HINT: pass the configuration with which it was trained."
         )
     return taken
-
-
-def _number(name: str) -> int:
-    return int(name.removeprefix(_OPTIMIZER)) if name.startswith(_OPTIMIZER) else -1
-
-
-def _by_number(state: dict[str, Any]) -> dict[str, Any]:
-    """An optimizer's state by the numbers of its parameters, in the order of its groups, and not by their names."""
-    names = [name for group in state[_GROUPS] for name in group["params"]]
-    numbers = {name: number for number, name in enumerate(names)}
-    groups = [{**group, "params": [numbers[name] for name in group["params"]]} for group in state[_GROUPS]]
-    return {"state": {numbers[name]: entry for name, entry in state.get("state", {}).items()}, _GROUPS: groups}
-
-
-def _of_stages(state: dict[str, Any], groups: Any) -> dict[str, Any]:
-    return {"state": {int(number): entry for number, entry in state.items()}, _GROUPS: groups}

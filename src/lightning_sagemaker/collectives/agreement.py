@@ -18,6 +18,14 @@ def of_all(own: Any, world_size: int) -> list[Any]:
     return found
 
 
+def from_first(value: Any) -> Any:
+    """The first process's ``value``, on all of them. Collective, if there is more than one."""
+    box = [value]
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.broadcast_object_list(box, 0)
+    return box[0]
+
+
 def together(action: Callable[[], None], group: Any = None) -> None:
     """Run ``action`` and wait until all have; it may do nothing on most processes. Collective over ``group``.
 

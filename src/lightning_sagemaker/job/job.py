@@ -14,6 +14,7 @@ from zlib import crc32
 from lightning_sagemaker.job import hosts as _hosts
 from lightning_sagemaker.job.hosts import Hosts
 from lightning_sagemaker.job.intent import read_channels, read_intent
+from lightning_sagemaker.job.once import Once
 from lightning_sagemaker.job.process import TORCHELASTIC_PORT, Ranks, read_ranks
 from lightning_sagemaker.job.source import Source, is_true
 from lightning_sagemaker.job.types import Distribution, InstanceGroup, Launcher, SageMakerJobError
@@ -114,25 +115,25 @@ class SageMakerJob:
     def from_environment(
         cls, env: Mapping[str, str] | None = None, root: str | os.PathLike[str] | None = None
     ) -> SageMakerJob:
-        """Read the job that this process belongs to; a laptop and any torchrun or mpirun launch are jobs as well.
+        """The job that this process belongs to; a laptop and any torchrun or mpirun launch are jobs as well.
+
+        It is read at the first call, and again where a variable that it was read from has changed, or when told from where.
 
         Ranks and launcher come from the process's own variables, host facts from the container's files and then
         ``SM_*``, what was asked for from ``SM_FRAMEWORK_PARAMS``, ``SM_DISTRIBUTED_CONFIG`` and the hyperparameters.
         Where they differ, the process's variables win, and ``notes`` says so.
 
         Args:
-            env: Variables; ``os.environ`` when None.
+            env: Variables, which are then read again. Default: ``os.environ``.
             root: Base folder of the container; ``SAGEMAKER_BASE_DIR``, else ``/opt/ml``, when None.
 
         Raises:
             SageMakerJobError: If the environment is malformed or contradicts itself.
 
         """
-        env = os.environ if env is None else env
-        source = Source(env, Path(root or env.get("SAGEMAKER_BASE_DIR") or DEFAULT_ROOT))
-        if _hosts.in_container(source):
-            return _read_container(source)
-        return _read_anywhere(source)
+        if env is None and root is None:
+            return _of_this_process()
+        return _read(os.environ if env is None else env, root)
 
     @property
     def failure_file(self) -> Path:
@@ -145,6 +146,14 @@ class SageMakerJob:
         source = Source({}, Path(DEFAULT_ROOT))
         gpus, cpus = _hosts.count_gpus(source), _hosts.count_cpus(source)
         return cls(num_gpus=gpus, num_cpus=cpus, smddp_version=_smddp_version())
+
+
+def _read(env: Mapping[str, str], root: str | os.PathLike[str] | None = None) -> SageMakerJob:
+    source = Source(env, Path(root or env.get("SAGEMAKER_BASE_DIR") or DEFAULT_ROOT))
+    return _read_container(source) if _hosts.in_container(source) else _read_anywhere(source)
+
+
+_of_this_process = Once(_read)
 
 
 def _read_container(source: Source) -> SageMakerJob:

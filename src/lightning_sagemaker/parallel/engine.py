@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from lightning_sagemaker._compat import pytree
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.exchange import Exchange, Tag
 from lightning_sagemaker.parallel.groups import ParallelGroups

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lightning_sagemaker._compat.guard import shadow
+
 _BUCKET = 25 * 2**20
 """Bytes that are reduced at once, as in ``DistributedDataParallel``."""
 
@@ -122,4 +124,4 @@ def skip_together(scaler: torch.amp.GradScaler, device: torch.device, group: Any
         unscale(optimizer)
         agree_on_overflow(scaler, optimizer, device, group)
 
-    vars(scaler)["unscale_"] = unscale_together
+    shadow(scaler, "unscale_", unscale_together)

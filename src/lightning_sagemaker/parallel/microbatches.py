@@ -53,7 +53,7 @@ def cut(batch: Any, count: int) -> Microbatches:
 
 
 def _rows(batch: Any, start: int, length: int) -> Any:
-    return _map(batch, lambda tensor: tensor.narrow(0, start, length))
+    return map_tensors(batch, lambda tensor: tensor.narrow(0, start, length) if tensor.dim() else tensor, _unchanged)
 
 
 def _sizes(batch: Any) -> set[int | None]:
@@ -61,27 +61,39 @@ def _sizes(batch: Any) -> set[int | None]:
     found: set[int | None] = set()
 
     def note(tensor: Tensor) -> Tensor:
-        found.add(tensor.shape[0])
+        if tensor.dim():
+            found.add(tensor.shape[0])
         return tensor
 
     def itself(value: Any) -> Any:
         found.add(None)
         return value
 
-    _map(batch, note, itself)
+    map_tensors(batch, note, itself)
     return found
 
 
-def _map(value: Any, change: Callable[[Tensor], Tensor], itself: Callable[[Any], Any] = lambda value: value) -> Any:
-    """``value`` with its tensors that have dimensions changed, and ``itself`` called for objects with ``smp_slice``."""
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Any], itself: Callable[[Any], Any] | None = None) -> Any:
+    """``value`` with its tensors changed, in the containers that :func:`split` looks into.
+
+    Args:
+        value: Any structure.
+        change: Called with each tensor.
+        itself: Called with each object that has ``smp_slice``. Default: they are treated as any other.
+
+    """
     if isinstance(value, Tensor):
-        return change(value) if value.dim() else value
-    if hasattr(value, "smp_slice"):
+        return change(value)
+    if itself is not None and hasattr(value, "smp_slice"):
         return itself(value)
     if isinstance(value, Mapping):
-        return _like(value, {key: _map(entry, change, itself) for key, entry in value.items()})
+        return _like(value, {key: map_tensors(entry, change, itself) for key, entry in value.items()})
     if isinstance(value, list | tuple | set):
-        return _like(value, [_map(entry, change, itself) for entry in value])
+        return _like(value, [map_tensors(entry, change, itself) for entry in value])
     return value
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
+from lightning_sagemaker._compat import pytree
 from lightning_sagemaker.parallel.blocks import Blocks
 from lightning_sagemaker.parallel.partition import Partition
 from lightning_sagemaker.parallel.trace import ReplacedForwards, TensorNumber, Trace, tensors_of

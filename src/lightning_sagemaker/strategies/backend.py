@@ -32,7 +32,7 @@ def choose_for_device(selection: Selection, job: SageMakerJob, device: torch.dev
     return selection.backend, selection.reason
 
 
-class ReducesBySMDDP:
+class SMDDPBackend:
     """Mixin before a ``DDPStrategy``: its process group is SMDDP's, unless ``process_group_backend`` says otherwise."""
 
     job: SageMakerJob

@@ -16,7 +16,7 @@ _PATIENCE = 60.0
 
 
 class WritesBeside:
-    """Mixin before :class:`~lightning_sagemaker.strategies.checked_parts.CheckedParts`.
+    """Mixin before :class:`~lightning_sagemaker.strategies.sharded.SMPShardedStrategy`'s base.
 
     Args:
         async_checkpoint: Checkpoints of a fit are copied in memory, and written from there while it goes on, each process

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``"smddp_fsdp"`` for the Trainer: sharded data parallel training, parameters gathered by SMDDP."""
+"""``"smddp_fsdp"`` for the Trainer and Fabric: sharded data parallel training, parameters gathered by SMDDP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing_extensions import override
 from lightning_sagemaker.parallel.sharding import ShardOptions
 from lightning_sagemaker.strategies.fsdp_options import TakesShardOptions, move_buffers, without_sync
 from lightning_sagemaker.strategies.gathers import GathersBySMDDP
-from lightning_sagemaker.strategies.sharded import SMPShardedStrategy
+from lightning_sagemaker.strategies.sharded import FabricSMPShardedStrategy, SMPShardedStrategy
 
 
 class SMDDPFSDPStrategy(GathersBySMDDP, TakesShardOptions, SMPShardedStrategy):
@@ -27,7 +27,7 @@ class SMDDPFSDPStrategy(GathersBySMDDP, TakesShardOptions, SMPShardedStrategy):
             of :class:`~lightning_sagemaker.strategies.fsdp_options.TakesShardOptions`, ``async_checkpoint`` and
             ``save_distributed_checkpoint`` of :class:`~lightning_sagemaker.strategies.beside.WritesBeside`,
             ``activation_checkpointing``, ``parameters``, ``degrees`` and ``job`` of
-            :class:`~lightning_sagemaker.strategies.smp_parameters.FollowsDegrees`, and those of
+            :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of
             ``lightning.pytorch.strategies.ModelParallelStrategy``; ``process_group_backend`` overrides the choice.
 
     Raises:
@@ -60,3 +60,26 @@ class SMDDPFSDPStrategy(GathersBySMDDP, TakesShardOptions, SMPShardedStrategy):
         assert self.model is not None
         with without_sync(self.model):
             yield
+
+
+class FabricSMDDPFSDPStrategy(GathersBySMDDP, TakesShardOptions, FabricSMPShardedStrategy):
+    """The twin of :class:`~lightning_sagemaker.SMDDPFSDPStrategy` for ``Fabric(strategy="smddp_fsdp")``.
+
+    Args:
+        save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
+        **kwargs: Those of :class:`~lightning_sagemaker.SMDDPFSDPStrategy`.
+
+    Raises:
+        ParallelConfigError: If the parameters contradict each other or the number of processes.
+        MisconfigurationException: With a precision that FSDP2 does not have.
+
+    """
+
+    @override
+    def _setup_distributed(self) -> None:
+        self.sharding_options()  # refuses before there is any process group
+        super()._setup_distributed()
+
+    @override
+    def sharding_options(self) -> ShardOptions:
+        return self.options_for(self.precision)

@@ -24,7 +24,7 @@ PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true")
 
 
 class TakesShardOptions:
-    """Mixin before :class:`~lightning_sagemaker.strategies.smp_parameters.FollowsDegrees`.
+    """Mixin before :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`.
 
     Args:
         hybrid_shard_degree: Processes that share the parameters of a copy of the model; 0: all. Default: as the job's
@@ -37,7 +37,7 @@ class TakesShardOptions:
         cpu_offload: Shards, their gradients and the optimizer's states are kept in the host's memory.
         reshard_after_forward: Whether parameters are freed between the forward and the backward pass. Default: those of
             blocks are, the rest are not.
-        **kwargs: Those of :class:`~lightning_sagemaker.strategies.smp_parameters.FollowsDegrees`.
+        **kwargs: Those of :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`.
 
     Raises:
         ParallelConfigError: If pipeline stages were asked for.

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from lightning_sagemaker._compat import pytree
 
 
 def merge(parts: Sequence[Any], weights: Sequence[float] | None = None) -> Any:

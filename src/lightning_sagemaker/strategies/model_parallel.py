@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,14 +17,14 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from typing_extensions import override
 
 from lightning_sagemaker._compat.averages import averages_of, keep_averages
-from lightning_sagemaker._compat.guard import require
+from lightning_sagemaker._compat.guard import require, shadow
 from lightning_sagemaker._lightning import (
-    DDPStrategy,
     MisconfigurationException,
     Precision,
     TrainerFn,
     rank_zero_info,
 )
+from lightning_sagemaker.checkpoint.parts import CheckpointParts, read_checkpoint, write_stages
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.gradients import skip_together
@@ -31,18 +33,15 @@ from lightning_sagemaker.parallel.microbatches import cut, split
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.parallel.optimizer_scope import check_scope
 from lightning_sagemaker.strategies.batch_norm import say_statistics
-from lightning_sagemaker.strategies.checked_parts import CheckedParts
-from lightning_sagemaker.strategies.job_aware import JobAware
+from lightning_sagemaker.strategies.ddp import JobDDPStrategy
 from lightning_sagemaker.strategies.merge import detached, merge, moved_to
-from lightning_sagemaker.strategies.smp_parameters import FollowsDegrees
-from lightning_sagemaker.strategies.stage_files import StageFiles
+from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
 from lightning_sagemaker.strategies.step_logs import Record, Records, recorded, replay
 from lightning_sagemaker.strategies.stock_callbacks import check_trainer
-from lightning_sagemaker.strategies.trainer_defaults import WholeFiles
 from lightning_sagemaker.strategies.whole_model import WholeModel
 
 
-class SMPStrategy(CheckedParts, StageFiles, WholeModel, FollowsDegrees, JobAware, WholeFiles, DDPStrategy):
+class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
     """SageMaker's model parallelism: the layers of a model on several processes, its replicas on others.
 
     The LightningModule stays as it is, as long as each step calls its model once, and the model's forward pass is
@@ -59,7 +58,7 @@ class SMPStrategy(CheckedParts, StageFiles, WholeModel, FollowsDegrees, JobAware
         save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
         stages_per_rank: Stages of each process: more make the bubble smaller and the traffic larger.
         **kwargs: ``parameters``, ``degrees``, ``job`` and ``activation_checkpointing`` of
-            :class:`~lightning_sagemaker.strategies.smp_parameters.FollowsDegrees`, and those of
+            :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of
             ``lightning.pytorch.strategies.DDPStrategy`` that are not about its wrapper.
 
     Raises:
@@ -106,6 +105,33 @@ class SMPStrategy(CheckedParts, StageFiles, WholeModel, FollowsDegrees, JobAware
             )
         super().setup_environment()
 
+    @cached_property
+    def _parts(self) -> CheckpointParts:
+        return CheckpointParts(self.local_rank, self._checkpoint_io)
+
+    @override
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint; called on all processes.
+
+        Raises:
+            RuntimeError: On all of them, if one cannot write what is its to write.
+
+        """
+        if self.saves_parts:
+            self._parts.save(checkpoint, filepath, write_stages)
+        else:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    @override
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Read a checkpoint of either kind, complete, on each process."""
+        load_file = super().load_checkpoint
+
+        def read(path: Any) -> dict[str, Any]:
+            return read_checkpoint(Path(path)) if Path(path).is_dir() else load_file(path, weights_only)
+
+        return self._parts.load(checkpoint_path, read) if self.saves_parts else read(checkpoint_path)
+
     @override
     def setup_distributed(self) -> None:
         self.set_world_ranks()
@@ -113,8 +139,8 @@ class SMPStrategy(CheckedParts, StageFiles, WholeModel, FollowsDegrees, JobAware
         super().setup_distributed()
         self._groups = ParallelGroups.build(self.degrees)
         if self.degrees.tensor > 1:
-            self.agree_on_seed(self._groups.cpu_groups["TP"])
-        self.say_notes()
+            self.sync_seed(self._groups.cpu_groups["TP"])
+        self.log_ignored_parameters()
 
     @override
     def setup(self, trainer: Any) -> None:
@@ -143,7 +169,7 @@ class SMPStrategy(CheckedParts, StageFiles, WholeModel, FollowsDegrees, JobAware
             if self.degrees.microbatches > 1:
                 say_statistics(module)
         self.setup_precision_plugin()
-        vars(self.precision_plugin)["clip_grad_by_norm"] = self._clip_norm  # of the whole model, not of this stage
+        shadow(self.precision_plugin, "clip_grad_by_norm", self._clip_norm)  # of the whole model, not of this stage
         scaler = getattr(self.precision_plugin, "scaler", None)
         if scaler is not None:
             skip_together(scaler, self.root_device, self.groups.groups["MP"])

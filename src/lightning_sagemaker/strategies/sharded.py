@@ -1,28 +1,129 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``"smp"`` without pipeline stages: shared matrices and sharded parameters of an unchanged LightningModule."""
+"""``"smp"`` without pipeline stages, for the Trainer and Fabric: tensor parallelism and sharded parameters."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from typing_extensions import override
 
-from lightning_sagemaker._lightning import ModelParallelStrategy
-from lightning_sagemaker.parallel.sharding import TENSOR, clip_norm
+from lightning_sagemaker._compat.guard import shadow
+from lightning_sagemaker._lightning import (
+    FabricModelParallelStrategy,
+    MisconfigurationException,
+    ModelParallelStrategy,
+)
+from lightning_sagemaker.checkpoint.parts import CheckpointParts
+from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
+from lightning_sagemaker.parallel.degrees import ParallelDegrees
+from lightning_sagemaker.parallel.sharding import (
+    TENSOR,
+    ShardOptions,
+    check_shardable,
+    clip_norm,
+    make_mesh,
+    shard_module,
+)
 from lightning_sagemaker.strategies.beside import WritesBeside
-from lightning_sagemaker.strategies.checked_parts import CheckedParts
 from lightning_sagemaker.strategies.job_aware import JobAware
-from lightning_sagemaker.strategies.shards import Shards
-from lightning_sagemaker.strategies.smp_parameters import FollowsDegrees
+from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
 from lightning_sagemaker.strategies.stock_callbacks import check_trainer
-from lightning_sagemaker.strategies.trainer_defaults import InJob
+from lightning_sagemaker.strategies.trainer_defaults import JobDefaults
 
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
-class SMPShardedStrategy(WritesBeside, CheckedParts, Shards, FollowsDegrees, JobAware, InJob, ModelParallelStrategy):
+class ShardedLayout(ParallelLayout):
+    """What the Trainer's and Fabric's strategies have in common: the mesh, and the module that is put on it."""
+
+    degrees: ParallelDegrees
+    activation_checkpointing: bool
+    world_size: int
+    root_device: torch.device
+
+    def _setup_distributed(self) -> None:
+        check_shardable(self.root_device.type)  # refuses before there is any process group
+        super()._setup_distributed()  # type: ignore[misc]
+
+    def mesh(self) -> DeviceMesh:
+        """As :func:`~lightning_sagemaker.parallel.sharding.make_mesh`."""
+        return make_mesh(self.degrees, self.world_size, self.root_device.type)
+
+    def sharding_options(self) -> ShardOptions:
+        """How parameters are sharded."""
+        return ShardOptions()
+
+    def shard(self, module: nn.Module, mesh: DeviceMesh, methods: Iterable[str] = ()) -> None:
+        """Parallelize and shard ``module`` in place, with the weights of the first process. Collective over all processes.
+
+        Args:
+            module: Complete module.
+            mesh: As :meth:`mesh` makes it.
+            methods: Names of its methods that are called from outside beside ``forward``.
+
+        """
+        with torch.no_grad():
+            for tensor in [*module.parameters(), *module.buffers()]:
+                if isinstance(tensor, DTensor) or tensor.is_meta:  # sharded or made by the user, materialized later
+                    continue
+                found = tensor.data.to(self.root_device)  # one by one: the whole need not fit there
+                dist.broadcast(found, 0)
+                tensor.data.copy_(found)
+        saving = self.activation_checkpointing, self.degrees.offload_activations
+        shard_module(module, mesh, methods, *saving, self.sharding_options())
+
+
+class _ChecksummedStrategy(ModelParallelStrategy):
+    """Lightning's strategy; where each process writes its part, they have checksums, and may be at an address in S3."""
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of hosts, as in Lightning's other strategies: what the job says, which a plain attribute cannot."""
+        return self._num_nodes
+
+    @num_nodes.setter
+    def num_nodes(self, num_nodes: int) -> None:
+        self._num_nodes = num_nodes
+
+    @cached_property
+    def _parts(self) -> CheckpointParts:
+        return CheckpointParts(self.local_rank, self._checkpoint_io)
+
+    @property
+    def remote_checkpoints(self) -> S3CheckpointIO:
+        """What writes to S3."""
+        return self._parts.remote
+
+    @override
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint; called on all processes.
+
+        Raises:
+            RuntimeError: On all of them, if one cannot write or send its part.
+
+        """
+        if self._save_distributed_checkpoint:
+            self._parts.save(checkpoint, filepath, super().save_checkpoint)
+        else:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    @override
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Read a checkpoint; called on all processes."""
+        load = super().load_checkpoint
+        if self._save_distributed_checkpoint:
+            return self._parts.load(checkpoint_path, lambda path: load(path, weights_only))
+        return load(checkpoint_path, weights_only)
+
+
+class SMPShardedStrategy(WritesBeside, ShardedLayout, JobAware, JobDefaults, _ChecksummedStrategy):
     """SageMaker's tensor parallelism and sharded data parallelism, by DTensor and FSDP2.
 
     The LightningModule stays as it is: after ``configure_model`` its linear layers are shared among
@@ -31,7 +132,7 @@ class SMPShardedStrategy(WritesBeside, CheckedParts, Shards, FollowsDegrees, Job
     Args:
         **kwargs: ``async_checkpoint`` and ``save_distributed_checkpoint`` of
             :class:`~lightning_sagemaker.strategies.beside.WritesBeside`, ``parameters``, ``degrees``, ``job`` and
-            ``activation_checkpointing`` of :class:`~lightning_sagemaker.strategies.smp_parameters.FollowsDegrees`, and those
+            ``activation_checkpointing`` of :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those
             of ``lightning.pytorch.strategies.ModelParallelStrategy``.
 
     Raises:
@@ -47,10 +148,9 @@ class SMPShardedStrategy(WritesBeside, CheckedParts, Shards, FollowsDegrees, Job
     @override
     def _setup_distributed(self) -> None:
         self.set_world_ranks()
-        copies = self.degrees.replicas(self.world_size)  # refuses before there is any process group
-        self._data_parallel_size = copies
+        self._data_parallel_size = self.degrees.replicas(self.world_size)  # refuses before there is any process group
         super()._setup_distributed()
-        self.say_notes()
+        self.log_ignored_parameters()
 
     @override
     def setup_environment(self) -> None:
@@ -67,14 +167,14 @@ class SMPShardedStrategy(WritesBeside, CheckedParts, Shards, FollowsDegrees, Job
             self.shard(module, mesh, _STEPS)
             vars(module)["_is_sharded"] = True
 
-        vars(module)["configure_model"] = configure_model
+        shadow(module, "configure_model", configure_model)
         if self.degrees.tensor > 1:
             self._tensor_group = mesh[TENSOR].get_group()
-            self.agree_on_seed(self._tensor_group)
+            self.sync_seed(self._tensor_group)
 
     @override
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
-        """The batch of the first of the processes that share matrices, on all of them."""
+        """The batch of the first of the processes of a tensor parallel group, on all of them."""
         if self._tensor_group is not None:
             box = [batch]
             dist.broadcast_object_list(box, dist.get_global_rank(self._tensor_group, 0), self._tensor_group)
@@ -86,8 +186,74 @@ class SMPShardedStrategy(WritesBeside, CheckedParts, Shards, FollowsDegrees, Job
         super().setup(trainer)
         for loop in (trainer.validate_loop, trainer.test_loop, trainer.predict_loop):
             loop.inference_mode = False  # what is gathered in inference mode cannot be trained with afterwards
-        vars(self.precision_plugin)["clip_grad_by_norm"] = self._clip_norm  # of all processes
+        shadow(self.precision_plugin, "clip_grad_by_norm", self._clip_norm)  # of all processes
 
     def _clip_norm(self, optimizer: Any, clip_val: float) -> None:
         if clip_val > 0:
             clip_norm(self.precision_plugin.main_params(optimizer), clip_val)
+
+
+class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrategy):
+    """The twin of :class:`~lightning_sagemaker.SMPShardedStrategy` for ``Fabric(strategy="smp")``.
+
+    Processes of a tensor parallel group must be given the same batches, which ``fabric.setup_dataloaders`` sees to.
+
+    Args:
+        save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
+        **kwargs: ``parameters``, ``degrees``, ``job`` and ``activation_checkpointing`` of
+            :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of
+            ``lightning.fabric.strategies.ModelParallelStrategy`` but ``parallelize_fn``.
+
+    Raises:
+        ParallelConfigError: If the parameters contradict each other or the number of processes, or there are none.
+
+    """
+
+    def __init__(self, *args: Any, save_distributed_checkpoint: bool = False, **kwargs: Any) -> None:
+        super().__init__(self._shard_module, *args, save_distributed_checkpoint=save_distributed_checkpoint, **kwargs)
+        self._tensor_parallel_size = self.degrees.tensor
+
+    @override
+    def _setup_distributed(self) -> None:
+        self._set_world_ranks()
+        self._data_parallel_size = self.degrees.replicas(self.world_size)  # refuses before there is any process group
+        super()._setup_distributed()
+        self.log_ignored_parameters()
+
+    def _shard_module(self, module: nn.Module, _: Any) -> nn.Module:
+        mesh = self.mesh()
+        if self.degrees.tensor > 1:
+            self.sync_seed(mesh[TENSOR].get_group())
+        self.shard(module, mesh)
+        return module
+
+    @override
+    def setup_module_and_optimizers(self, module: Any, optimizers: list[Any], scheduler: Any = None) -> Any:
+        """Sharding replaces parameters, so optimizers that were made before are given the new ones."""
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        module = self.setup_module(module)
+        parameters = dict(module.named_parameters())
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["params"] = [parameters[names[id(parameter)]] for parameter in group["params"]]
+        return module, [self.setup_optimizer(optimizer) for optimizer in optimizers], scheduler
+
+    @override
+    def clip_gradients_norm(
+        self, module: Any, optimizer: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = True
+    ) -> Any:
+        """Clip by the norm over all processes.
+
+        Raises:
+            MisconfigurationException: With another ``norm_type`` than 2.
+
+        """
+        if norm_type != 2.0:
+            raise MisconfigurationException(f"norm_type={norm_type} was set. HINT: with strategy='smp' it must be 2.")
+        self.precision.unscale_gradients(optimizer)
+        norm = clip_norm(self.precision.main_params(optimizer), max_norm)
+        if error_if_nonfinite and not norm.isfinite():
+            raise RuntimeError(
+                f"The norm of the gradients is {norm.item()}. HINT: pass error_if_nonfinite=False to go on."
+            )
+        return norm

@@ -15,12 +15,12 @@ from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDe
 from lightning_sagemaker.strategies.keywords import check_keywords
 
 
-class FollowsDegrees:
+class ParallelLayout:
     """Mixin before :class:`~lightning_sagemaker.strategies.job_aware.JobAware`: a strategy with a parallel layout.
 
     Args:
         parameters: SageMaker's ``mp_parameters``. Default: those of the job.
-        degrees: The same as an object; goes before ``parameters``.
+        degrees: The same as an object; overrides ``parameters``.
         job: The job; read from the process's environment when None.
         activation_checkpointing: Blocks keep their inputs only for the backward pass, in which they run again.
 
@@ -52,18 +52,23 @@ class FollowsDegrees:
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """All processes of a copy of the model read the same samples."""
-        copies = self.degrees.replicas(self.world_size)
-        return {"num_replicas": copies, "rank": self.degrees.coordinates(self.global_rank, self.world_size).replica}
+        """All processes of a model replica read the same samples."""
+        replicas = self.degrees.replicas(self.world_size)
+        return {"num_replicas": replicas, "rank": self.degrees.coordinates(self.global_rank, self.world_size).replica}
 
-    def agree_on_seed(self, group: Any) -> None:
-        """Dropout of what all that share matrices have must be the same on all of them. Collective over ``group``."""
+    def sync_seed(self, group: Any) -> None:
+        """Give all processes of a tensor parallel group the same seed: dropout of what all hold must not differ. Collective.
+
+        Args:
+            group: Process group of the tensor parallel processes.
+
+        """
         seeds: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(seeds, torch.initial_seed(), group=group)
         if len(set(seeds)) > 1:
             torch.manual_seed(seeds[0])
 
-    def say_notes(self) -> None:
+    def log_ignored_parameters(self) -> None:
         """Log on rank zero which parameters have no effect."""
         for note in self._notes:
             rank_zero_info(note)
@@ -77,7 +82,7 @@ def degrees_of(
     Args:
         job: The job as read.
         parameters: ``mp_parameters`` from Python; those of the job if None.
-        degrees: Goes before both.
+        degrees: Overrides both.
 
     Raises:
         ParallelConfigError: If there are none, or this version cannot meet them.
@@ -97,28 +102,3 @@ def degrees_of(
             " degree without partitions."
         )
     return found, notes
-
-
-def smp_strategy(
-    parameters: Mapping[str, Any] | None = None,
-    degrees: ParallelDegrees | None = None,
-    job: SageMakerJob | None = None,
-    **kwargs: Any,
-) -> Any:
-    """What ``Trainer(strategy="smp")`` stands for: pipeline stages, or shared matrices and sharded parameters.
-
-    Args:
-        parameters: ``mp_parameters``; those of the job if None.
-        degrees: Goes before both.
-        job: The job; read from the process's environment when None.
-        **kwargs: Those of the strategy.
-
-    """
-    from lightning_sagemaker.strategies.model_parallel import SMPStrategy
-    from lightning_sagemaker.strategies.sharded import SMPShardedStrategy
-
-    check_keywords(kwargs, SMPStrategy, SMPShardedStrategy)
-    job = SageMakerJob.from_environment() if job is None else job
-    found, _ = degrees_of(job, parameters, degrees)
-    kind = SMPStrategy if found.pipeline > 1 else SMPShardedStrategy
-    return kind(parameters=parameters, degrees=degrees, job=job, **kwargs)

@@ -6,11 +6,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import torch.distributed as dist
-
-from lightning_sagemaker._compat.checkpoint_io import complete
-from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
-from lightning_sagemaker.collectives.agreement import together
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.job.failure import write_failure
 from lightning_sagemaker.preflight import preflight
@@ -18,7 +13,7 @@ from lightning_sagemaker.preflight import preflight
 _log = logging.getLogger(__name__)
 
 
-class InJob:
+class JobDefaults:
     """Mixin after :class:`~lightning_sagemaker.strategies.job_aware.JobAware`: what a training job has by default.
 
     The first failure is written where SageMaker looks for it. Where ``stops_together``, a
@@ -43,42 +38,6 @@ class InJob:
             module = self.lightning_module  # type: ignore[attr-defined]
             step = None if module is None else module.trainer.global_step
             write_failure(self.job.failure_file, exception, self.job.global_rank, step=step)
-
-
-class WholeFiles(InJob):
-    """As :class:`InJob`, before a strategy that writes one file.
-
-    Checkpoints are replaced by whole ones only; a process that cannot write one fails on all of them, instead of leaving
-    the others waiting.
-    """
-
-    @property
-    def checkpoint_io(self) -> Any:
-        """How checkpoints are written: the user's plugin, around this package's where it wraps another and has none."""
-        if vars(self).get("_checkpoint_io") is None:
-            vars(self)["_checkpoint_io"] = SafeCheckpointIO()
-        complete(vars(self)["_checkpoint_io"], SafeCheckpointIO())
-        return vars(self)["_checkpoint_io"]
-
-    @checkpoint_io.setter
-    def checkpoint_io(self, io: Any) -> None:
-        vars(self)["_checkpoint_io"] = io
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint; called on all ranks, of which one writes.
-
-        Raises:
-            RuntimeError: On all of them, if that one cannot.
-
-        """
-
-        def save() -> None:
-            super(WholeFiles, self).save_checkpoint(checkpoint, filepath, storage_options)  # type: ignore[misc]
-
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            together(save)
-        else:
-            save()
 
 
 def _look_before(job: SageMakerJob) -> None:

@@ -7,7 +7,7 @@ With ``prescaled_batch`` false, AWS's default, every such rank reads samples of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.microbatches import map_tensors
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 
@@ -95,25 +96,3 @@ def _join(column: Sequence[tuple[Tensor, int]]) -> Tensor:
             f"ranks that share matrices have batches of shapes {[list(tensor.shape) for tensor in tensors]}, which cannot be"
             " joined. HINT: pad to the same length, or set prescaled_batch to true and give all of them the same samples."
         ) from error
-
-
-def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """``value`` with its tensors changed, in the containers that :func:`split` looks into."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        changed = {key: map_tensors(entry, change) for key, entry in value.items()}
-        return changed if type(value) is dict else _rebuilt(value, changed)
-    if isinstance(value, list | tuple | set):
-        entries = [map_tensors(entry, change) for entry in value]
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*entries)
-        return type(value)(entries)
-    return value
-
-
-def _rebuilt(original: Any, content: dict[Any, Any]) -> Any:
-    try:
-        return type(original)(content)
-    except TypeError:
-        return content

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every private name of torch that this package touches: what to look at for a new version of it.
+
+A test compares the table with the source.
+"""
+
+from __future__ import annotations
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "torch": ("_foreach_norm",),
+    "torch._C._distributed_c10d": ("_DistributedBackendOptions", "_create_work_from_future"),
+    "torch._subclasses.fake_tensor": ("FakeTensor", "FakeTensorMode"),
+    "torch.amp:GradScaler": ("_per_optimizer_states",),
+    "torch.distributed:Backend": ("_plugins",),
+    "torch.distributed:ProcessGroup": ("_end_coalescing", "_register_backend", "_start_coalescing"),
+    "torch.distributed:ProcessGroupGloo": ("_set_sequence_number_for_group",),
+    "torch.distributed:Reducer": ("_autograd_hook", "_rebuild_buckets"),
+    "torch.distributed.checkpoint.default_planner": ("_EmptyStateDictLoadPlanner",),
+    "torch.distributed.checkpoint.state_dict": ("_init_optim_state",),
+    "torch.distributed.checkpoint.state_dict_loader": ("_load_state_dict",),
+    "torch.distributed.distributed_c10d": ("_get_default_group", "_get_default_store"),
+    "torch.distributed.fsdp:ShardingStrategy": ("_HYBRID_SHARD_ZERO2",),
+    "torch.distributed.fsdp._common_utils": ("clean_tensor_name",),
+    "torch.distributed.pipelining._backward": ("stage_backward_input", "stage_backward_weight"),
+    "torch.nn:Module": ("_buffers", "_parameters"),
+    "torch.nn.modules.batchnorm": ("_BatchNorm",),
+    "torch.nn.parallel:DistributedDataParallel": (
+        "_build_params_for_reducer",
+        "_comm_hooks",
+        "_get_ddp_logging_data",
+        "_has_rebuilt_buckets",
+    ),
+    "torch.optim.lr_scheduler:LRScheduler": ("_last_lr", "_step_count"),
+    "torch.utils._pytree": ("arg_tree_leaves", "tree_flatten", "tree_leaves", "tree_map", "tree_map_only"),
+    "torch.utils.data:DataLoader": ("_get_iterator", "_index_sampler", "_iterator"),
+    "torch.utils.data._utils.pin_memory": ("pin_memory",),
+    "torch.utils.data._utils.signal_handling": ("_remove_worker_pids",),
+    "torch.utils.data.dataloader": ("_SingleProcessDataLoaderIter",),
+    "torch.utils.data.dataloader:_MultiProcessingDataLoaderIter": (
+        "_get_data",
+        "_reset",
+        "_shutdown_workers",
+        "_try_put_index",
+        "_worker_pids_set",
+        "_worker_queue_idx_cycle",
+        "_workers",
+    ),
+}
+"""Module, or module and class -> names that it must have, on itself or on its objects."""
+
+OPTIONAL = {
+    "_allgather_base",
+    "_composable",
+    "_delay_all_reduce_all_params",
+    "_flat_param",
+    "_get_closed_form_lr",
+    "_in_backward_optimizers",
+    "_reduce_scatter_base",
+    "_set_default_backend",
+    "_timeout",
+    "_use_python_reducer",
+}
+"""Names that are asked for first, since only some kinds of objects or versions have them, and of NCCL."""

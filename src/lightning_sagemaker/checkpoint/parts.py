@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of which each process writes its part: with checksums, in a folder or at an address in S3."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+from lightning_sagemaker._compat.dcp import read_whole
+from lightning_sagemaker.checkpoint.resume import META, SUMS, file_sum, write_sums
+from lightning_sagemaker.checkpoint.s3 import SCHEME, S3CheckpointIO
+from lightning_sagemaker.checkpoint.whole import CheckpointError
+from lightning_sagemaker.collectives.agreement import from_first, of_all, together
+
+_GROUPS, _OPTIMIZER = "param_groups", "optimizer_"
+
+
+class CheckpointParts:
+    """Writes and reads checkpoints in parts; all processes call its methods together.
+
+    Each process states the size and checksum of the files that it wrote, and the first writes them down last. At an
+    ``s3://`` address the parts go through a folder on this disk: each process sends its own, and loading fetches all once
+    per host.
+
+    Args:
+        local_rank: Rank of this process on its host.
+        plugin: Checkpoint plugin of the Trainer; used if it is one for S3. Default: one for the region and server that AWS
+            is configured with.
+
+    """
+
+    def __init__(self, local_rank: int, plugin: Any = None) -> None:
+        self._local_rank, self._plugin = local_rank, plugin
+
+    @cached_property
+    def remote(self) -> S3CheckpointIO:
+        """What reads and writes S3; made when it is needed."""
+        return self._plugin if isinstance(self._plugin, S3CheckpointIO) else S3CheckpointIO()
+
+    def save(self, checkpoint: dict[str, Any], place: Any, write: Callable[[dict[str, Any], Path], None]) -> None:
+        """Write a checkpoint.
+
+        Args:
+            checkpoint: What this process has of it.
+            place: Folder, or address in S3; the first process's is used.
+            write: Writes the part of this process into a folder.
+
+        Raises:
+            RuntimeError: On all processes, if one cannot write or send its part.
+
+        """
+        place = str(from_first(place))
+        is_first, is_remote = dist.get_rank() == 0, place.startswith(SCHEME)
+        step = int(checkpoint.get("global_step", 0))
+        folder = _scratch() if is_remote else Path(place)
+
+        def prepare() -> None:
+            if is_first and (folder / SUMS).is_file():  # of what was there before
+                (folder / SUMS).unlink()
+
+        together(prepare)
+        try:
+            write(checkpoint, folder)
+            own: dict[str, list[int]] = {}
+
+            def send() -> None:
+                for path in _own(folder):
+                    own[path.name] = self.remote.put_part(place, path) if is_remote else file_sum(path)
+
+            together(send)
+            sums = {name: facts for part in of_all(own, dist.get_world_size()) for name, facts in part.items()}
+
+            def finish() -> None:
+                if is_first and is_remote:
+                    self.remote.finish_parts(place, step, sums)
+                elif is_first:
+                    write_sums(folder, sums)
+
+            together(finish)
+        finally:
+            if is_remote:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def load(self, place: Any, read: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """Read a checkpoint.
+
+        Args:
+            place: Folder, or address in S3, for which the first process's is used.
+            read: Reads a checkpoint from a folder.
+
+        """
+        address = str(from_first(place))
+        if not address.startswith(SCHEME):
+            return read(place)
+        folder = _scratch()
+        try:
+
+            def fetch() -> None:
+                if self._local_rank == 0:
+                    self.remote.fetch_parts(address, folder)
+
+            together(fetch)
+            content: dict[str, Any] = {}
+            together(lambda: content.update(read(folder)))  # the folder is needed until all have
+            return content
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_stages(checkpoint: dict[str, Any], folder: Path) -> None:
+    """Write a checkpoint whose weights and optimizer states are those of this process's pipeline stages. Collective.
+
+    The rest is written last: a folder without it is incomplete.
+
+    Args:
+        checkpoint: As Lightning collects it; its large entries are taken out.
+        folder: Made if missing.
+
+    """
+    is_first = dist.get_rank() == 0
+    optimizers = checkpoint.pop("optimizer_states", [])
+    parts: dict[str, Any] = {"state_dict": checkpoint.pop("state_dict")}
+    for number, state in enumerate(optimizers):
+        parts[f"{_OPTIMIZER}{number}"] = {str(index): entry for index, entry in state["state"].items()}
+    checkpoint[_GROUPS] = [state[_GROUPS] for state in optimizers]
+
+    def prepare() -> None:
+        if is_first:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / META).unlink(missing_ok=True)
+
+    def finish() -> None:
+        if is_first:
+            temporary = folder / f".{META}"
+            torch.save(checkpoint, temporary)
+            temporary.replace(folder / META)
+
+    together(prepare)
+    dcp.save(parts, checkpoint_id=folder)  # raises on all processes, too
+    together(finish)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint of Lightning's Trainer, complete, on the CPU; as its strategies for one process write it.
+
+    Args:
+        path: File, or folder of parts.
+
+    Raises:
+        CheckpointError: If it is incomplete, or not Lightning's.
+
+    """
+    meta = path / META if path.is_dir() else path
+    if not meta.is_file():
+        raise CheckpointError(
+            f"{path} is not a file, and holds no {META}: it is not a checkpoint of Lightning, or saving was interrupted."
+            " HINT: resume from an earlier checkpoint, or name another one."
+        )
+    checkpoint: dict[str, Any] = torch.load(meta, map_location="cpu", weights_only=True)
+    if path.is_dir():
+        parts = read_whole(path)
+        checkpoint["state_dict"] = parts["state_dict"]
+        groups = checkpoint.pop(_GROUPS, None)  # of pipeline stages, whose parts hold the states alone
+        if groups is None:
+            names = sorted((name for name in parts if name.startswith(_OPTIMIZER)), key=_number)
+            checkpoint["optimizer_states"] = [_by_number(parts[name]) for name in names]
+        else:
+            states = [parts.get(f"{_OPTIMIZER}{number}", {}) for number in range(len(groups))]  # SGD has none
+            checkpoint["optimizer_states"] = [_of_stages(*pair) for pair in zip(states, groups, strict=True)]
+    if "state_dict" not in checkpoint:
+        raise CheckpointError(f"{path} holds no state_dict. HINT: name a checkpoint that a Trainer has written.")
+    return checkpoint
+
+
+def _scratch() -> Path:
+    """A folder with the same name on all processes; hosts need not share it."""
+    return Path(tempfile.gettempdir(), str(from_first(f"lightning-sagemaker-{uuid.uuid4().hex}")))
+
+
+def _own(folder: Path) -> list[Path]:
+    """What this process has written: torch's files begin with the rank, all else is the first process's."""
+    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    own = [path for path in files if path.name.startswith(f"__{dist.get_rank()}_")]
+    rest = [path for path in files if not path.name.startswith("__")] if dist.get_rank() == 0 else []
+    return [*own, *rest]
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix(_OPTIMIZER))
+
+
+def _by_number(state: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer's state by the numbers of its parameters, in the order of its groups, and not by their names."""
+    names = [name for group in state[_GROUPS] for name in group["params"]]
+    numbers = {name: number for number, name in enumerate(names)}
+    groups = [{**group, "params": [numbers[name] for name in group["params"]]} for group in state[_GROUPS]]
+    return {"state": {numbers[name]: entry for name, entry in state.get("state", {}).items()}, _GROUPS: groups}
+
+
+def _of_stages(state: dict[str, Any], groups: Any) -> dict[str, Any]:
+    return {"state": {int(number): entry for number, entry in state.items()}, _GROUPS: groups}

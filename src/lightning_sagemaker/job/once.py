@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job of this process is read once; and again only if a variable that it was read from has changed since."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Once(Generic[T]):
+    """What a function makes of ``os.environ``, kept until one of the variables that it asked for has another value.
+
+    Scripts set variables after the import, Lightning sets its own for the processes that it starts, and a forked process is
+    given a rank: what is kept must not be older than they.
+
+    Args:
+        read: Called with the variables.
+
+    """
+
+    def __init__(self, read: Callable[[Mapping[str, str]], T]) -> None:
+        self._read = read
+        self._asked: Mapping[str, str | None] | None = None
+        self._found: T
+
+    def __call__(self) -> T:
+        """What is kept, read before if need be."""
+        if self._asked is None or any(os.environ.get(name) != value for name, value in self._asked.items()):
+            variables = _Recorded()
+            self._found = self._read(variables)
+            self._asked = variables.asked
+        return self._found
+
+
+class _Recorded(Mapping[str, str]):
+    """``os.environ``, and which of its names were asked for."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, str | None] = {}
+
+    def __getitem__(self, name: str) -> str:
+        self.asked[name] = os.environ.get(name)
+        return os.environ[name]
+
+    def __iter__(self) -> Iterator[str]:
+        raise TypeError("a job is read from variables by their names")
+
+    def __len__(self) -> int:
+        raise TypeError("a job is read from variables by their names")

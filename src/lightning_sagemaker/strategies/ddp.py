@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``"sagemaker"`` chooses without SMDDP: Lightning's DDP in a job, for the Trainer and Fabric."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch.distributed as dist
+from typing_extensions import override
+
+from lightning_sagemaker._compat.checkpoint_io import complete
+from lightning_sagemaker._lightning import DDPStrategy, FabricDDPStrategy, reset_seed
+from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
+from lightning_sagemaker.collectives.agreement import together
+from lightning_sagemaker.strategies.job_aware import JobAware
+from lightning_sagemaker.strategies.trainer_defaults import JobDefaults
+
+
+class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
+    """Base of the Trainer's strategies with one checkpoint file.
+
+    A checkpoint is replaced only by a complete one; if the process that writes it cannot, all processes fail, instead of
+    waiting for it.
+    """
+
+    @property
+    @override
+    def checkpoint_io(self) -> Any:
+        """How checkpoints are written: the user's plugin, around this package's where it wraps another and has none."""
+        if self._checkpoint_io is None:
+            self._checkpoint_io = SafeCheckpointIO()
+        complete(self._checkpoint_io, SafeCheckpointIO())
+        return self._checkpoint_io
+
+    @checkpoint_io.setter
+    def checkpoint_io(self, io: Any) -> None:
+        self._checkpoint_io = io
+
+    @override
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint; called on all ranks, of which one writes.
+
+        Raises:
+            RuntimeError: On all of them, if that one cannot.
+
+        """
+
+        def save() -> None:
+            super(JobDDPStrategy, self).save_checkpoint(checkpoint, filepath, storage_options)
+
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            together(save)
+        else:
+            save()
+
+
+class SageMakerDDPStrategy(JobDDPStrategy):
+    """Lightning's DDP with hosts, devices and ranks from the job; a plain single device where there is one process.
+
+    Args:
+        job: The job; read from the process's environment when None.
+        **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``.
+
+    Raises:
+        SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
+
+    """
+
+    serves_one_device = True
+    """On a Mac too, on its MPS device."""
+    forks_in_notebooks = True
+    """As Lightning does where it chooses the strategy."""
+
+    @property
+    def _is_alone(self) -> bool:
+        """One process needs neither a process group nor the DDP wrapper."""
+        return bool(self.world_size == 1)
+
+    @override
+    def setup_distributed(self) -> None:
+        if self._is_alone:
+            reset_seed()  # as DDP does: one of one rank draws what it would have drawn there
+            self.set_world_ranks()
+        else:
+            super().setup_distributed()
+
+    @override
+    def setup(self, trainer: Any) -> None:
+        if self._is_alone:
+            super(DDPStrategy, self).setup(trainer)  # DDP's would synchronise the weights for an evaluation
+        else:
+            super().setup(trainer)
+
+    @override
+    def _setup_model(self, model: Any) -> Any:
+        return model if self._is_alone else super()._setup_model(model)
+
+
+class _NothingToSync:
+    """One process holds no gradients back while they are accumulated."""
+
+    def no_backward_sync(self, module: Any, enabled: bool) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+class FabricSageMakerDDPStrategy(JobAware, FabricDDPStrategy):
+    """Fabric's DDP with hosts, devices and ranks from the job; a plain single device where there is one process.
+
+    Args:
+        job: The job; read from the process's environment when None.
+        **kwargs: Those of ``lightning.fabric.strategies.DDPStrategy``.
+
+    Raises:
+        SageMakerJobError: If the environment contradicts itself, or Fabric's arguments contradict the job.
+
+    """
+
+    serves_one_device = True
+    """On a Mac too, on its MPS device."""
+    forks_in_notebooks = True
+    """As Lightning does where it chooses the strategy."""
+
+    @property
+    def _is_alone(self) -> bool:
+        """One process needs neither a process group nor the DDP wrapper."""
+        return bool(self.world_size == 1)
+
+    @override
+    def _setup_distributed(self) -> None:
+        if not self._is_alone:
+            super()._setup_distributed()
+            return
+        self._set_world_ranks()
+        self._backward_sync_control: Any = _NothingToSync()
+
+    @override
+    def setup_module(self, module: Any) -> Any:
+        return module if self._is_alone else super().setup_module(module)

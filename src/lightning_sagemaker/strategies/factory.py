@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the names of strategies stand for in a job, for the Trainer and Fabric; each class is loaded when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from lightning_sagemaker._lightning import rank_zero_info
+from lightning_sagemaker.job import SageMakerJob, SageMakerJobError
+from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+from lightning_sagemaker.selection import select_strategy
+from lightning_sagemaker.strategies.keywords import check_keywords
+from lightning_sagemaker.strategies.smp_parameters import degrees_of
+
+TRAINER = {
+    "single_device": "ddp.SageMakerDDPStrategy",
+    "ddp": "ddp.SageMakerDDPStrategy",
+    "smddp": "smddp.SMDDPStrategy",
+    "smddp_fsdp": "fsdp.SMDDPFSDPStrategy",
+    "smp": "factory.smp_strategy",
+}
+"""What :func:`~lightning_sagemaker.selection.select_strategy` may choose -> module of this folder, and a name in it."""
+FABRIC = {
+    "single_device": "ddp.FabricSageMakerDDPStrategy",
+    "ddp": "ddp.FabricSageMakerDDPStrategy",
+    "smddp": "smddp.FabricSMDDPStrategy",
+    "smddp_fsdp": "fsdp.FabricSMDDPFSDPStrategy",
+    "smp": "factory.fabric_smp_strategy",
+}
+
+
+def sagemaker_strategy(**kwargs: Any) -> Any:
+    """What ``Trainer(strategy="sagemaker")`` stands for: the strategy that fits the job.
+
+    Args:
+        **kwargs: Those of the strategy, such as those of ``lightning.pytorch.strategies.DDPStrategy``.
+
+    Raises:
+        SageMakerJobError: If the environment contradicts itself.
+
+    """
+    strategy = _build_for_job(TRAINER, kwargs)
+    strategy.stops_together = strategy.job.in_container
+    return strategy
+
+
+def fabric_sagemaker_strategy(**kwargs: Any) -> Any:
+    """What ``Fabric(strategy="sagemaker")`` stands for; see :func:`sagemaker_strategy`.
+
+    Args:
+        **kwargs: Those of the strategy, such as those of ``lightning.fabric.strategies.DDPStrategy``.
+
+    """
+    return _build_for_job(FABRIC, kwargs)
+
+
+def _build_for_job(table: Mapping[str, str], kwargs: dict[str, Any]) -> Any:
+    job = SageMakerJob.from_environment()
+    selection = select_strategy(job)
+    rank_zero_info(f"strategy='sagemaker' is {selection.name!r} here. {selection.reason}")
+    return load(table, selection.name)(job=job, **kwargs)
+
+
+def load(table: Mapping[str, str], name: str) -> Any:
+    """The class or function that makes a strategy.
+
+    Args:
+        table: :data:`TRAINER` or :data:`FABRIC`.
+        name: Name of the strategy.
+
+    Raises:
+        SageMakerJobError: If the table has no such name.
+
+    """
+    if name not in table:
+        raise SageMakerJobError(
+            f"There is no strategy {name!r} for a job to choose. HINT: choose one of {', '.join(table)} by its name."
+        )
+    module, attribute = table[name].split(".")
+    return getattr(import_module(f"lightning_sagemaker.strategies.{module}"), attribute)
+
+
+def smp_strategy(
+    parameters: Mapping[str, Any] | None = None,
+    degrees: ParallelDegrees | None = None,
+    job: SageMakerJob | None = None,
+    **kwargs: Any,
+) -> Any:
+    """What ``Trainer(strategy="smp")`` stands for: pipeline stages, or tensor parallelism and sharded parameters.
+
+    Args:
+        parameters: ``mp_parameters``; those of the job if None.
+        degrees: Overrides both.
+        job: The job; read from the process's environment when None.
+        **kwargs: Those of the strategy.
+
+    """
+    from lightning_sagemaker.strategies.model_parallel import SMPStrategy
+    from lightning_sagemaker.strategies.sharded import SMPShardedStrategy
+
+    check_keywords(kwargs, SMPStrategy, SMPShardedStrategy)
+    job = SageMakerJob.from_environment() if job is None else job
+    found, _ = degrees_of(job, parameters, degrees)
+    kind = SMPStrategy if found.pipeline > 1 else SMPShardedStrategy
+    return kind(parameters=parameters, degrees=degrees, job=job, **kwargs)
+
+
+def fabric_smp_strategy(**kwargs: Any) -> Any:
+    """What ``Fabric(strategy="smp")`` stands for: tensor parallelism and sharded parameters.
+
+    Args:
+        **kwargs: Those of :class:`~lightning_sagemaker.strategies.sharded.FabricSMPShardedStrategy`.
+
+    Raises:
+        ParallelConfigError: If the parameters ask for partitions: a loop that calls the model and then
+            ``fabric.backward`` leaves no room for a pipeline, which runs backward passes between forward passes.
+
+    """
+    from lightning_sagemaker.strategies.sharded import FabricSMPShardedStrategy
+
+    strategy = FabricSMPShardedStrategy(**kwargs)
+    if strategy.degrees.pipeline > 1:
+        raise ParallelConfigError(
+            f"Fabric(strategy='smp') was asked for partitions={strategy.degrees.pipeline}, but a pipeline runs backward"
+            " passes between forward passes, which a loop of model(...) and fabric.backward(...) cannot. HINT: use"
+            " Trainer(strategy='smp'), or tensor_parallel_degree and a shard degree instead of partitions."
+        )
+    return strategy
