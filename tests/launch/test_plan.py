@@ -24,8 +24,9 @@ from lightning_sagemaker import cli
 from lightning_sagemaker.launch import Estimator, FileSystemInput, HuggingFace, InstanceGroup, JobConfig, LaunchError
 from lightning_sagemaker.launch.planning.images import SMDDP_VERSIONS, find_image
 from lightning_sagemaker.launch.planning.instances import INSTANCES, find_instance, instance_table_date
-from lightning_sagemaker.launch.planning.plan import announced_strategy, describe, make_plan
+from lightning_sagemaker.launch.planning.plan import announced_strategy, make_plan
 from lightning_sagemaker.launch.planning.pricing import estimate, load_prices, refresh_prices
+from lightning_sagemaker.launch.planning.report import describe
 from lightning_sagemaker.launch.source.wheel import make_wheel
 from lightning_sagemaker.launch.spec.distribution import DistributionRequest, parse_distribution
 from lightning_sagemaker.launch.spec.inputs import TrainingInput, parse_inputs

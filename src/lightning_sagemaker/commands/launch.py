@@ -90,7 +90,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    from lightning_sagemaker.launch.planning.plan import describe, make_plan, own_region
+    from lightning_sagemaker.launch.planning.plan import make_plan, own_region
+    from lightning_sagemaker.launch.planning.report import describe
 
     config = read_config(arguments)
     if arguments.save:
