@@ -178,7 +178,8 @@ class Estimator(Settings):
             )
             try:
                 with sdk.quiet():
-                    request = sdk.make_request(plan, plan.bundle.write(Path(folder)), session, job_name)
+                    archive, staged = plan.bundle.write(Path(folder)), plan.staged(Path(folder, "inputs"))
+                    request = sdk.make_request(staged, archive, session, job_name)
             except (sdk.RoleValidationError, ValueError) as error:
                 lines = [line.strip() for line in str(error).splitlines() if line.strip()]
                 raise LaunchError(

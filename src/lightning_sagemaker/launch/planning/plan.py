@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from pathlib import Path
 
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job import SMDDP_VARIABLES, Distribution, Launcher, SageMakerJob
@@ -15,8 +16,10 @@ from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.planning.job_plan import SPOT_PATIENCE, JobPlan, base_name
 from lightning_sagemaker.launch.planning.pricing import Estimate, estimate, load_prices
 from lightning_sagemaker.launch.source.bundle import make_bundle
+from lightning_sagemaker.launch.source.channel_files import choose_channel_files
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.distribution import DistributionRequest
+from lightning_sagemaker.launch.spec.inputs import FileSystemInput
 from lightning_sagemaker.metric_lines import metric_definitions, names_of
 from lightning_sagemaker.selection import Selection, select_strategy
 
@@ -72,6 +75,11 @@ def make_plan(config: JobConfig, suffix: str | None = None) -> JobPlan:
         channels=config.channels,
         metric_definitions=tuple(names if config.metric_definitions is None else config.metric_definitions),
         max_wait=config.max_wait or (config.max_run + SPOT_PATIENCE if spot else None),
+        uploads={
+            name: choose_channel_files(name, Path(source.s3_data), config.send_anyway)
+            for name, source in config.channels.items()
+            if not isinstance(source, FileSystemInput) and source.is_local
+        },
         checkpoint_uri=None if uri is None else f"{uri.rstrip('/')}/",
     )
 

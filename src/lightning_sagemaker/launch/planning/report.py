@@ -11,6 +11,7 @@ from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.planning.plan import announced_job, announced_strategy, price, world_size
 from lightning_sagemaker.launch.planning.pricing import load_prices
+from lightning_sagemaker.launch.source.channel_files import PREFIX, ChannelFiles
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput
 from lightning_sagemaker.smddp_modes import job_engines
 
@@ -104,10 +105,13 @@ def _source(plan: JobPlan) -> str:
 
 
 def not_sent(plan: JobPlan) -> list[str]:
-    """One line for each reason why files of the source folder stay here, with their names."""
+    """One line for each reason why files of the source and of local channels stay here, with their names."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in plan.bundle.left_out.items():
         by_reason.setdefault(reason, []).append(name)
+    for channel, files in plan.uploads.items():
+        for name, reason in files.left_out.items():
+            by_reason.setdefault(reason, []).append(f"{PREFIX}/{channel}/{name}")
     return [f"{', '.join(names[:_SHOWN])}{_more(names)} ({reason})" for reason, names in sorted(by_reason.items())]
 
 
@@ -127,9 +131,18 @@ def _inputs(plan: JobPlan) -> list[str]:
             place = f"{source.file_system_type} {source.file_system_id}{source.directory_path}"
             lines.append(f"{name}: {place} ({source.file_system_access_mode})")
         else:
-            mode = "is uploaded" if source.is_local else source.input_mode or "File"
+            mode = _upload(plan.uploads[name]) if source.is_local else source.input_mode or "File"
             lines.append(f"{name}: {source.s3_data} ({mode})")
     return lines
+
+
+def _upload(files: ChannelFiles) -> str:
+    text = f"is uploaded: {len(files.taken)} files, {_bytes(files.size)}"
+    return text if not files.unsearched else f"{text}, {_bytes(files.unsearched)} of it not searched for secrets"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 def _cost(plan: JobPlan) -> str:
