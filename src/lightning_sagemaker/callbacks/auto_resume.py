@@ -9,6 +9,7 @@ from typing import Any
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.fit_state import FitState
+from lightning_sagemaker.callbacks.logged_runs import load_logged_runs, save_logged_runs
 from lightning_sagemaker.callbacks.places import checkpoint_folder, is_remote, remote_io
 from lightning_sagemaker.checkpoint.resume import find_checkpoint
 from lightning_sagemaker.checkpoint.whole import CheckpointError
@@ -108,11 +109,13 @@ class AutoResume(Callback):
         """Add the states of all ranks. Collective."""
         if self._state is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._state.save(checkpoint)
+            save_logged_runs(trainer, checkpoint)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Keep them until training begins."""
         if self._state is not None:
             self._state.load(checkpoint)
+            load_logged_runs(trainer, checkpoint)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Leave the Trainer and its loaders as they were found."""
