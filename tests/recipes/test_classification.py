@@ -12,6 +12,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning_sagemaker.recipes._common.cli import RecipeCLI
 from lightning_sagemaker.recipes._common.tables import DataError, read_files
 from lightning_sagemaker.recipes.sequence_classification.data import ClassificationDataModule
+from lightning_sagemaker.recipes.sequence_classification.decisions import AS_IS
 from lightning_sagemaker.recipes.sequence_classification.labels import (
     MULTI,
     REGRESSION,
@@ -143,7 +144,7 @@ def test_metrics_by_hand():
     assert found["f1"] == pytest.approx(0.8)
     assert found["f1_macro"] == pytest.approx((0.8 + 2 / 3) / 2)
     assert found["matthews_correlation"] == pytest.approx((1 * 2 - 0 * 1) / (2 * 2 * 1 * 3) ** 0.5)
-    content = report(LabelScheme(SINGLE, ("no", "yes")), logits, labels)
+    content = report(LabelScheme(SINGLE, ("no", "yes")), logits, labels, AS_IS, {})
     assert content["confusion"] == [[1, 0], [1, 2]]
     assert content["classes"]["yes"] == pytest.approx({"precision": 1, "recall": 2 / 3, "f1": 0.8, "samples": 3})
     scores = evaluate(LabelScheme(REGRESSION), torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 3.0, 5.0]))
