@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +31,7 @@ def training_curves(history: Path, picture: Path) -> None:
     if not _MATPLOTLIB or not history.is_file():
         return
     series = read_series(history)
-    scores = [name for name in series if is_score(name, series[name])]
-    percent = [name for name in scores if any(value > 1 for _, value in series[name])]
-    panels = [
-        ("loss", [name for name in series if name.endswith("loss")]),
-        ("score", [name for name in scores if name not in percent]),
-        ("score in percent", percent),
-        ("learning rate", [name for name in series if name == "learning_rate"]),
-    ]
-    panels = [(title, names) for title, names in panels if names]
+    panels = curve_panels(series)
     if not panels:
         return
     figure = _figure(5 * len(panels), 3.5)
@@ -52,6 +44,19 @@ def training_curves(history: Path, picture: Path) -> None:
         axes.set_xlabel("step")
         axes.legend(fontsize="small")
     _save(figure, picture)
+
+
+def curve_panels(series: Mapping[str, Sequence[tuple[float, float]]]) -> list[tuple[str, list[str]]]:
+    """Title -> names of the series that are drawn in one panel: no two scales in one."""
+    scores = [name for name in series if is_score(name, series[name])]
+    percent = [name for name in scores if any(value > 1 for _, value in series[name])]
+    panels = [
+        ("loss", [name for name in series if name.endswith("loss")]),
+        ("score", [name for name in scores if name not in percent]),
+        ("score in percent", percent),
+        ("learning rate", [name for name in series if name == "learning_rate"]),
+    ]
+    return [(title, names) for title, names in panels if names]
 
 
 def is_score(name: str, points: Sequence[tuple[float, float]]) -> bool:

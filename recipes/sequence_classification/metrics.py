@@ -17,7 +17,7 @@ from lightning_sagemaker.recipes.sequence_classification.calibration import reli
 from lightning_sagemaker.recipes.sequence_classification.decisions import AS_IS, Decision
 from lightning_sagemaker.recipes.sequence_classification.labels import MULTI, REGRESSION, LabelScheme
 
-_PAIRS, _EXAMPLES = 20, 3
+_PAIRS, _EXAMPLES = 15, 3
 """Of the most confused classes: how many pairs are named, and samples of each."""
 
 

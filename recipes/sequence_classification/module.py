@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PretrainedConfig
 
@@ -23,11 +24,12 @@ from lightning_sagemaker.recipes._common.pictures import confusion_matrix
 from lightning_sagemaker.recipes._common.predictions import predictions_table
 from lightning_sagemaker.recipes._common.pretrained import CONFIG_KEY
 from lightning_sagemaker.recipes.sequence_classification.calibration import calibrate
-from lightning_sagemaker.recipes.sequence_classification.decisions import CALIBRATION, Decision, check_option
+from lightning_sagemaker.recipes.sequence_classification.decisions import AUTO, CALIBRATION, Decision, check_option
 from lightning_sagemaker.recipes.sequence_classification.evaluation_page import evaluation_page, findings
 from lightning_sagemaker.recipes.sequence_classification.glue import TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import MULTI, REGRESSION, SINGLE, LabelScheme
 from lightning_sagemaker.recipes.sequence_classification.metrics import evaluate, losses, report
+from lightning_sagemaker.recipes.sequence_classification.token_dropout import TokenDropout
 
 _PROBLEM_TYPES = {SINGLE: "single_label_classification", MULTI: "multi_label_classification", REGRESSION: "regression"}
 """Ours -> transformers'."""
@@ -46,6 +48,7 @@ class SequenceClassifier(FineTunedModule):
         size: ``tiny``, ``small`` or ``base`` BERT, from scratch.
         dropout: Of hidden states, attention and classifier. Default: the model's own.
         label_smoothing: Share of the label spread over all classes; single-label problems only.
+        token_dropout: Share of a training text's tokens that are replaced by the mask token, others in each pass.
         threshold: Probability from which a class counts in multi-label problems, and the second class in binary ones;
             ``auto``: what gave the best F1 in the last validation (0.5 before it).
         temperature: By which outputs are divided before they become probabilities; ``auto``: what fitted the last
@@ -69,16 +72,22 @@ class SequenceClassifier(FineTunedModule):
         size: str = "tiny",
         dropout: float | None = None,
         label_smoothing: float = 0.0,
+        token_dropout: float = 0.0,
         threshold: float | str = 0.5,
         temperature: float | str = 1.0,
         **optimization: Any,
     ) -> None:
         super().__init__(size, **optimization)
+        if not 0 <= token_dropout < 1:
+            raise MisconfigurationException(
+                f"model.token_dropout={token_dropout} was set. HINT: it must be at least 0 and below 1."
+            )
         check_option("threshold", threshold, 1.0)
         check_option("temperature", temperature, math.inf)
         self.save_hyperparameters()
         self.train_metrics = LossAndAccuracy()
         self._weights: Tensor | None = None
+        self._token_dropout: TokenDropout | None = None
         self._rows: list[Rows] = []
         self._evaluated: list[tuple[Tensor, Tensor, Tensor]] = []
         self._found: dict[str, float] = {}
@@ -134,12 +143,16 @@ class SequenceClassifier(FineTunedModule):
             setattr(self.model.config, CALIBRATION, checkpoint[CONFIG_KEY][CALIBRATION])
 
     def on_fit_start(self) -> None:
-        """Take the class weights from the data."""
+        """Take the class weights and the special tokens from the data."""
+        if self.hparams["token_dropout"]:
+            self._token_dropout = TokenDropout(self.hparams["token_dropout"], self.data.load_tokenizer())
         weights = self.data.weights
         self._weights = None if weights is None else torch.tensor(weights, device=self.device)
 
     def training_loss(self, batch: Batch) -> Tensor:
         """The mean loss."""
+        if self._token_dropout is not None:
+            batch = {**batch, "input_ids": self._token_dropout(batch["input_ids"])}
         scheme, logits, labels = self.scheme, self._logits(batch), batch["labels"]
         each = losses(scheme, logits, labels, self.hparams["label_smoothing"])
         if self._weights is not None:
@@ -176,6 +189,11 @@ class SequenceClassifier(FineTunedModule):
             values["combined_score"] = sum(values[name] for name in names) / len(names)
         return values
 
+    def _say_missing(self) -> None:
+        auto = [name for name in ("temperature", "threshold") if self.hparams[name] == AUTO]
+        if auto and getattr(self.model.config, CALIBRATION, None) is None:
+            self.data.say("model.%s: auto is the default here, as the model was saved without a validation", auto[0])
+
     def _calibrate(self, logits: Tensor, labels: Tensor) -> None:
         """Keep what a validation says about the outputs where the model's folder and checkpoints take it along."""
         if self.scheme.problem == REGRESSION or self.trainer.sanity_checking or not len(logits):
@@ -199,6 +217,7 @@ class SequenceClassifier(FineTunedModule):
     def on_test_epoch_start(self) -> None:
         """Forget what was evaluated before."""
         self._start_evaluation()
+        self._say_missing()
 
     def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Keep the outputs."""
@@ -211,6 +230,7 @@ class SequenceClassifier(FineTunedModule):
     def on_predict_epoch_start(self) -> None:
         """Forget what was evaluated before."""
         self._start_evaluation()
+        self._say_missing()
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Keep the outputs; returns the probabilities ``[batch, outputs]`` without padding."""

@@ -335,6 +335,29 @@ def test_only_questions_that_were_asked_are_answered_and_counted(tmp_path):
     for name in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
         assert len(json.loads((output / name).read_text(), parse_constant=refuse)) == 16
     assert json.loads((output / "metrics.json").read_text())["val_total"] == 16
+    rows = [
+        ["note", "question", "context"],
+        ["x", "What is in Tonin?", "Tonin has a mill."],
+        ["", "Who, then?", "No one;\nno."],
+    ]
+    with (tmp_path / "new.csv").open("w", newline="") as file:
+        csv.writer(file, delimiter=";").writerows(rows)
+    options = ["predict", "--strategy", "auto", "--run_dir", tmp_path, "--cache_dir", tmp_path / "cache"]
+    options += [
+        "--pretrained",
+        tmp_path / "model",
+        "--predict_file",
+        tmp_path / "new.csv",
+        "--version_2_with_negative",
+        True,
+    ]
+    RecipeCLI(RECIPE, [str(word) for word in options])
+    with (output / "predictions.csv").open(newline="") as file:
+        header, *found = csv.reader(file)
+    assert header == ["index", *rows[0], "prediction", "probability", "null_odds"]
+    assert [row[:4] for row in found] == [["0", *rows[1]], ["1", *rows[2]]]
+    predictions = json.loads((output / "predictions.json").read_text())
+    assert [row[4] for row in found] == [predictions["1"], predictions["2"]]
 
 
 def test_a_tokenizer_that_cannot_say_where_tokens_came_from_is_refused(tmp_path):
