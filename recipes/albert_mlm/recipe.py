@@ -15,8 +15,10 @@ SHORT_NAMES = COMMON_SHORT_NAMES | {
     "mlm_probability": "data.mask_probability",
     "model_size": "model.size",
     "sequence_length": "data.sequence_length",
+    "test_file": "data.test",
     "text": "data.text",
     "train_file": "data.text",
+    "validation_file": "data.validation",
 }
 """Hyperparameter names that people use with SageMaker and with transformers' ``run_mlm.py``."""
 

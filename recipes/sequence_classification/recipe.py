@@ -30,6 +30,7 @@ SHORT_NAMES = COMMON_SHORT_NAMES | {
     "test_file": "data.test",
     "text_column_names": "data.text_columns",
     "text_columns": "data.text_columns",
+    "token_dropout": "model.token_dropout",
     "train_file": "data.train",
     "validation_file": "data.validation",
 }
