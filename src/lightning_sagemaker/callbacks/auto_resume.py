@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,7 @@ class AutoResume(Callback):
         """Add the states of all ranks. Collective."""
         if self._state is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._state.save(checkpoint)
+            _leave_out_functions(checkpoint["lr_schedulers"])
             save_logged_runs(trainer, checkpoint)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
@@ -130,3 +132,10 @@ class AutoResume(Callback):
             self._state.release()
             self._events.release()
             self._state = self._events = None
+
+
+def _leave_out_functions(schedules: list[dict[str, Any]]) -> None:
+    """Of SWALR before torch 2.6, which sets its own again: with a function in it a checkpoint cannot be read safely."""
+    for state in schedules:
+        for name in [name for name, value in state.items() if inspect.isfunction(value)]:
+            del state[name]
