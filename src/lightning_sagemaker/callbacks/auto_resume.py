@@ -110,7 +110,7 @@ class AutoResume(Callback):
         """Add the states of all ranks. Collective."""
         if self._state is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._state.save(checkpoint)
-            _leave_out_functions(checkpoint["lr_schedulers"])
+            _leave_out_functions(checkpoint)
             save_logged_runs(trainer, checkpoint)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
@@ -134,8 +134,10 @@ class AutoResume(Callback):
             self._state = self._events = None
 
 
-def _leave_out_functions(schedules: list[dict[str, Any]]) -> None:
+def _leave_out_functions(checkpoint: dict[str, Any]) -> None:
     """Of SWALR before torch 2.6, which sets its own again: with a function in it a checkpoint cannot be read safely."""
-    for state in schedules:
+    schedules = list(checkpoint["lr_schedulers"])
+    schedules += [state.get("scheduler_state") for state in checkpoint["callbacks"].values() if isinstance(state, dict)]
+    for state in filter(None, schedules):
         for name in [name for name, value in state.items() if inspect.isfunction(value)]:
             del state[name]
