@@ -86,7 +86,16 @@ def fork_ranks(script: str | Path, *arguments: object, processes: int, **environ
         code = run_forked(
             command, processes, {**clean, "OMP_NUM_THREADS": "1", **environment}, Path(output.name), timeout=240
         )
-        assert code == 0, f"{command} ended with {code}:\n{output.read()[-6000:]}"
+        text = output.read()
+        if code:
+            _skip_if_it_needs_a_newer_torch(text)
+        assert code == 0, f"{command} ended with {code}:\n{text[-6000:]}"
+
+
+def _skip_if_it_needs_a_newer_torch(output: str) -> None:
+    """The product's own sentence decides, which test_shim.py holds to the version of torch."""
+    if "Sharded parameters on a CPU need torch 2.6, and this is torch 2.5." in output:
+        pytest.skip("sharded parameters on a CPU need torch 2.6")
 
 
 class Runs(dict):
