@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -35,7 +35,7 @@ class DelayedParamIniter:
         self._model, self._verbose = model, verbose
         self._names = {id(module): name for name, module in model.named_modules()}
         self._missing: list[str] = []
-        default: Callable[[nn.Module], Any] = getattr(model, "_init_weights", _reset)
+        default = _as_transformers(model) if hasattr(model, "_init_weights") else _reset
         self._init = init_method_using_config or default
 
     def count_num_params(self) -> int:
@@ -84,6 +84,18 @@ class DelayedParamIniter:
                 f"not initialized: {', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''}. HINT: pass"
                 " init_method_using_config, which sets them."
             )
+
+
+def _as_transformers(model: nn.Module) -> Callable[[nn.Module], Any]:
+    def init(module: nn.Module) -> None:
+        model._init_weights(module)  # type: ignore[operator]
+        frequencies = getattr(module, "inv_freq", None)
+        if hasattr(module, "rope_init_fn") and frequencies is not None and _is_empty(frequencies):
+            # transformers 4 computes rotary frequencies only when the module is made
+            module.inv_freq, module.attention_scaling = cast(Any, module).rope_init_fn(module.config, frequencies.device)
+            module.original_inv_freq = module.inv_freq
+
+    return init
 
 
 def _put(module: nn.Module, name: str, value: Tensor) -> None:
