@@ -115,7 +115,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_command_that_resumes(place, caplog):
         assert torch.equal(states[1]["state_dict"][name], value), name
     caplog.clear()
     run("fit", "--max_steps", STEPS + 1, "--resume", "always")  # of the latest training, without its name
-    assert any("Going on from step 4" in message for message in caplog.messages)
+    assert any("Resuming from step 4" in message for message in caplog.messages)
     assert (RUNS / LATEST).resolve() == folder.resolve()
 
 

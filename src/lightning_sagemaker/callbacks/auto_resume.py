@@ -61,7 +61,7 @@ class AutoResume(Callback):
         if failure is not None:
             raise CheckpointError(failure)
         if path is None:
-            rank_zero_info(f"No checkpoint in {folder}: a fresh start.")
+            rank_zero_info(f"No checkpoint in {folder}: starting from scratch.")
             return
         if not is_remote(path) and not trainer.strategy.reduce_boolean_decision(Path(path).exists()):
             raise CheckpointError(
@@ -84,7 +84,7 @@ class AutoResume(Callback):
             )
         if found is None:
             return None, None
-        rank_zero_info(f"Going on from step {found[1]}: {found[0]}")
+        rank_zero_info(f"Resuming from step {found[1]}: {found[0]}")
         return found[0], None
 
     def _find(self, trainer: Any, folder: str) -> tuple[str, int] | None:

@@ -22,15 +22,15 @@ _DONE = b"done"
 
 
 class RankMissing(RuntimeError):
-    """A rank has given no sign of life."""
+    """A rank has sent no heartbeat."""
 
 
 class Heartbeat(Callback):
-    """Ends this process when the next rank has given no sign of life for a while, and says which it was.
+    """Ends this process when the next rank has sent no heartbeat for a while, and says which it was.
 
     A process that is killed breaks its connections, which the others notice at once. One that is frozen, or whose network is
     cut, does not: the others wait in a collective for half an hour, and then say nothing about who was missing. Here a
-    thread of each rank writes a sign of life into the store through which the ranks met, and looks at the next rank's, on a
+    thread of each rank writes a heartbeat into the store through which the ranks met, and looks at the next rank's, on a
     connection of its own.
 
     A rank that is alive and waits so long for the next batch of its data loader says that, and is not ended.
@@ -130,7 +130,7 @@ class Heartbeat(Callback):
 
 def _end(rank: int, other: int, patience: float, job: SageMakerJob) -> None:
     error = RankMissing(
-        f"rank {other} has given no sign of life for {patience:g} s, so rank {rank} ends. HINT: look at that rank's last"
+        f"rank {other} has sent no heartbeat for {patience:g} s, so rank {rank} exits. HINT: look at that rank's last"
         " lines and at its host's network and memory."
     )
     if job.in_container:

@@ -41,8 +41,8 @@ def outdated(names: Iterable[str], step: int, keep: int) -> list[str]:
     """Checkpoints that were made by themselves and are no longer needed.
 
     Args:
-        names: Of all that is in the folder.
-        step: Of the newest.
+        names: Names of all that is in the folder.
+        step: Step of the newest checkpoint.
         keep: How many stay.
 
     """

@@ -71,8 +71,8 @@ def merged_metrics(module: nn.Module, ranks: list[dict[str, Any]], rank: int, wo
     Args:
         module: The LightningModule.
         ranks: What :func:`metric_states` gave on each.
-        rank: Of this process among ``world_size``.
-        world_size: Of now.
+        rank: Rank of this process among ``world_size``.
+        world_size: Present number of processes.
 
     """
     metrics = dict(_metrics(module))

@@ -81,7 +81,7 @@ def shard_module(
     Args:
         root: The module, whole and equal on all processes.
         mesh: With the dimensions :data:`REPLICAS`, :data:`SHARDS` and :data:`TENSOR`.
-        methods: Of ``root``, which are called from outside.
+        methods: Names of methods of ``root`` that are called from outside.
         recompute: Blocks keep their inputs only for the backward pass, in which they run again.
         offload: What blocks keep for the backward pass is kept in the host's memory.
         options: How parameters are sharded.

@@ -47,7 +47,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
     The LightningModule stays as it is, as long as each step calls its model once, and the model's forward pass is
     something, then a list of blocks one after the other, then something. It is cut at the first step. Each batch is cut
     into microbatches; the loss is the mean of theirs, so it is that of the whole batch where the loss is a mean over
-    samples. All processes of a copy of the model train on the batch of the first of them.
+    samples. All processes of a model replica train on the batch of the first of them.
 
     ``self.log`` works as on one process: what the last stage logs is logged on all ranks, as the mean over the
     microbatches. In validation, test and prediction the rest of the step is run on all ranks, with the model's real
@@ -101,7 +101,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         if self.saves_parts and keep_averages(module.trainer.callbacks):  # type: ignore[attr-defined]
             raise MisconfigurationException(
                 "save_distributed_checkpoint=True was set beside a callback that averages weights, whose checkpoints are"
-                " whole. HINT: leave it out."
+                " one file. HINT: leave it out."
             )
         super().setup_environment()
 
@@ -156,8 +156,8 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
             )
         if not module.automatic_optimization:
             raise MisconfigurationException(
-                f"{type(module).__name__} optimizes by hand, which strategy='smp' cannot: it runs backward passes between"
-                " forward passes. HINT: set automatic_optimization = True."
+                f"{type(module).__name__} uses manual optimization, which strategy='smp' cannot: it runs backward passes"
+                " between forward passes. HINT: set automatic_optimization = True."
             )
         self.accelerator.setup(trainer)
         self.precision_plugin.convert_module(module)
@@ -204,7 +204,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         return self._pipeline
 
     def _batch_of_first(self, batch: Any) -> Any:
-        """The batch of the first process of this copy of the model, on all of them."""
+        """The batch of the first process of this model replica, on all of them."""
         first, group = self.groups.ranks["MP"][0], self.groups.cpu_groups["MP"]
         box = [moved_to(batch, "cpu") if self.global_rank == first else None]
         dist.broadcast_object_list(box, first, group)
@@ -220,7 +220,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         except ParallelConfigError as error:
             if not self._said_whole:
                 self._said_whole = True
-                rank_zero_info(f"Batches that cannot be cut pass through the stages whole: {error}")
+                rank_zero_info(f"Batches that cannot be split evenly run as one microbatch: {error}")
             return [batch]
 
     @override
@@ -334,7 +334,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
 
     @override
     def reduce(self, tensor: Any, group: Any | None = None, reduce_op: Any = "mean") -> Any:
-        """Over the replicas, since all stages of a copy of the model have the same value."""
+        """Over the replicas, since all stages of a model replica have the same value."""
         group = self.groups.groups["RDP"] if group is None and self._groups is not None else group
         return super().reduce(tensor, group, reduce_op)
 

@@ -68,7 +68,7 @@ class WholeModel:
         """Called when the Trainer ends a stage: the module is left whole, unless it has failed."""
         if self._pipeline is not None:
             if self._failed:  # another process may be gone, and gathering would wait for it
-                rank_zero_warn("After the error the module stays cut: each process has its own stages only.")
+                rank_zero_warn("After the error the module remains partitioned: each process has its own stages only.")
             else:
                 self._make_whole()
         super().teardown()  # type: ignore[misc]
