@@ -20,7 +20,7 @@ class AutoResume(Callback):
     Rank zero looks, by the number of steps in the files, and tells the others, so all load the same. Checkpoints, whoever
     asks for them, hold what Lightning leaves out: where each loader is, random numbers of all ranks and of loader workers,
     what metrics have summed up, what callbacks have seen, and where in the loop they were made. A run that is resumed on as
-    many ranks trains on the same samples with the same numbers as one that was left alone. What cannot be found again, such
+    many ranks trains on the same samples with the same numbers as an uninterrupted one. What cannot be found again, such
     as the place in an ``IterableDataset``, is said at the start.
 
     Args:

@@ -31,7 +31,7 @@ class InterruptibleLoop:
     """The epochs and batches of a loop of one's own, from where an interrupted run ended.
 
     All ranks stop after the same batch when one is asked to by a signal, with a checkpoint and exit code 143; started again,
-    the loop goes on with the next batch, with the same samples and random numbers as a run that was left alone::
+    the loop goes on with the next batch, with the same samples and random numbers as an uninterrupted run::
 
         loop = InterruptibleLoop(fabric, "checkpoints", {"model": model, "optimizer": optimizer})
         for epoch in loop.epochs(3):
@@ -40,8 +40,8 @@ class InterruptibleLoop:
             for batch in loop.evaluation(val_loader):
                 ...
 
-    Code between two batches, epochs and evaluations is run as often as in a run that was left alone, as long as it follows
-    from ``state``: what is not in there begins anew.
+    Code between two batches, epochs and evaluations is run as often as in an uninterrupted run, as long as it follows
+    from ``state``: what is not in there starts over.
 
     Args:
         fabric: After ``launch()``; what it has set up is in ``state``.

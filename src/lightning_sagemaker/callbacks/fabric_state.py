@@ -177,7 +177,7 @@ class FabricState:
         return path
 
     def load(self) -> tuple[int, int, int]:
-        """Load the newest whole checkpoint, if there is one. Collective.
+        """Load the newest complete checkpoint, if there is one. Collective.
 
         Returns:
             Epoch, batches of it, and batches of all epochs.

@@ -149,7 +149,7 @@ class FitLoaders:
         """Deal what is left of an epoch out to another number of ranks, or in other batches.
 
         Returns:
-            A sentence that says what equals a run that was left alone.
+            A sentence that says what equals an uninterrupted run.
 
         """
         self._deferred = False

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What metrics have summed up in the midst of an epoch: torchmetrics of the module, and means that Lightning logs.
 
-torchmetrics leaves its states out of a module's ``state_dict``, and Lightning begins its means anew after a restart.
+torchmetrics leaves its states out of a module's ``state_dict``, and Lightning starts its means over after a restart.
 """
 
 from __future__ import annotations

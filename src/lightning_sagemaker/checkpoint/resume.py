@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoint a restarted job goes on from: the one with the most steps that is whole."""
+"""Which checkpoint a restarted job resumes from: the complete one with the most steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BLOCK = 8 * 2**20
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A checkpoint to go on from.
+    """A checkpoint to resume from.
 
     Attributes:
         path: A file, or the folder of a sharded one.
@@ -47,7 +47,7 @@ class FoundCheckpoint:
 def find_checkpoint(
     folder: str | Path, say: Callable[[str], None] = print, weights_only: bool = True
 ) -> FoundCheckpoint | None:
-    """The whole checkpoint in ``folder`` with the most steps, by what is in it; file times are those of a download.
+    """The complete checkpoint in ``folder`` with the most steps, by what is in it; file times are those of a download.
 
     Args:
         folder: Holds ``*.ckpt``, files or folders; need not exist.
@@ -55,10 +55,10 @@ def find_checkpoint(
         weights_only: Read data only. ``False`` runs code from the files: for checkpoints of your own alone.
 
     Returns:
-        None if there is none: starting from scratch.
+        None if there is none.
 
     Raises:
-        CheckpointError: If one is whole but holds more than data, so that going on from an older one would lose work.
+        CheckpointError: If one is complete but holds more than data, so that resuming from an older one would lose work.
 
     """
     place = Path(folder)

@@ -22,7 +22,7 @@ from lightning_sagemaker.checkpoint.whole import CheckpointError
 
 SCHEME = "s3://"
 _NOTE = ".json"
-"""Ending of the object that is written after a checkpoint: without it, the checkpoint is not whole."""
+"""Ending of the object that is written after a checkpoint: without it, the checkpoint is incomplete."""
 
 _BLOCK = 8 * 2**20
 """Bytes that are read at once."""
@@ -109,7 +109,7 @@ class S3CheckpointIO(CheckpointIO):
 
     @override
     def remove_checkpoint(self, path: Any) -> None:
-        """Remove a checkpoint; first the object without which it is not whole."""
+        """Remove a checkpoint; first the object without which it is incomplete."""
         bucket, key = split_address(path)
         parts = self._try(lambda: self._list(bucket, f"{key}/"), f"list {path}")
         for name in (key + _NOTE, *(parts or (key,))):
@@ -138,7 +138,7 @@ class S3CheckpointIO(CheckpointIO):
         return self._try(write, f"write {path}/{file.name}")
 
     def finish_parts(self, path: str, step: int, parts: dict[str, list[int]]) -> None:
-        """Say that a checkpoint is whole.
+        """Mark a checkpoint as complete.
 
         Args:
             path: Address of the checkpoint.
@@ -155,7 +155,7 @@ class S3CheckpointIO(CheckpointIO):
         """Read all files of such a checkpoint into a folder.
 
         Raises:
-            CheckpointError: If it is not whole, or a part is not what was written.
+            CheckpointError: If it is incomplete, or a part is not what was written.
 
         """
         bucket, key = split_address(path)
@@ -177,7 +177,7 @@ class S3CheckpointIO(CheckpointIO):
         return sorted({key[len(prefix) :].removesuffix(_NOTE) for key in keys})
 
     def newest(self, folder: str, say: Callable[[str], None]) -> tuple[str, int] | None:
-        """Address and steps of the whole checkpoint in a folder with the most steps; None if there is none.
+        """Address and steps of the complete checkpoint in a folder with the most steps; None if there is none.
 
         Args:
             folder: ``s3://bucket/prefix``.

@@ -151,7 +151,7 @@ class ParallelDegrees:
         """All groups of ranks of one kind, each ascending.
 
         Args:
-            kind: ``PP`` (the stages of a copy), ``TP`` (who shares matrices), ``RDP`` (who holds the same parameters),
+            kind: ``PP`` (the stages of a copy), ``TP`` (tensor parallel), ``RDP`` (who holds the same parameters),
                 ``MP`` (all of a copy) or ``DP`` (who holds the same stage).
             world_size: Number of processes.
 

@@ -120,7 +120,7 @@ def check_shardable(device_type: str) -> None:
     if device_type == "cpu" and not SHARDS_ON_CPU:
         raise ParallelConfigError(
             f"Sharded parameters on a CPU need torch 2.6, and this is torch {torch.__version__}."
-            " HINT: train on a GPU, use a newer torch, or ask for partitions instead of shards and shared matrices."
+            " HINT: train on a GPU, use a newer torch, or ask for partitions instead of shards and tensor parallelism."
         )
 
 

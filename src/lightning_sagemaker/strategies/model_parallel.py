@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``"smp"`` for the Trainer: an unchanged LightningModule, cut into the stages of a pipeline."""
+"""``"smp"`` for the Trainer: an unchanged LightningModule, partitioned into the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
 
     The LightningModule stays as it is, as long as each step calls its model once, and the model's forward pass is
     something, then a list of blocks one after the other, then something. It is cut at the first step. Each batch is cut
-    into microbatches; the loss is the mean of theirs, so it is that of the whole batch where the loss is a mean over
+    into microbatches; the loss is the mean of theirs, so it is that of the batch where the loss is a mean over
     samples. All processes of a model replica train on the batch of the first of them.
 
     ``self.log`` works as on one process: what the last stage logs is logged on all ranks, as the mean over the
@@ -169,7 +169,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
             if self.degrees.microbatches > 1:
                 say_statistics(module)
         self.setup_precision_plugin()
-        shadow(self.precision_plugin, "clip_grad_by_norm", self._clip_norm)  # of the whole model, not of this stage
+        shadow(self.precision_plugin, "clip_grad_by_norm", self._clip_norm)  # of the complete model, not of this stage
         scaler = getattr(self.precision_plugin, "scaler", None)
         if scaler is not None:
             skip_together(scaler, self.root_device, self.groups.groups["MP"])
@@ -213,7 +213,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         return batch
 
     def _even_parts(self, batch: Any) -> list[Any]:
-        """The batch cut, or whole where it cannot be cut evenly: an evaluation logs each part as if it were alike."""
+        """The batch in microbatches, or in one where it cannot be split evenly: evaluations log each with equal weight."""
         batch = self._batch_of_first(batch)
         try:
             return split(batch, self.degrees.microbatches)

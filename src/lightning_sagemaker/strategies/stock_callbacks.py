@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning's own callbacks with divided models and sharded parameters: which work, and why others are refused."""
+"""Lightning's own callbacks with pipeline partitions and sharded parameters: which work, and why others are refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A module that is cut is whole again in checkpoints, before weights are loaded, and after the run."""
+"""A partitioned module is complete again in checkpoints, before weights are loaded, and after the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning_sagemaker.parallel.model import PipelinedModel
 
 
 class WholeModel:
-    """Mixin before a strategy whose module is cut at its first step."""
+    """Mixin before a strategy whose module is partitioned at its first step."""
 
     global_rank: int
     optimizers: list[Any]
@@ -28,13 +28,13 @@ class WholeModel:
         return self._groups
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Into the whole module: one that is cut, as after a search for a learning rate, is cut anew by the next step."""
+        """Into the complete module: one that is partitioned, as by a learning rate finder, is so again at its next step."""
         if self._pipeline is not None:
             self._make_whole()
         super().load_model_state_dict(checkpoint, strict)  # type: ignore[misc]
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Of the whole model on the first process; with parts, this process's. Collective over all processes."""
+        """That of the complete model on the first process; with parts, this process's. Collective over all processes."""
         state: dict[str, Any] = super().lightning_module_state_dict()  # type: ignore[misc]
         if self._pipeline is None:
             return state
@@ -49,7 +49,7 @@ class WholeModel:
         return kind(getattr(optimizer, "_optimizer", optimizer))  # Lightning's wrapper has one within
 
     def _make_whole(self) -> None:
-        """Leave the module as it was found, on all processes, and the optimizers whole on the first one."""
+        """Leave the module as it was found, on all processes, and the optimizers complete on the first one."""
         pipeline = self._pipeline
         assert pipeline is not None
         states = [pipeline.gather_optimizer(optimizer) for optimizer in self.optimizers]
@@ -65,7 +65,7 @@ class WholeModel:
         super().on_exception(exception)  # type: ignore[misc]
 
     def teardown(self) -> None:
-        """Called when the Trainer ends a stage: the module is left whole, unless it has failed."""
+        """Called when the Trainer ends a stage: the module is left complete, unless it has failed."""
         if self._pipeline is not None:
             if self._failed:  # another process may be gone, and gathering would wait for it
                 rank_zero_warn("After the error the module remains partitioned: each process has its own stages only.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tsm.transform``: a model of transformers whose matrices are shared among processes."""
+"""``tsm.transform``: a model of transformers whose matrices are split among processes."""
 
 from __future__ import annotations
 
