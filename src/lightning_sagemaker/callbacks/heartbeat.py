@@ -12,8 +12,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from lightning_sagemaker._compat.store import process_store
 from lightning_sagemaker._lightning import Callback
 from lightning_sagemaker.callbacks.loader_watch import LoaderWatch
+from lightning_sagemaker.callbacks.places import job_of
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.job.failure import write_failure
 
@@ -54,14 +56,14 @@ class Heartbeat(Callback):
         if self._threads or not dist.is_initialized() or dist.get_world_size() == 1:
             return
         rank = dist.get_rank()
-        default: Any = dist.distributed_c10d._get_default_store()
+        default: Any = process_store()
         store = default.clone()  # a collective must not have to wait for this one
         store.set(f"{_KEY}/{rank}", "0")
         dist.barrier()
         self._over.clear()
         self._heard = time.monotonic()
         self._loader = LoaderWatch(rank, self._patience)
-        job = SageMakerJob.from_environment()
+        job = job_of(trainer)
         next_rank = (rank + 1) % dist.get_world_size()
         self._threads = [
             threading.Thread(target=self._beat, args=(store, rank, next_rank), name="heartbeat", daemon=True),
