@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +22,6 @@ from lightning_sagemaker._lightning import (
     TrainerFn,
     rank_zero_info,
 )
-from lightning_sagemaker.checkpoint.parts import CheckpointParts, read_checkpoint, write_stages
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.gradients import skip_together
@@ -104,33 +101,6 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
                 " one file. HINT: leave it out."
             )
         super().setup_environment()
-
-    @cached_property
-    def _parts(self) -> CheckpointParts:
-        return CheckpointParts(self.local_rank, self._checkpoint_io)
-
-    @override
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint; called on all processes.
-
-        Raises:
-            RuntimeError: On all of them, if one cannot write what is its to write.
-
-        """
-        if self.saves_parts:
-            self._parts.save(checkpoint, filepath, write_stages)
-        else:
-            super().save_checkpoint(checkpoint, filepath, storage_options)
-
-    @override
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Read a checkpoint of either kind, complete, on each process."""
-        load_file = super().load_checkpoint
-
-        def read(path: Any) -> dict[str, Any]:
-            return read_checkpoint(Path(path)) if Path(path).is_dir() else load_file(path, weights_only)
-
-        return self._parts.load(checkpoint_path, read) if self.saves_parts else read(checkpoint_path)
 
     @override
     def setup_distributed(self) -> None:

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker._lightning import rank_zero_warn
+from lightning_sagemaker.checkpoint.parts import CheckpointParts, read_checkpoint, write_stages
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.model import PipelinedModel
 
@@ -15,8 +18,10 @@ class WholeModel:
     """Mixin before a strategy whose module is partitioned at its first step."""
 
     global_rank: int
+    local_rank: int
     optimizers: list[Any]
     saves_parts: bool
+    _checkpoint_io: Any
     _pipeline: PipelinedModel | None = None
     _failed = False
     _groups: ParallelGroups | None = None
@@ -26,6 +31,34 @@ class WholeModel:
         """Where this process is in the parallel layout, and its process groups; from the launch on."""
         assert self._groups is not None
         return self._groups
+
+    @cached_property
+    def _parts(self) -> CheckpointParts:
+        return CheckpointParts(self.local_rank, self._checkpoint_io)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint; called on all processes.
+
+        Raises:
+            RuntimeError: On all of them, if one cannot write its part.
+
+        """
+        if self.saves_parts:
+            self._parts.save(checkpoint, filepath, write_stages)
+        else:
+            super().save_checkpoint(checkpoint, filepath, storage_options)  # type: ignore[misc]
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Read a checkpoint of either kind, complete, on each process."""
+        load_file = super().load_checkpoint  # type: ignore[misc]
+
+        def read(path: Any) -> dict[str, Any]:
+            if Path(path).is_dir():
+                return read_checkpoint(Path(path))
+            content: dict[str, Any] = load_file(path, weights_only)
+            return content
+
+        return self._parts.load(checkpoint_path, read) if self.saves_parts else read(checkpoint_path)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Into the complete module: one that is partitioned, as by a learning rate finder, is so again at its next step."""
