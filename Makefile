@@ -10,7 +10,7 @@ PYTEST_AT_ONCE = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat docs docs-look test-docs clean
+.PHONY: help demo test gpu test-slow test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat docs docs-look test-docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,13 @@ test: $(VENV)/dev $(CONTAINERS) ## install into .venv and .containers, and run t
 	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) --durations=60 --durations-min=2
 
+gpu: $(VENV)/dev ## what one NVIDIA GPU can decide, and the recipes' speed on it; minutes, and nothing without one
+	@if $(BIN)/python -c "import torch; raise SystemExit(not torch.cuda.is_available())"; then \
+	  $(PIP_INSTALL) accelerate && $(BIN)/python -m pytest -v tests/gpu && for job in "mlm-base --batch 64" "qa --batch 16 --peer best" \
+	    "classification --batch 64 --peer best"; do \
+	    $(BIN)/python benchmarks/recipes.py $$job --precision bf16-mixed --rounds 1 --steps 40 || exit 1; done; \
+	else echo "torch finds no NVIDIA GPU here: no test was run"; fi
+
 test-slow: $(VENV)/dev $(CONTAINERS) ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
@@ -86,7 +93,8 @@ oracle: $(VENV)/dev ## every call of SDK 2 and every image, by the newest SDK 2 
 	$(BIN)/python -m tests.launch.sdk2.compare
 	git diff --stat tests/data/sdk2.json tests/data/sdk2_images.json
 
-test-machines: $(VENV)/dev ## other machines: no network, no /dev/shm, a full disk, a simulated Mac, ...; as root, half an hour
+test-machines: $(VENV)/dev ## other machines: no network, no /dev/shm, a full disk, a simulated Mac, ...; as root, an hour
+	$(PIP_INSTALL) fusepy # with libfuse 2 of the system: the row of the file system that ignores case
 	$(BIN)/python -m pytest -v tests/machines
 
 test-fresh: ## the README's commands on a machine with nothing but Debian, Python, make and git; root; half an hour

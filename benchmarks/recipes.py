@@ -39,6 +39,8 @@ SIZES = {
 BATCH = {"mlm-base": 16, "mlm-small": 16, "qa": 4, "qa-small": 4, "classification": 16}
 LENGTH = {"mlm-base": 128, "mlm-small": 128, "qa": 384, "qa-small": 384, "classification": 128}
 PEERS = {"mlm": ("default",), "qa": ("padded", "best"), "classification": ("padded", "dynamic", "best")}
+PEAKS = {"H100 PCIe": 756.0, "H100": 989.5, "H200": 989.5, "A100": 312.0, "A10G": 70.0, "L4": 121.0}
+"""Dense bf16 TFLOP/s by the name of a GPU, from NVIDIA's data sheets."""
 UNTIMED = 2
 """Steps at the beginning that are not timed."""
 
@@ -50,6 +52,7 @@ def main() -> None:
     parser.add_argument("--precision", default="32-true", choices=("32-true", "bf16-mixed"))
     parser.add_argument("--compile", action="store_true", help="torch.compile on both sides")
     parser.add_argument("--as-started", action="store_true", help="precision and allocator as each side chooses them")
+    parser.add_argument("--batch", type=int, help="samples of a step")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12, help="timed steps of ours")
     parser.add_argument("--peer-steps", type=int, help="timed steps of the peer (as many)")
@@ -59,6 +62,7 @@ def main() -> None:
     parser.add_argument("--side", choices=("prepare", "ours", "theirs"), help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    BATCH[args.job] = args.batch or BATCH[args.job]
     args.peer = args.peer or PEERS[args.job.split("-")[0]][0]
     args.peer_steps = args.peer_steps or args.steps
     if args.side:
@@ -77,7 +81,7 @@ def _run_side(args: argparse.Namespace) -> None:
 
 
 def compare(args: argparse.Namespace) -> None:
-    _start(args, "prepare", 0)
+    size = _start(args, "prepare", 0)
     results: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
     for number in range(args.rounds):
         for side in ("ours", "theirs"):
@@ -94,6 +98,36 @@ def compare(args: argparse.Namespace) -> None:
             f"  {name:<13} ours {statistics.median(ours):9.2f}   theirs {statistics.median(theirs):9.2f}"
             f"   ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
         )
+    work = model_flops(args.job, **size) / 1e12
+    ours, theirs = (work * statistics.median(row["samples_per_second"] for row in results[side]) for side in results)
+    print(
+        f"  {'TFLOP/s':<13} ours {ours:9.2f}   theirs {theirs:9.2f}   ({size['tokens']:.0f} tokens a sample, no padding)"
+    )
+    device = results["ours"][0]["device"]
+    peak = next((peak for name, peak in PEAKS.items() if name in device), None)
+    if peak and not args.as_started and args.precision == "bf16-mixed":
+        print(f"  {'MFU':<13} ours {ours / peak:9.1%}   theirs {theirs / peak:9.1%}   of {peak} TFLOP/s ({device})")
+
+
+def model_flops(job: str, tokens: float, vocabulary: int) -> float:
+    """Operations of the model for one sample, both passes: the numerator of MFU (PaLM, arXiv 2204.02311, appendix B).
+
+    Twice the weights of every multiplication for each token, and attention's scores and sums; three times for both passes.
+    Padding is not counted, nor is any operation that an implementation adds. Lookups, norms and activations are left out.
+
+    Args:
+        job: Whose sizes.
+        tokens: Mean number of a sample's tokens that are no padding.
+        vocabulary: Tokens that a masked one may be.
+
+    """
+    size = SIZES[job]
+    hidden, layers = size["hidden_size"], size["num_hidden_layers"]
+    layer = 2 * (4 * hidden**2 + 2 * hidden * size["intermediate_size"]) + 4 * tokens * hidden
+    head = 0.0
+    if job.startswith("mlm"):  # ALBERT's embedding of 128, and the vocabulary for the masked 15%
+        head = 2 * 128 * hidden + 0.15 * 2 * 128 * (hidden + vocabulary)
+    return 3 * tokens * (layers * layer + head)
 
 
 def _start(args: argparse.Namespace, side: str, seed: int) -> dict[str, float]:
@@ -119,6 +153,13 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _gpu() -> Any:
+    """``torch.cuda`` where there is a GPU; torch has been imported by then."""
+    import torch
+
+    return torch.cuda if torch.cuda.is_available() else None
+
+
 class Clock:
     """When each step ended."""
 
@@ -126,14 +167,23 @@ class Clock:
         self.ends: list[float] = []
 
     def tick(self) -> None:
+        if len(self.ends) < UNTIMED and (gpu := _gpu()):
+            gpu.synchronize()
         self.ends.append(time.time())
 
     def report(self, args: argparse.Namespace) -> None:
+        if gpu := _gpu():
+            gpu.synchronize()
+            self.ends[-1] = time.time()
         timed = self.ends[UNTIMED - 1 :]
         samples = (len(timed) - 1) * BATCH[args.job]
         content = {
             "samples_per_second": samples / (timed[-1] - timed[0]),
-            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "peak_mib": (
+                gpu.max_memory_allocated() if gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            )
+            / 2**20,
+            "device": gpu.get_device_name() if gpu else "",
             "first_step_s": self.ends[0] - float(os.environ["BENCHMARK_BEGIN"]),
         }
         (args.work / "report.json").write_text(json.dumps(content))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ def prepare(args: argparse.Namespace) -> None:
     kind = args.job.split("-")[0]
     rows = {"mlm": _mlm_rows, "qa": _qa_rows, "classification": _classification_rows}[kind](args, tokenizer)
     datasets.Dataset.from_dict(rows).save_to_disk(args.work / args.job / args.peer)
+    tokens = sum(map(sum, rows["attention_mask"])) / len(rows["attention_mask"])
+    (args.work / "report.json").write_text(json.dumps({"tokens": tokens, "vocabulary": len(tokenizer)}))
 
 
 def _mlm_rows(args: argparse.Namespace, tokenizer: Any) -> dict[str, list[Any]]:

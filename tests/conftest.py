@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from lightning_utilities.core.rank_zero import rank_zero_only
 
 from tests.forked import run_forked
 
@@ -39,11 +40,12 @@ def is_contract_variable(name: str) -> bool:
 
 @pytest.fixture(autouse=True)
 def clean_environment():
-    """Each test begins without the variables of a job, and leaves the environment as it was."""
+    """Each test begins without the variables of a job, on rank zero, and leaves the environment as it was."""
     before = dict(os.environ)
     for name in list(os.environ):
         if is_contract_variable(name):
             del os.environ[name]
+    rank_zero_only.rank = 0  # a strategy of another test may have said that it has another
     yield
     os.environ.clear()
     os.environ.update(before)

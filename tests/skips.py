@@ -19,7 +19,9 @@ ALLOWED = (
     "namespaces and mounts need root",
     r"[\w ]+ \(of iproute2 and util-linux\) not found",
     "`ip netns .* failed: .*",  # root in a container that may not
+    r"FUSE \(fusepy and libfuse 2\) not found",
     "mounting (needs root|is not permitted)",
+    "an NVIDIA GPU not found",
     "AWS's training toolkit was not built: that takes a C compiler and Python's headers",
     "the toolkit's runner of MPI needs /usr/sbin/sshd",
     "(drivers look|looks) for processes in /proc",

@@ -82,6 +82,7 @@ class RunArtifacts(Callback):
             trainer.save_checkpoint(folder / LAST_CHECKPOINT, weights_only=False)
         weights = trainer.strategy.lightning_module_state_dict()  # whole on rank zero; all processes may have to help
         if trainer.is_global_zero:
+            pl_module.draw_evaluation(self._folders.output, "validate")  # type: ignore[operator]
             metrics = self._write_metrics(trainer, "metrics.json", self._training_facts(trainer))
             prefix = "model."
             weights = {name[len(prefix) :]: value for name, value in weights.items() if name.startswith(prefix)}
@@ -107,7 +108,8 @@ class RunArtifacts(Callback):
             training_curves(history, self._folders.output / "curves.png")
             if self._is_complete:
                 task: str = pl_module.pipeline_task  # type: ignore[assignment]
-                _say(training_lines(self._recipe, self._names, task, self._folders, trainer.global_step))
+                findings = pl_module.evaluation_findings()  # type: ignore[operator]
+                _say(training_lines(self._recipe, self._names, task, self._folders, trainer.global_step, findings))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """After an interruption that has left a checkpoint: how to resume; a job in a container does so by itself."""
@@ -120,6 +122,7 @@ class RunArtifacts(Callback):
         if trainer.is_global_zero and not trainer.sanity_checking:
             pl_module.write_evaluation(self._folders.output, "validate")  # type: ignore[operator]
             if trainer.state.fn == "validate":
+                pl_module.draw_evaluation(self._folders.output, "validate")  # type: ignore[operator]
                 self._write_metrics(trainer, "metrics-validate.json")
                 self._say_evaluated(trainer, "validate")
 
@@ -127,6 +130,7 @@ class RunArtifacts(Callback):
         """Metrics and results of ``test``."""
         if trainer.is_global_zero:
             pl_module.write_evaluation(self._folders.output, "test")  # type: ignore[operator]
+            pl_module.draw_evaluation(self._folders.output, "test")  # type: ignore[operator]
             self._write_metrics(trainer, "metrics-test.json")
             self._say_evaluated(trainer, "test")
 
@@ -138,7 +142,8 @@ class RunArtifacts(Callback):
 
     def _say_evaluated(self, trainer: Trainer, stage: str) -> None:
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        _say(evaluation_lines(self._recipe, stage, metrics, self._folders))
+        module: Any = trainer.lightning_module
+        _say(evaluation_lines(self._recipe, stage, metrics, self._folders, module.evaluation_findings()))
 
     def _training_facts(self, trainer: Trainer) -> dict[str, Any]:
         facts: dict[str, Any] = {
@@ -159,6 +164,9 @@ class RunArtifacts(Callback):
 
     def _write_metrics(self, trainer: Trainer, name: str, facts: dict[str, Any] | None = None) -> dict[str, Any]:
         metrics: dict[str, Any] = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        module: Any = trainer.lightning_module
+        # Each figure by its split: a mean over training samples is not to be taken for one of held-out samples.
+        metrics = {f"train_{key}" if key in module.train_names else key: value for key, value in metrics.items()}
         metrics = {key: value for key, value in metrics.items() if key not in ("step", "epoch")}
         # The rates of the whole run go before those of its last logged steps.
         metrics |= facts or {}

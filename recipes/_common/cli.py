@@ -6,12 +6,11 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
@@ -21,37 +20,18 @@ from transformers.utils import logging as transformers_logging
 
 from lightning_sagemaker import AutoResume, MetricLogger, SageMakerJob, SpotInterruption, select_strategy
 from lightning_sagemaker.callbacks import Throughput
-from lightning_sagemaker.recipes._common.arguments import Names, normalise
+from lightning_sagemaker.recipes._common.arguments import normalise
 from lightning_sagemaker.recipes._common.artifacts import LAST_CHECKPOINT, RunArtifacts
 from lightning_sagemaker.recipes._common.folders import RunFolders
 from lightning_sagemaker.recipes._common.history import ContinueHistory, HistoryLogger
 from lightning_sagemaker.recipes._common.precision import automatic_precision
+from lightning_sagemaker.recipes._common.recipe import Recipe
 from lightning_sagemaker.recipes._common.scaling import TotalExamples
 from lightning_sagemaker.recipes._common.speed import tune_allocator
 from lightning_sagemaker.recipes._common.summary import first_lines
 
 _TENSORBOARD = RequirementCache("tensorboard")
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What is particular to one recipe.
-
-    Args:
-        name: As in ``lightning-sagemaker run NAME``.
-        folder: With its configurations.
-        model: Has the trained transformers model as ``model``.
-        data: Has ``load_tokenizer()``.
-        names: Short option names.
-
-    """
-
-    name: str
-    folder: Path
-    model: type[LightningModule]
-    data: type[LightningDataModule]
-    names: Names
 
 
 class RecipeCLI(LightningCLI):
@@ -80,8 +60,8 @@ class RecipeCLI(LightningCLI):
         self._folders: RunFolders | None = None
         try:
             super().__init__(
-                recipe.model,
-                recipe.data,
+                recipe.model_class,
+                recipe.data_class,
                 save_config_callback=None,
                 trainer_defaults={"strategy": "sagemaker"},
                 seed_everything_default=0,  # not True: each host would choose its own
@@ -291,7 +271,16 @@ def _show_information() -> None:
     """Print what this package logs, unless the script has set up logging already."""
     logger = logging.getLogger("lightning_sagemaker")
     if not logger.handlers and not logging.getLogger().handlers:
-        handler = logging.StreamHandler(sys.stdout)
+        handler = _Console(sys.stdout)
         handler.setFormatter(logging.Formatter("%(message)s"))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
+
+
+class _Console(logging.StreamHandler):  # type: ignore[type-arg]
+    """Ends the run if its output has no reader, as ``print`` does, where logging would print a traceback for each line."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if isinstance(sys.exc_info()[1], BrokenPipeError):
+            raise
+        super().handleError(record)

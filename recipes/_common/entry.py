@@ -10,26 +10,39 @@ from importlib import import_module
 from pathlib import Path
 
 from lightning_sagemaker import SageMakerJob
-from lightning_sagemaker.recipes._common.arguments import ArgumentNameError, RepeatedOptionError
-from lightning_sagemaker.recipes._common.cli import Recipe, RecipeCLI
-from lightning_sagemaker.recipes._common.data import SharedError
+from lightning_sagemaker.pipes import quiet_pipe
+from lightning_sagemaker.recipes._common.arguments import SUBCOMMANDS, ArgumentNameError, RepeatedOptionError
+from lightning_sagemaker.recipes._common.help import HELP, HELP_ALL, help_text
+from lightning_sagemaker.recipes._common.recipe import Recipe
 
 DEBUG = "--debug"
 """Shows the traceback of an error that one sentence would do for."""
 
 
 def run_recipe(package: str, arguments: Sequence[str] | None = None) -> None:
-    """Run one stage of the recipe in ``package``; ``arguments`` are ``sys.argv[1:]`` by default.
+    """Run one stage of the recipe in ``package``, or print its help; ``arguments`` are ``sys.argv[1:]`` by default.
 
     An error that says what to do about it (``HINT:``) ends the program with its sentence and exit code 1; its traceback,
     which is of this package's and Lightning's own lines, is shown with ``--debug``, and in a container, where the end of the
     log is all that is left.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = DEBUG in given
     recipe: Recipe = import_module(f"{package}.recipe").RECIPE
+    with quiet_pipe():
+        if any(word in HELP for word in given):
+            print(help_text(recipe))
+        elif HELP_ALL in given:
+            _run(recipe, [given[0] if given[0] in SUBCOMMANDS else SUBCOMMANDS[0], HELP[0]], debug=False)
+        else:
+            _run(recipe, [word for word in given if word != DEBUG], debug=DEBUG in given)
+
+
+def _run(recipe: Recipe, words: list[str], debug: bool) -> None:
+    from lightning_sagemaker.recipes._common.cli import RecipeCLI
+    from lightning_sagemaker.recipes._common.data import SharedError
+
     try:
-        RecipeCLI(recipe, [word for word in given if word != DEBUG])
+        RecipeCLI(recipe, words)
     except (ArgumentNameError, RepeatedOptionError) as error:
         sys.exit(f"error: {error}")
     except Exception as error:

@@ -14,6 +14,8 @@ from lightning_sagemaker.recipes._common.files import write_text
 
 _PACKAGES = ("lightning-sagemaker", "torch", "lightning", "transformers")
 
+_SPLITS = ("train", "val", "test")
+
 _SERVING = Path(__file__).with_name("serving")
 
 
@@ -39,7 +41,7 @@ def model_card(recipe: str, facts: Mapping[str, Any], settings: Mapping[str, Any
         recipe: Its name.
         facts: Of the data.
         settings: Of the model.
-        metrics: At the end of training.
+        metrics: At the end of training; those of a split begin with ``train_``, ``val_`` or ``test_``.
 
     """
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
@@ -49,7 +51,8 @@ def model_card(recipe: str, facts: Mapping[str, Any], settings: Mapping[str, Any
         f"# Trained by `{recipe}` of lightning-sagemaker\n",
         _table("Data", facts),
         _table("Settings", settings),
-        _table("Metrics", metrics),
+        _metrics_table(metrics),
+        _table("Training", {name: value for name, value in metrics.items() if _split(name) is None}),
         _table("Made with", versions | ({"commit": commit} if commit else {})),
         "`code/inference.py` serves the model on SageMaker.\n",
     ]
@@ -59,6 +62,20 @@ def model_card(recipe: str, facts: Mapping[str, Any], settings: Mapping[str, Any
 def _table(title: str, entries: Mapping[str, Any]) -> str:
     rows = [f"| {name} | {_cell(value)} |" for name, value in sorted(entries.items())]
     return "\n".join([f"## {title}\n", "| | |", "| --- | --- |", *rows, ""])
+
+
+def _metrics_table(metrics: Mapping[str, Any]) -> str:
+    """A row for each metric, a column for each split that has one."""
+    splits = [split for split in _SPLITS if any(_split(name) == split for name in metrics)]
+    names = sorted({name.removeprefix(f"{_split(name)}_") for name in metrics if _split(name)})
+    rows = [[name, *(_cell(metrics.get(f"{split}_{name}", "")) for split in splits)] for name in names]
+    lines = [["metric", *splits], ["---"] * (1 + len(splits)), *rows]
+    return "\n".join(["## Metrics\n", *(f"| {' | '.join(line)} |" for line in lines), ""])
+
+
+def _split(name: str) -> str | None:
+    """The split of which a metric is, by its name."""
+    return next((split for split in _SPLITS if name.startswith(f"{split}_")), None)
 
 
 def _cell(value: Any) -> str:

@@ -90,6 +90,8 @@ class RecipeModule(LightningModule):
         self.model: Any = None
         self._fused, self._compiled = fused, compile
         self._last_step, self._begins = 0, False
+        self.train_names: set[str] = set()
+        """Names under which means over training samples are logged, at logged steps."""
         self._tokenizer_files: dict[str, str] | None = None
 
     @abstractmethod
@@ -179,7 +181,9 @@ class RecipeModule(LightningModule):
             return
         self._last_step = step
         if self._is_logged(step):
-            self.log_dict(self._take(self.train_metrics), prog_bar=True)
+            means = self._take(self.train_metrics)
+            self.train_names |= means.keys()
+            self.log_dict(means, prog_bar=True)
             rate = self.trainer.optimizers[0].param_groups[0]["lr"]
             self.log_dict({"learning_rate": rate, **self._position()})
 
@@ -201,6 +205,13 @@ class RecipeModule(LightningModule):
 
     def write_evaluation(self, folder: Path, split: str) -> None:
         """Write what the last evaluation leaves beside its metrics; called on rank zero."""
+
+    def draw_evaluation(self, folder: Path, split: str) -> None:
+        """Write what takes time to draw, of the last evaluation of a stage; called on rank zero."""
+
+    def evaluation_findings(self) -> list[tuple[str, str]]:
+        """What the last lines of a stage say about its last evaluation beside the metrics: name and text."""
+        return []
 
     def write_predictions(self, folder: Path) -> None:
         """Write what was predicted; called on all processes."""

@@ -43,3 +43,22 @@ COMMON_SHORT_NAMES = {
     "weight_decay": "model.weight_decay",
 }
 """Short names that mean the same in every recipe; several are those of transformers' ``TrainingArguments``."""
+
+HELP_GROUPS: dict[str, tuple[str, ...]] = {
+    "data": (
+        "text", "train_file", "validation_file", "test_file", "predict_file", "task_name", "text_columns", "label_column",
+        "data.delimiter", "data.encoding", "data.clean", "version_2_with_negative", "tokenizer", "max_length",
+        "sequence_length", "max_seq_length", "doc_stride", "mlm_probability", "max_train_samples", "max_eval_samples",
+        "num_workers",
+    ),
+    "model": ("pretrained", "size", "dropout", "label_smoothing", "null_score_threshold"),
+    "training": (
+        "epochs", "max_steps", "global_batch_size", "accumulate_grad_batches", "optimizer", "learning_rate", "schedule",
+        "warmup_steps", "weight_decay", "max_grad_norm", "val_check_interval", "precision", "seed",
+    ),
+    "run": (
+        "config", "run_dir", "resume", "ckpt_path", "checkpoint_every", "checkpoint_minutes", "log_every_n_steps",
+        "strategy", "devices", "num_nodes", "debug", "help-all",
+    ),
+}  # fmt: skip
+"""What ``--help`` lists: of each recipe those that it has, one name for each key."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from lightning_utilities.core.imports import RequirementCache
 from lightning_sagemaker.recipes._common.history import read_series
 
 _MATPLOTLIB = RequirementCache("matplotlib")
-_READABLE = 40
-"""Classes of which the names and counts are written into a confusion matrix."""
+_INCH_OF_CLASS = {20: 0.5, 40: 0.4, 120: 0.26}
+"""Number of classes up to which each has so much room in a confusion matrix, for its name and counts; for more there is no
+room for names."""
 
 
 def training_curves(history: Path, picture: Path) -> None:
-    """Draw losses, scores and the learning rate over the steps; nothing without matplotlib.
+    """Draw losses, scores and the learning rate over the steps, each scale by itself; nothing without matplotlib.
 
     Args:
         history: The CSV file that Lightning's logger writes.
@@ -30,12 +31,7 @@ def training_curves(history: Path, picture: Path) -> None:
     if not _MATPLOTLIB or not history.is_file():
         return
     series = read_series(history)
-    panels = [
-        ("loss", [name for name in series if name.endswith("loss")]),
-        ("score", [name for name in series if is_score(name, series[name])]),
-        ("learning rate", [name for name in series if name == "learning_rate"]),
-    ]
-    panels = [(title, names) for title, names in panels if names]
+    panels = curve_panels(series)
     if not panels:
         return
     figure = _figure(5 * len(panels), 3.5)
@@ -48,6 +44,19 @@ def training_curves(history: Path, picture: Path) -> None:
         axes.set_xlabel("step")
         axes.legend(fontsize="small")
     _save(figure, picture)
+
+
+def curve_panels(series: Mapping[str, Sequence[tuple[float, float]]]) -> list[tuple[str, list[str]]]:
+    """Title -> names of the series that are drawn in one panel: no two scales in one."""
+    scores = [name for name in series if is_score(name, series[name])]
+    percent = [name for name in scores if any(value > 1 for _, value in series[name])]
+    panels = [
+        ("loss", [name for name in series if name.endswith("loss")]),
+        ("score", [name for name in scores if name not in percent]),
+        ("score in percent", percent),
+        ("learning rate", [name for name in series if name == "learning_rate"]),
+    ]
+    return [(title, names) for title, names in panels if names]
 
 
 def is_score(name: str, points: Sequence[tuple[float, float]]) -> bool:
@@ -68,17 +77,21 @@ def confusion_matrix(counts: Sequence[Sequence[int]], names: Sequence[str], pict
     """
     if not _MATPLOTLIB:
         return
-    side = max(4.0, min(16.0, 2 + 0.4 * len(names)))
-    figure = _figure(side, side)
+    room = next((inch for most, inch in _INCH_OF_CLASS.items() if len(names) <= most), None)
+    margin = 1.5 if room is None else 1 + 0.07 * max(map(len, names))
+    side = 16.0 if room is None else max(4.0, margin + room * len(names))
+    figure = _figure(side + 0.8, side)
     axes = figure.add_subplot()
     totals = [max(1, sum(row)) for row in counts]
     shares = [[count / total for count in row] for row, total in zip(counts, totals, strict=True)]
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    figure.colorbar(image, ax=axes, label="share of the true class", fraction=0.03, pad=0.01)
     axes.set_xlabel("predicted")
     axes.set_ylabel("true")
-    if len(names) <= _READABLE:
-        axes.set_xticks(range(len(names)), names, rotation=90)
-        axes.set_yticks(range(len(names)), names)
+    if room is not None:
+        size = "medium" if room >= 0.4 else 8
+        axes.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
+        axes.set_yticks(range(len(names)), names, fontsize=size)
         for true, row in enumerate(counts):
             for predicted, count in enumerate(row):
                 if count:

@@ -105,10 +105,24 @@ def html_page(title: str, report: Mapping[str, Any]) -> str:
         _examples(report),
         _scripts_table(report["scripts"]),
     ]
+    return page(title, parts)
+
+
+def page(title: str, parts: Sequence[str], style: str = "", script: str = "") -> str:
+    """A page that needs nothing but itself.
+
+    Args:
+        title: Of the page.
+        parts: Of its body.
+        style: More than every report has.
+        script: To run when it is shown.
+
+    """
+    code = f"<script>{script}</script>" if script else ""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+        f"<style>{_STYLE}{style}</style></head><body>{''.join(parts)}{code}</body></html>\n"
     )
 
 
@@ -118,7 +132,7 @@ def _rows_table(report: Mapping[str, Any]) -> str:
         [split, counts["rows"], counts["empty"], counts["duplicates"], report["lengths"].get(split, {}).get("cut", "")]
         for split, counts in report["splits"].items()
     ]
-    return f"<h2>Rows</h2>{_table(header, rows)}"
+    return f"<h2>Rows</h2>{table(header, rows)}"
 
 
 def _classes_table(classes: Mapping[str, Mapping[str, int]]) -> str:
@@ -162,19 +176,21 @@ def _examples(report: Mapping[str, Any]) -> str:
     parts = []
     if report["conflicts"]["count"]:
         rows = [[example["text"], ", ".join(example["labels"])] for example in report["conflicts"]["examples"]]
-        parts.append(f"<h2>Texts with different labels</h2>{_table(['text', 'labels'], rows)}")
+        parts.append(f"<h2>Texts with different labels</h2>{table(['text', 'labels'], rows)}")
     for overlap in report["overlaps"]:
         title = f"<h2>In training and in {escape(overlap['split'])}</h2>"
-        parts.append(title + _table(["text"], [[text] for text in overlap["examples"]]))
+        parts.append(title + table(["text"], [[text] for text in overlap["examples"]]))
     return "".join(parts)
 
 
 def _scripts_table(scripts: Mapping[str, float]) -> str:
     rows = [[name, f"{share:.1%}"] for name, share in scripts.items()]
-    return f"<h2>Letters by script</h2>{_table(['script', 'share'], rows)}"
+    return f"<h2>Letters by script</h2>{table(['script', 'share'], rows)}"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table; numbers stand to the right."""
+
     def cells(row: Sequence[Any], tag: str) -> str:
         kinds = ["" if place == 0 or isinstance(cell, str) else " class=number" for place, cell in enumerate(row)]
         return "".join(f"<{tag}{kind}>{escape(str(cell))}</{tag}>" for kind, cell in zip(kinds, row, strict=True))

@@ -26,7 +26,14 @@ def first_lines(recipe: str, stage: str, uses: Mapping[str, str]) -> list[str]:
     return [f"{recipe} {stage}", *_table(uses.items())]
 
 
-def training_lines(recipe: str, names: Iterable[str], task: str, folders: RunFolders, step: int) -> list[str]:
+def training_lines(
+    recipe: str,
+    names: Iterable[str],
+    task: str,
+    folders: RunFolders,
+    step: int,
+    findings: Sequence[tuple[str, str]] = (),
+) -> list[str]:
     """What training has reached, where everything is, and what to do with it.
 
     Args:
@@ -35,6 +42,7 @@ def training_lines(recipe: str, names: Iterable[str], task: str, folders: RunFol
         task: The pipeline of transformers that serves the model.
         folders: Of the run.
         step: Optimizer steps.
+        findings: About the last validation: name and text.
 
     """
     output, model = folders.output, folders.model
@@ -43,6 +51,7 @@ def training_lines(recipe: str, names: Iterable[str], task: str, folders: RunFol
         ("metrics", output / "metrics.json"),
         ("curves", output / "curves.png"),
         ("data report", output / "data.html"),
+        ("evaluation", output / "report-validate.html"),
         ("checkpoint", folders.checkpoints / "last.ckpt"),
     )
     config, last = output / "config.yaml", folders.checkpoints / "last.ckpt"
@@ -51,23 +60,29 @@ def training_lines(recipe: str, names: Iterable[str], task: str, folders: RunFol
     if "predict_file" in names:
         rows += [("to predict", _command(recipe, "predict", "--pretrained", model, "--predict_file", "FILE"))]
     rows += [("to serve", f"transformers.pipeline({task!r}, {str(model)!r}); on SageMaker {model / 'code'}")]
-    return [f"{recipe} fit: done at step {step}", *_table([*_scores(output), *rows])]
+    return [f"{recipe} fit: done at step {step}", *_table([*_scores(output), *findings, *rows])]
 
 
-def evaluation_lines(recipe: str, stage: str, metrics: Mapping[str, float], folders: RunFolders) -> list[str]:
-    """What an evaluation has measured, and where its files are."""
+def evaluation_lines(
+    recipe: str,
+    stage: str,
+    metrics: Mapping[str, float],
+    folders: RunFolders,
+    findings: Sequence[tuple[str, str]] = (),
+) -> list[str]:
+    """What an evaluation has measured and found, and where its files are."""
     output = folders.output
     scores = [
         (name, f"{value:.4g}") for name, value in sorted(metrics.items()) if name.split("_")[0] in ("val", "test")
     ]
     files = _existing(
         ("metrics", output / f"metrics-{stage}.json"),
-        ("report", output / f"report-{stage}.json"),
+        ("report", output / f"report-{stage}.html"),
         ("confusion", output / f"confusion-{stage}.png"),
         ("predictions", output / "predictions.csv"),
         ("predictions", output / "predictions.json"),
     )
-    return [f"{recipe} {stage}: done", *_table([*scores, *files])]
+    return [f"{recipe} {stage}: done", *_table([*scores, *findings, *files])]
 
 
 def interruption_lines(recipe: str, folders: RunFolders) -> list[str]:

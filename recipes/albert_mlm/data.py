@@ -22,7 +22,7 @@ from lightning_sagemaker.recipes.albert_mlm.masking import UNITS, Masking, Vocab
 from lightning_sagemaker.recipes.albert_mlm.packing import Words, swap_segments
 from lightning_sagemaker.recipes.albert_mlm.prepare import Preparation
 from lightning_sagemaker.recipes.albert_mlm.shards import Shards
-from lightning_sagemaker.recipes.albert_mlm.text import find_text, prepared_folder
+from lightning_sagemaker.recipes.albert_mlm.text import find_own_text, find_text, prepared_folder
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import TRAIN, load_tokenizer
 
 Batch = dict[str, Tensor]
@@ -81,6 +81,9 @@ class MLMDataModule(RecipeData):
         text: A folder that ``lightning-sagemaker prepare albert-mlm`` has made, ``builtin`` (prose from Python's own
             documentation), ``auto`` (the job's ``train`` channel if it has one, else builtin), files or folders with one
             article per line, or the name of a Hugging Face dataset.
+        validation: Files, folders or a dataset of their own for validation. Default: the job's ``validation`` channel,
+            else a share of ``text``.
+        test: The same for testing. Default: the job's ``test`` channel, else a share of ``text``.
         dataset_config: Configuration of a Hugging Face dataset.
         dataset_split: Part of a Hugging Face dataset.
         text_column: Column of a Hugging Face dataset.
@@ -93,9 +96,9 @@ class MLMDataModule(RecipeData):
         mask_probability: Share of a sequence's tokens to predict, at most 0.5.
         mask_unit: What is hidden together: ``token``, ``word`` or ``span`` (one to three words).
         global_batch_size: Sequences per optimizer step over all processes and accumulated micro-batches.
-        val_fraction: Share of articles for validation.
-        test_fraction: Share of articles for testing.
-        max_documents: Read no more articles than this.
+        val_fraction: Share of articles for validation, if it has no text of its own.
+        test_fraction: Share of articles for testing, if it has no text of its own.
+        max_documents: Read no more articles of ``text`` than this.
         per_process_batch_size: As many per process and forward pass, instead of the global batch, which then grows with
             the number of processes.
         eval_batch_size: Sequences per process and forward pass in evaluation. Default: the global batch, at most 64.
@@ -112,6 +115,8 @@ class MLMDataModule(RecipeData):
     def __init__(
         self,
         text: str | list[str] = "auto",
+        validation: str | list[str] | None = None,
+        test: str | list[str] | None = None,
         dataset_config: str | None = None,
         dataset_split: str = "train",
         text_column: str = "text",
@@ -153,8 +158,14 @@ class MLMDataModule(RecipeData):
             "max_documents": max_documents,
         }
         if self._prepared is None:
-            columns = {"dataset_config": dataset_config, "dataset_split": dataset_split, "text_column": text_column}
-            self._settings["source"] = find_text(text, self.job.channels, **columns)
+            dataset = {"dataset_config": dataset_config, "text_column": text_column}
+            self._settings["source"] = find_text(text, self.job.channels, dataset_split=dataset_split, **dataset)
+            self._settings |= find_own_text({"validation": validation, "test": test}, self.job.channels, **dataset)
+        elif validation or test:
+            raise MisconfigurationException(
+                f"data.text={str(text)!r} holds prepared shards, but data.{'validation' if validation else 'test'} was set."
+                " HINT: give that text to `lightning-sagemaker prepare albert-mlm` by --validation and --test."
+            )
         self.sequence_length = sequence_length
         self.sentence_order = sentence_order
         self.num_masked = max(1, round(mask_probability * (sequence_length - 2 - sentence_order)))
@@ -178,11 +189,12 @@ class MLMDataModule(RecipeData):
 
     def sources(self) -> dict[str, str]:
         """Where the text comes from."""
-        return {"text": str(self._describe())}
+        own = {name: self._settings.get(name) for name in ("validation", "test")}
+        return {"text": str(self._describe()), **{name: text.describe() for name, text in own.items() if text}}
 
     def facts(self) -> dict[str, Any]:
         """For the model card."""
-        return {"text": self._describe(), "sequences": self.manifest["counts"], "tokens": self.sequence_length}
+        return {**self.sources(), "sequences": self.manifest["counts"], "tokens": self.sequence_length}
 
     def prepare_data(self) -> None:
         """Tokenise, once per host, unless that was done before."""

@@ -6,13 +6,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.recipes._common.checksums import find_change, find_damage
 from lightning_sagemaker.recipes._common.files import write_text
 from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER
 from lightning_sagemaker.recipes.albert_mlm.packing import Packer, Words, one_segment, two_segments
@@ -22,6 +23,9 @@ SPLITS = ("train", "val", "test")
 
 RECORDS = ".shard-*.json"
 """In the folder of an interrupted run: what each finished shard holds."""
+
+Chunk = tuple[str | None, list[str]]
+"""The articles of one shard, and the split that they belong to, or ``None``: each by its text."""
 
 _BATCH_CHARACTERS = 500_000
 """Text that is tokenised at once."""
@@ -40,64 +44,121 @@ class ShardJob:
     special: tuple[int, ...]
     vocab_size: int
     number: int = 0
+    split: str | None = None
+    """Of all its articles; ``None``: by their text."""
     parallel: bool = True
 
-    @property
-    def record(self) -> Path:
-        """Where the result is kept until all shards are made."""
-        return Path(self.folder) / f".shard-{self.number:05d}.json"
-
-    def finished(self) -> dict[str, Any] | None:
-        """The result of an earlier run, if its files are whole."""
+    def finished(self, documents: list[str]) -> dict[str, Any] | None:
+        """The result of an earlier run, if its files are as they were made."""
         try:
-            result: dict[str, Any] = json.loads(self.record.read_text())
-            sizes = {name: (Path(self.folder) / name).stat().st_size for name in result["files"]}
+            files: dict[str, Any] = json.loads(_record(Path(self.folder), self.number).read_text())["files"]
         except (OSError, ValueError, KeyError):
             return None
-        return result if all(result["files"][name]["bytes"] == size for name, size in sizes.items()) else None
+        folder = Path(self.folder)
+        changed = any(find_damage(folder, name, one) or find_change(folder, name, one) for name, one in files.items())
+        return None if changed else _counted(documents, files)
 
     def __call__(self, documents: list[str]) -> dict[str, Any]:
         """Make the shard of each split: how many articles and characters were read, and the manifest's entries."""
         os.environ["TOKENIZERS_PARALLELISM"] = str(self.parallel).lower()
-        from tokenizers import Tokenizer
-
-        tokenizer = Tokenizer.from_file(str(Path(self.folder) / TOKENIZER_FOLDER / "tokenizer.json"))
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        words = Words.of(tokenizer, *self.cls_sep, self.special)
-        packers = {split: Packer(self.length - 2 - self.sentence_order, words.sep) for split in SPLITS}
-        encode = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)  # without places in the text
+        tokenizer, words = self.open()
+        packers = self.packers(words)
         for batch in _batches(documents):
-            for document, encoding in zip(batch, encode(batch, add_special_tokens=False), strict=True):
-                packers[split_of(document, self.val_fraction, self.test_fraction)].add(encoding.ids)
+            self.pack(batch, tokenizer, packers)
         files: dict[str, Any] = {}
         for split, packer in packers.items():
             bodies = packer.sequences()
             rows, first = two_segments(bodies, words) if self.sentence_order else (one_segment(bodies, words), None)
             files |= write_shard(Path(self.folder), split, self.number, rows, first, self.vocab_size)
-        result = {"articles": len(documents), "characters": sum(map(len, documents)), "files": files}
-        write_text(self.record, json.dumps(result))
-        return result
+        write_record(Path(self.folder), self.number, files)
+        return _counted(documents, files)
+
+    def open(self) -> tuple[Any, Words]:
+        """The tokenizer, and what packing must know of it."""
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(Path(self.folder) / TOKENIZER_FOLDER / "tokenizer.json"))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer, Words.of(tokenizer, *self.cls_sep, self.special)
+
+    def packers(self, words: Words) -> dict[str, Packer]:
+        """An empty one for each split."""
+        return {split: Packer(self.length - 2 - self.sentence_order, words.sep) for split in SPLITS}
+
+    def pack(self, documents: list[str], tokenizer: Any, packers: Mapping[str, Packer]) -> None:
+        """Tokenise the articles of the splits that have a packer."""
+        chosen = [(split, text) for text in documents if (split := self.split_of(text)) in packers]
+        encode = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)  # without places in the text
+        encodings = encode([text for _, text in chosen], add_special_tokens=False)
+        for (split, _), encoding in zip(chosen, encodings, strict=True):
+            packers[split].add(encoding.ids)
+
+    def split_of(self, document: str) -> str:
+        """The split that an article belongs to."""
+        return self.split or split_of(document, self.val_fraction, self.test_fraction)
 
 
-def run_jobs(job: ShardJob, chunks: Iterator[list[str]], workers: int) -> Iterator[dict[str, Any]]:
+def write_record(folder: Path, number: int, files: Mapping[str, Any]) -> None:
+    """Write down that a shard is made, until all are.
+
+    Args:
+        folder: Of the shards.
+        number: Of the shard.
+        files: The manifest's entries.
+
+    """
+    write_text(_record(folder, number), json.dumps({"files": files}))
+
+
+def _record(folder: Path, number: int) -> Path:
+    return folder / f".shard-{number:05d}.json"
+
+
+def run_jobs(job: ShardJob, chunks: Iterable[Chunk], workers: int) -> Iterator[dict[str, Any]]:
     """The results in order. ``workers`` 0: in this process, where the tokenizer's own threads share the work."""
-    numbered = ((replace(job, number=number), chunk) for number, chunk in enumerate(chunks))
+    numbered = ((replace(job, number=number, split=split), text) for number, (split, text) in enumerate(chunks))
     if not workers:
-        for one, chunk in numbered:
-            yield one.finished() or one(chunk)
+        for one, documents in numbered:
+            yield one.finished(documents) or one(documents)
         return
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
     waiting: list[Future[dict[str, Any]] | dict[str, Any]] = []
     try:
-        for one, chunk in numbered:
-            done = one.finished()
-            waiting.append(done or pool.submit(replace(one, parallel=False), chunk))
+        for one, documents in numbered:
+            done = one.finished(documents)
+            waiting.append(done or pool.submit(replace(one, parallel=False), documents))
             if len(waiting) > workers + 1:  # not more, or the text would pile up in memory
                 yield _result(waiting.pop(0))
         yield from map(_result, waiting)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def find_short_splits(job: ShardJob, chunks: Iterable[Chunk], wanted: Iterable[str]) -> dict[str, int]:
+    """Those splits of which no shard would have a sequence, with the number of their articles.
+
+    Reads no further than needed to know: of most texts the first few articles.
+    """
+    tokenizer, words = job.open()
+    articles = dict.fromkeys(wanted, 0)
+    for split, documents in chunks:
+        if not articles:
+            break
+        one = replace(job, split=split)
+        packers = {name: packer for name, packer in job.packers(words).items() if name in articles}
+        for batch in _batches(documents):
+            for name in map(one.split_of, batch):
+                if name in articles:
+                    articles[name] += 1
+            one.pack(batch, tokenizer, packers)
+            for name in [name for name, packer in packers.items() if len(one_segment(packer.sequences(), words))]:
+                del packers[name], articles[name]
+    return articles
+
+
+def _counted(documents: list[str], files: Mapping[str, Any]) -> dict[str, Any]:
+    return {"articles": len(documents), "characters": sum(map(len, documents)), "files": dict(files)}
 
 
 def _result(waiting: Future[dict[str, Any]] | dict[str, Any]) -> dict[str, Any]:

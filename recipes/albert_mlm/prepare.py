@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -15,17 +17,28 @@ from typing import Any
 from lightning_sagemaker.recipes._common import preparation as _preparation
 from lightning_sagemaker.recipes._common.cache import (
     MANIFEST,
+    all_files,
     complete_manifest,
-    damages,
     load_manifest,
     manifest_text,
     read_manifest,
+    settings_key,
 )
+from lightning_sagemaker.recipes._common.checksums import find_change, find_damage
 from lightning_sagemaker.recipes._common.files import write_text
 from lightning_sagemaker.recipes._common.fingerprints import pretrained_fingerprint
 from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER
 from lightning_sagemaker.recipes._common.unigram import train_tokenizer
-from lightning_sagemaker.recipes.albert_mlm.jobs import RECORDS, SPLITS, ShardJob, run_jobs, split_of
+from lightning_sagemaker.recipes.albert_mlm.jobs import (
+    RECORDS,
+    SPLITS,
+    Chunk,
+    ShardJob,
+    find_short_splits,
+    run_jobs,
+    split_of,
+    write_record,
+)
 from lightning_sagemaker.recipes.albert_mlm.text import TextSource, TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import (
     TRAIN,
@@ -45,6 +58,8 @@ _STARTED = ".started.json"
 _TOKENIZER_CHARACTERS = 20_000_000
 """A tokenizer learns from at most so many characters; more would not change it much but would fill the memory."""
 
+_log = logging.getLogger(__name__)
+
 Progress = Callable[[int], None]
 """Called with the number of characters that were done."""
 
@@ -62,7 +77,9 @@ class Preparation(_preparation.Preparation):
         sentence_order: Whether sequences have two segments, for sentence-order prediction.
         val_fraction: Share of articles for validation.
         test_fraction: Share of articles for testing.
-        max_documents: Read no more articles than this.
+        max_documents: Read no more articles of the source than this.
+        validation: Of articles for validation; ``None``: a share of the source's.
+        test: Of articles for testing; ``None``: a share of the source's.
 
     """
 
@@ -75,6 +92,25 @@ class Preparation(_preparation.Preparation):
     val_fraction: float = 0.05
     test_fraction: float = 0.01
     max_documents: int | None = None
+    validation: TextSource | None = None
+    test: TextSource | None = None
+
+    @property
+    def own(self) -> dict[str, TextSource]:
+        """Split -> its own text."""
+        given = {"val": self.validation, "test": self.test}
+        return {split: source for split, source in given.items() if source is not None}
+
+    @property
+    def fractions(self) -> dict[str, float]:
+        """Split -> share of the source's articles."""
+        shares = {"val": self.val_fraction, "test": self.test_fraction}
+        return {split: 0.0 if split in self.own else share for split, share in shares.items()}
+
+    def size(self) -> int:
+        """Bytes of all text; 0 where it is not known."""
+        sizes = [source.size() for source in (self.source, *self.own.values())]
+        return sum(sizes) if all(sizes) else 0
 
     def settings(self) -> dict[str, Any]:
         """As plain containers, the text and tokenizer by their fingerprints."""
@@ -85,8 +121,9 @@ class Preparation(_preparation.Preparation):
             "tokenizer": [self.vocab_size, self.lowercase] if trained else pretrained_fingerprint(self.tokenizer),
             "sequence_length": self.sequence_length,
             "sentence_order": self.sentence_order,
-            "fractions": [self.val_fraction, self.test_fraction],
+            "fractions": list(self.fractions.values()),
             "max_documents": self.max_documents,
+            **{split: source.fingerprint() for split, source in self.own.items()},
         }
 
     def build(self, folder: Path) -> dict[str, Any]:
@@ -97,7 +134,7 @@ class Preparation(_preparation.Preparation):
         return entries
 
     def run_in(self, folder: Path, workers: int, progress: Progress) -> tuple[dict[str, Any], bool]:
-        """As :meth:`run`, but in ``folder`` itself, where an interrupted run goes on.
+        """As :meth:`run`, but in ``folder`` itself, where an interrupted run goes on, and where files are missing.
 
         Args:
             folder: Made if missing.
@@ -112,7 +149,7 @@ class Preparation(_preparation.Preparation):
         manifest = read_manifest(folder, settings)
         if manifest is not None:
             return manifest, False
-        self._check_folder(folder, settings)
+        self._reopen(folder, settings)
         started = folder / _STARTED
         write_text(started, json.dumps(settings))
         manifest = complete_manifest(folder, settings, self.fill(folder, workers, progress))
@@ -121,17 +158,19 @@ class Preparation(_preparation.Preparation):
             leftover.unlink()
         return manifest, True
 
-    def _check_folder(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def _reopen(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Make ready to go on where files are missing or damaged; refuse what was made from something else."""
         found = load_manifest(folder)
-        if found is not None and (damaged := damages(folder, found)):
-            raise TextSourceError(
-                f"{folder} holds damaged shards: {'; '.join(damaged)}. HINT: give another folder, or delete that one."
-            )
+        if found is not None and found["key"] == settings_key(settings):
+            kept, total = keep_complete(folder, found)
+            _log.info("%s: %d of %d shards are complete and kept", folder, kept, total)
+            return
         started = folder / _STARTED
         if (folder / MANIFEST).exists() or (started.exists() and json.loads(started.read_text()) != settings):
-            raise TextSourceError(
-                f"{folder} holds shards of other text or settings. HINT: give another folder, or delete that one."
+            what = (
+                "a damaged manifest" if found is None and not started.exists() else "shards of other text or settings"
             )
+            raise TextSourceError(f"{folder} holds {what}. HINT: give another folder, or delete that one.")
 
     def fill(self, folder: Path, workers: int, progress: Progress = lambda _: None) -> dict[str, Any]:
         """Write tokenizer and shards into ``folder``; the manifest's entries."""
@@ -145,19 +184,19 @@ class Preparation(_preparation.Preparation):
             str(folder),
             self.sequence_length,
             self.sentence_order,
-            self.val_fraction,
-            self.test_fraction,
+            self.fractions["val"],
+            self.fractions["test"],
             facts["cls_sep"],
             tuple(facts["special_ids"]),
             facts["vocab_size"],
         )
+        self._check_length(job)
         entries: dict[str, Any] = {}
         articles = 0
         for result in run_jobs(job, self._chunks(), workers):
             progress(result["characters"])
             articles += result["articles"]
             entries |= result["files"]
-        self._check(articles, entries)
         return {
             "articles": articles,
             "counts": _counts(entries),
@@ -190,40 +229,91 @@ class Preparation(_preparation.Preparation):
     def _documents(self) -> Iterator[str]:
         return itertools.islice(self.source.documents(), self.max_documents)
 
-    def _chunks(self) -> Iterator[list[str]]:
+    def _chunks(self) -> Iterator[Chunk]:
         """The articles of each shard."""
-        least, most = _SHARD_CHARACTERS
-        size = min(most, max(least, self.source.size() // 64))
-        chunk: list[str] = []
-        characters = 0
-        for document in self._documents():
-            chunk.append(document)
-            characters += len(document)
-            if characters >= size:
-                yield chunk
-                chunk, characters = [], 0
-        if chunk:
-            yield chunk
+        for documents in _chunked(self._documents(), self.source.size()):
+            yield None, documents
+        for split, source in self.own.items():
+            for documents in _chunked(source.documents(), source.size()):
+                yield split, documents
 
     def _training_text(self) -> Iterator[str]:
         characters = 0
         for document in self._documents():
-            if split_of(document, self.val_fraction, self.test_fraction) == "train":
+            if split_of(document, *self.fractions.values()) == "train":
                 yield document
                 characters += len(document)
                 if characters > _TOKENIZER_CHARACTERS:
                     return
 
-    def _check(self, articles: int, entries: Mapping[str, Any]) -> None:
-        fractions = {"train": 1.0, "val": self.val_fraction, "test": self.test_fraction}
-        present = {name.split("-")[0] for name in entries}
-        empty = [split for split in SPLITS if fractions[split] and split not in present]
-        if empty:
-            raise TextSourceError(
-                f"{articles} articles make no sequence of {self.sequence_length} tokens for: {', '.join(empty)}."
-                " HINT: give more text, lower data.sequence_length, or change data.val_fraction and data.test_fraction"
-                " (0 switches a split off)."
+    def _check_length(self, job: ShardJob) -> None:
+        """Before any shard is made: a split that would have no sequence is an error that names its option."""
+        wanted = [split for split in SPLITS if split == "train" or split in self.own or self.fractions[split]]
+        short = find_short_splits(job, self._chunks(), wanted)
+        if not short:
+            return
+        split, articles = next(iter(short.items()))
+        option = {"val": "data.validation", "test": "data.test"}.get(split, "data.text")
+        share = f"data.{split}_fraction"
+        if split == "train" or split in self.own:
+            source = self.own.get(split, self.source)
+            what = f"{option} ({source.describe()}) has {articles} articles" + (
+                " for training" if split == "train" else ""
             )
+            remedy = "give it more text"
+        else:
+            what = f"{share}={self.fractions[split]:g} of {self.source.describe()} is {articles} articles"
+            remedy = f"give more text, raise {share} (0 leaves the split out), set {option} to text of its own"
+        raise TextSourceError(
+            f"{what}, too short for a sequence of data.sequence_length={self.sequence_length} tokens."
+            f" HINT: {remedy}, or lower data.sequence_length."
+        )
+
+
+def keep_complete(folder: Path, manifest: Mapping[str, Any]) -> tuple[int, int]:
+    """Turn prepared data of which files are missing or damaged into that of an interrupted run.
+
+    Args:
+        folder: Of the shards.
+        manifest: Of when they were complete; its file is deleted.
+
+    Returns:
+        How many shards are as they were made, and of how many.
+
+    """
+    changed = {
+        name
+        for name, entry in all_files(manifest).items()
+        if find_damage(folder, name, entry) or find_change(folder, name, entry)
+    }
+    if any(name.startswith(f"{TOKENIZER_FOLDER}/") for name in changed):
+        shutil.rmtree(folder / TOKENIZER_FOLDER, ignore_errors=True)
+        changed = set(manifest["files"])
+    shards: dict[str, dict[str, Any]] = {}
+    for name, entry in manifest["files"].items():
+        shards.setdefault(name.split("-")[1].removesuffix(".npy"), {})[name] = entry
+    complete = {number: files for number, files in shards.items() if not changed & files.keys()}
+    for number, files in complete.items():
+        write_record(folder, int(number), files)
+    write_text(folder / _STARTED, json.dumps(manifest["settings"]))
+    (folder / MANIFEST).unlink()
+    return len(complete), len(shards)
+
+
+def _chunked(documents: Iterable[str], total: int) -> Iterator[list[str]]:
+    """The articles of each shard of a text of about so many characters."""
+    least, most = _SHARD_CHARACTERS
+    size = min(most, max(least, total // 64))
+    chunk: list[str] = []
+    characters = 0
+    for document in documents:
+        chunk.append(document)
+        characters += len(document)
+        if characters >= size:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
 
 
 def _counts(entries: Mapping[str, Any]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from lightning_sagemaker.recipes._common.verify import verify
 from lightning_sagemaker.recipes.albert_mlm.prepare import Preparation
-from lightning_sagemaker.recipes.albert_mlm.text import TextSource, TextSourceError, find_text
+from lightning_sagemaker.recipes.albert_mlm.text import TextSourceError, find_own_text, find_text
 
 _LINE_EVERY = 10.0
 """Seconds between lines of progress where there is no terminal."""
@@ -28,13 +29,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if args.verify:
             return verify(args.output)
-        source = find_text(
-            args.input,
-            {},
-            dataset_config=args.dataset_config,
-            dataset_split=args.dataset_split,
-            text_column=args.text_column,
-        )
+        dataset = {"dataset_config": args.dataset_config, "text_column": args.text_column}
+        source = find_text(args.input, {}, dataset_split=args.dataset_split, **dataset)
+        own = find_own_text({"validation": args.validation, "test": args.test}, {}, **dataset)
         preparation = Preparation(
             source,
             args.tokenizer,
@@ -45,10 +42,11 @@ def main(arguments: Sequence[str]) -> int:
             args.val_fraction,
             args.test_fraction,
             args.max_documents,
+            **own,
         )
         return _prepare(preparation, args.output, args.workers)
     except (TextSourceError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {_as_options(str(error))}", file=sys.stderr)
         return 1
 
 
@@ -68,7 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sentence-order", action="store_true", help="two segments, for sentence-order prediction")
     parser.add_argument("--val-fraction", type=float, default=0.05, help="share of the articles (%(default)s)")
     parser.add_argument("--test-fraction", type=float, default=0.01, help="share of the articles (%(default)s)")
-    parser.add_argument("--max-documents", type=int, help="read no more articles than this")
+    parser.add_argument(
+        "--validation", help="text for validation, of the same kinds as INPUT; then no share of INPUT is"
+    )
+    parser.add_argument("--test", help="text for testing, likewise")
+    parser.add_argument("--max-documents", type=int, help="read no more articles of INPUT than this")
     parser.add_argument("--dataset-config", help="configuration of a Hugging Face dataset")
     parser.add_argument("--dataset-split", default="train", help="part of a Hugging Face dataset (%(default)s)")
     parser.add_argument("--text-column", default="text", help="column of a Hugging Face dataset (%(default)s)")
@@ -77,10 +79,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _as_options(message: str) -> str:
+    """With the names of this command's options in the place of the recipe's."""
+    return re.sub(
+        r"\bdata\.(\w+)", lambda found: f"--{found[1].replace('_', '-')}", message.replace("data.text", "INPUT")
+    )
+
+
 def _prepare(preparation: Preparation, output: Path, workers: int) -> int:
     output.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    with _Progress(preparation.source) as progress:
+    with _Progress(preparation.size()) as progress:
         manifest, made = preparation.run_in(output, max(1, workers), progress)
     rows = sum(entry["rows"] for entry in manifest["files"].values())
     verb = "prepared" if made else "found"
@@ -94,13 +103,13 @@ class _Progress:
     """A bar on a terminal, a line every ten seconds elsewhere.
 
     Args:
-        source: Whose size is known if it is files.
+        size: Bytes of the text, or 0 where that is not known.
 
     """
 
-    def __init__(self, source: TextSource) -> None:
+    def __init__(self, size: int) -> None:
         # Bytes for characters: close for most text, and known without reading it.
-        self._total = source.size() or None
+        self._total = size or None
         self._done = 0
         self._begin = self._said = time.monotonic()
 

@@ -6,10 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightning_sagemaker.recipes._common.arguments import Names
-from lightning_sagemaker.recipes._common.cli import Recipe
 from lightning_sagemaker.recipes._common.options import COMMON_SHORT_NAMES, OWN_OPTIONS
-from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
-from lightning_sagemaker.recipes.albert_mlm.module import AlbertMLM
+from lightning_sagemaker.recipes._common.recipe import Recipe
 
 SHORT_NAMES = COMMON_SHORT_NAMES | {
     "dropout": "model.dropout",
@@ -17,9 +15,17 @@ SHORT_NAMES = COMMON_SHORT_NAMES | {
     "mlm_probability": "data.mask_probability",
     "model_size": "model.size",
     "sequence_length": "data.sequence_length",
+    "test_file": "data.test",
     "text": "data.text",
     "train_file": "data.text",
+    "validation_file": "data.validation",
 }
 """Hyperparameter names that people use with SageMaker and with transformers' ``run_mlm.py``."""
 
-RECIPE = Recipe("albert-mlm", Path(__file__).parent, AlbertMLM, MLMDataModule, Names(SHORT_NAMES, own=OWN_OPTIONS))
+RECIPE = Recipe(
+    "albert-mlm",
+    Path(__file__).parent,
+    f"{__package__}.module.AlbertMLM",
+    f"{__package__}.data.MLMDataModule",
+    Names(SHORT_NAMES, own=OWN_OPTIONS),
+)

@@ -91,13 +91,16 @@ class TextSource:
         return (row[self.text_column] for row in rows)
 
 
-def find_text(text: str | Sequence[str], channels: Mapping[str, Path], **dataset: Any) -> TextSource:
+def find_text(
+    text: str | Sequence[str], channels: Mapping[str, Path], option: str = "data.text", **dataset: Any
+) -> TextSource:
     """The source that ``text`` names.
 
     Args:
         text: ``"builtin"``; ``"auto"`` (the job's ``train`` or ``training`` channel, else builtin); files or folders
             with ``*.txt`` files; or the name of a Hugging Face dataset.
         channels: Of the job.
+        option: What to call it in messages.
         dataset: The ``dataset_*`` and ``text_column`` fields of :class:`TextSource`.
 
     Raises:
@@ -112,13 +115,33 @@ def find_text(text: str | Sequence[str], channels: Mapping[str, Path], **dataset
     names = [text] if isinstance(text, str) else list(text)
     if len(names) == 1 and not Path(names[0]).exists() and not _looks_like_path(names[0]):
         return TextSource(dataset=names[0], **dataset)
-    files = tuple(path for name in names for path in _text_files(Path(name)))
+    files = tuple(path for name in names for path in _text_files(Path(name), option))
     if not any(path.stat().st_size for path in files):
         raise TextSourceError(
-            f"data.text={text!r} holds no text: {len(files)} files, all empty."
+            f"{option}={text!r} holds no text: {len(files)} files, all empty."
             " HINT: give UTF-8 files with one article per line; in a folder they must end in .txt."
         )
     return TextSource(files=files)
+
+
+def find_own_text(
+    given: Mapping[str, str | Sequence[str] | None], channels: Mapping[str, Path], **dataset: Any
+) -> dict[str, TextSource]:
+    """Text of its own for validation and testing: what is set, or the job's channel of that name.
+
+    Args:
+        given: ``validation`` and ``test`` -> as for :func:`find_text`, but not ``auto``. Of a Hugging Face dataset it is
+            the part of that name.
+        channels: Of the job.
+        dataset: As for :func:`find_text`.
+
+    """
+    named = {name: value or (str(channels[name]) if name in channels else None) for name, value in given.items()}
+    return {
+        name: find_text(value, {}, f"data.{name}", **{**dataset, "dataset_split": name})
+        for name, value in named.items()
+        if value
+    }
 
 
 def prepared_folder(text: str | Sequence[str]) -> Path | None:
@@ -131,13 +154,13 @@ def _looks_like_path(name: str) -> bool:
     return name.startswith((".", "/", "~")) or name.endswith(".txt") or name.count("/") > 1
 
 
-def _text_files(path: Path) -> list[Path]:
+def _text_files(path: Path, option: str) -> list[Path]:
     path = path.expanduser()
     if path.is_dir():
         return sorted(found for found in path.rglob("*.txt") if found.is_file())
     if not path.is_file():
         raise TextSourceError(
-            f"data.text={str(path)!r} was set, but there is no such file or folder in {Path.cwd()}."
+            f"{option}={str(path)!r} was set, but there is no such file or folder in {Path.cwd()}."
             " HINT: give UTF-8 text with one article per line, a Hugging Face dataset name, or `builtin`."
         )
     return [path]

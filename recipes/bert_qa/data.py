@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.data.batches import Integers
-from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
+from lightning_sagemaker.recipes._common.checked import CheckedFiles
+from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_encoding, check_range
 from lightning_sagemaker.recipes._common.padding import Padding
 from lightning_sagemaker.recipes._common.tables import is_file_name
 from lightning_sagemaker.recipes.bert_qa.inputs import QuestionWindows
-from lightning_sagemaker.recipes.bert_qa.prepare import BUILTIN, Preparation
+from lightning_sagemaker.recipes.bert_qa.prepare import BUILTIN, Preparation, records_name
 from lightning_sagemaker.recipes.bert_qa.squad import POLICIES
 from lightning_sagemaker.recipes.bert_qa.windows import Template
 
@@ -26,7 +28,8 @@ class QuestionAnsweringDataModule(RecipeData):
 
     Args:
         train: ``auto`` (the job's ``train`` channel, else the embedded facts unless another split is given), ``facts``,
-            a file in SQuAD's form or of flat records, a folder of them, or a Hugging Face dataset.
+            a file in SQuAD's form, a table (CSV, TSV, JSON, JSON lines, Excel, Parquet), a folder of such files, or a
+            Hugging Face dataset.
         validation: The same kinds. Default: the job's ``validation`` channel; a dataset's own validation part.
         test: The same kinds. Default: the job's ``test`` channel.
         predict: The same kinds. Default: the test data, else the validation data.
@@ -37,6 +40,8 @@ class QuestionAnsweringDataModule(RecipeData):
         max_query_length: Tokens of a question; the rest is cut off.
         misplaced_answers: For answers that are not where their record says: ``error``, ``skip`` (leave the questions
             out) or ``search`` (look for the text in the context).
+        delimiter: Between the columns of text tables: a character, or tab, comma, semicolon, pipe. Default: found.
+        encoding: Of text tables, such as ``utf-8``, ``cp1252`` or ``utf-16``. Default: found.
         tokenizer: Folder or hub name. Default: of ``model.pretrained``, else one is trained.
         vocab_size: Tokens of a trained tokenizer.
         global_batch_size: Inputs per optimizer step over all processes and accumulated micro-batches.
@@ -71,6 +76,8 @@ class QuestionAnsweringDataModule(RecipeData):
         doc_stride: int = 128,
         max_query_length: int = 64,
         misplaced_answers: str = "error",
+        delimiter: str | None = None,
+        encoding: str | None = None,
         tokenizer: str | None = None,
         vocab_size: int = 8000,
         global_batch_size: int = 32,
@@ -96,6 +103,7 @@ class QuestionAnsweringDataModule(RecipeData):
             raise MisconfigurationException(
                 f"data.misplaced_answers={misplaced_answers!r} was set. HINT: choose one of {', '.join(POLICIES)}."
             )
+        check_encoding(encoding)
         limits = {"train": max_train_samples, "val": max_eval_samples, "test": max_eval_samples}
         limits["predict"] = max_predict_samples
         files = self.find_sources(train, validation, test, predict, BUILTIN)
@@ -109,6 +117,8 @@ class QuestionAnsweringDataModule(RecipeData):
             "max_query_length": max_query_length,
             "misplaced_answers": misplaced_answers,
             "unanswerable": version_2_with_negative,
+            "delimiter": delimiter,
+            "encoding": encoding,
             "limits": {split: limit for split, limit in limits.items() if limit is not None},
         }
         self.version_2_with_negative = version_2_with_negative
@@ -169,6 +179,11 @@ class QuestionAnsweringDataModule(RecipeData):
     def predicted_split(self) -> str:
         """Which split ``predict`` reads."""
         return next((split for split in ("predict", "test", "val") if split in self.splits), "predict")
+
+    def records(self, split: str) -> list[dict[str, Any]]:
+        """The records of a split as they were read, by the number of the question; not of training."""
+        records: list[dict[str, Any]] = json.loads(CheckedFiles.of(self.folder).read_text(records_name(split)))
+        return records
 
     def _evaluation(self, split: str) -> RecipeLoader | list[RecipeLoader]:
         if split not in self.splits:

@@ -20,6 +20,7 @@ from lightning_sagemaker.recipes._common.fine_tuning import FineTunedModule
 from lightning_sagemaker.recipes._common.gather import Rows
 from lightning_sagemaker.recipes._common.metrics import LossAndAccuracy
 from lightning_sagemaker.recipes._common.module import Batch
+from lightning_sagemaker.recipes._common.predictions import predictions_table
 from lightning_sagemaker.recipes.bert_qa.answers import Answers, best_spans, choose_answers, merge_windows
 from lightning_sagemaker.recipes.bert_qa.metrics import evaluate
 
@@ -168,10 +169,24 @@ class QuestionAnswerer(FineTunedModule):
         return self._evaluate(batch)
 
     def write_predictions(self, folder: Path) -> None:
-        """``predictions.json``, ``nbest_predictions.json`` and ``null_odds.json``."""
-        self._answers, _ = self._gather(self.data.predicted_split)
+        """``predictions.json``, ``nbest_predictions.json``, ``null_odds.json``, and ``predictions.csv``."""
+        split = self.data.predicted_split
+        self._answers, _ = self._gather(split)
         if self.trainer.is_global_zero:
             self.write_evaluation(folder, "predict")
+            write_text(folder / "predictions.csv", self._table(self._answers, split))
+
+    def _table(self, answers: Answers, split: str) -> str:
+        """The input's columns with the answer to each question that was asked, and its probability among the n best."""
+        records = self.data.records(split)
+        ids = [entry["id"] for entry in self.data.splits[split].texts["questions"]]
+        asked = [number for number, name in enumerate(ids) if name in answers.predictions]
+        names = [ids[number] for number in asked]
+        added: dict[str, list[Any]] = {"prediction": [answers.predictions[name] for name in names]}
+        added["probability"] = [f"{_probability(answers, name):.6g}" for name in names]
+        if self.data.version_2_with_negative:
+            added["null_odds"] = [f"{answers.null_odds[name]:.6g}" for name in names]
+        return predictions_table(asked, [records[number] for number in asked], added)
 
     def write_evaluation(self, folder: Path, split: str) -> None:
         """The same files, on rank zero."""
@@ -181,6 +196,12 @@ class QuestionAnswerer(FineTunedModule):
         write_text(folder / "nbest_predictions.json", json.dumps(self._answers.nbest, indent=4) + "\n")
         if self.data.version_2_with_negative:
             write_text(folder / "null_odds.json", json.dumps(self._answers.null_odds, indent=4) + "\n")
+
+
+def _probability(answers: Answers, name: str) -> float:
+    """Of the predicted answer among the n best."""
+    text = answers.predictions[name]
+    return next((float(one["probability"]) for one in answers.nbest[name] if one["text"] == text), 0.0)
 
 
 def span_losses(start: Tensor, end: Tensor, labels: Tensor) -> Tensor:

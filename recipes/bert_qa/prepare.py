@@ -14,17 +14,19 @@ import numpy as np
 
 from lightning_sagemaker.recipes._common import preparation as _preparation
 from lightning_sagemaker.recipes._common.checksums import file_entry
+from lightning_sagemaker.recipes._common.files import write_text
 from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER, table_settings
 from lightning_sagemaker.recipes._common.pretrained import load_tokenizer
 from lightning_sagemaker.recipes._common.ragged import save_ragged
-from lightning_sagemaker.recipes._common.tables import DataError
+from lightning_sagemaker.recipes._common.tables import DataError, TableForm
 from lightning_sagemaker.recipes._common.wordpiece import train_wordpiece
 from lightning_sagemaker.recipes.bert_qa.facts import fact_articles
-from lightning_sagemaker.recipes.bert_qa.squad import Question, nested_questions, place_answers, read_questions
+from lightning_sagemaker.recipes.bert_qa.question import Question
+from lightning_sagemaker.recipes.bert_qa.squad import nested_questions, place_answers, read_questions
 
 BUILTIN = "facts"
 
-_FORMAT = 3
+_FORMAT = 4
 """Raised whenever the same settings would give another cache."""
 
 _BUILTIN_ARTICLES = {"train": 4000, "val": 150}
@@ -49,6 +51,8 @@ class Preparation(_preparation.Preparation):
         misplaced_answers: One of :data:`~squad.POLICIES`.
         unanswerable: Whether questions without an answer are kept for training.
         limits: Split -> most questions.
+        delimiter: Of the columns of text tables; ``None``: found.
+        encoding: Of text tables; ``None``: found.
 
     """
 
@@ -60,6 +64,8 @@ class Preparation(_preparation.Preparation):
     misplaced_answers: str = "error"
     unanswerable: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
+    delimiter: str | None = None
+    encoding: str | None = None
 
     def settings(self) -> dict[str, Any]:
         """As plain containers, files and tokenizer by their fingerprints."""
@@ -67,31 +73,37 @@ class Preparation(_preparation.Preparation):
 
     def build(self, folder: Path) -> dict[str, Any]:
         """Read, tokenise, and write."""
-        splits = self._read()
+        splits, read = self._read()
         tokenizer = self._tokenizer(splits)
         tokenizer.save_pretrained(str(folder / TOKENIZER_FOLDER))
         paths = [path for split, part in splits.items() for path in _save(folder, split, part, tokenizer, self)]
         return {
             "files": {path.name: file_entry(path) for path in paths},
             "counts": {split: len(questions) for split, questions in splits.items()},
+            "read": read,
             "vocab_size": len(tokenizer),
         }
 
-    def _read(self) -> dict[str, list[Question]]:
+    def _read(self) -> tuple[dict[str, list[Question]], list[str]]:
+        """Split -> questions, and how each file was read."""
+        form = TableForm(self.delimiter, self.encoding)
         splits: dict[str, list[Question]] = {}
+        read: list[str] = []
         for split, name in self.files.items():
             if name == BUILTIN:
                 splits |= {
                     part: nested_questions(fact_articles(count, part)) for part, count in _BUILTIN_ARTICLES.items()
                 }
             else:
-                splits[split] = read_questions(name, f"data.{split}", _HUB_SPLITS[split], self.dataset_config)
+                option, part = f"data.{split}", _HUB_SPLITS[split]
+                splits[split], how = read_questions(name, option, part, self.dataset_config, form)
+                read += [f"{split}: {line}" for line in how]
         for split, questions in splits.items():
             placed = place_answers(questions, self.misplaced_answers, f"the {split} data")
             if split == "train":
                 placed = self._for_training(placed)
             splits[split] = placed[: self.limits.get(split)]
-        return splits
+        return splits, read
 
     def _for_training(self, questions: list[Question]) -> list[Question]:
         if self.unanswerable:
@@ -134,6 +146,8 @@ def _save(folder: Path, split: str, questions: Sequence[Question], tokenizer: An
     np.save(examples, rows.reshape(-1, 3))
     records = [{"id": q.id, "answers": q.answers} for q in questions]
     texts.write_text(json.dumps({"contexts": list(contexts), "questions": records}), encoding="utf-8")
+    if split != "train":
+        write_text(folder / records_name(split), json.dumps([q.record for q in questions], default=str))
     return [
         *save_ragged(folder, f"{split}-context-tokens", tokens),
         *save_ragged(folder, f"{split}-context-offsets", [np.asarray(part).reshape(-1) for part in offsets]),
@@ -166,3 +180,8 @@ def _place(question: Question, context: int, offsets: Sequence[Any]) -> tuple[in
     if first > last or first >= len(places):
         return context, -1, -1  # the tokenizer drops those characters
     return context, first, last
+
+
+def records_name(split: str) -> str:
+    """File with the records of a split as they were read, which go with the predictions."""
+    return f"{split}-records.json"

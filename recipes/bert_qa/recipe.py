@@ -6,10 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightning_sagemaker.recipes._common.arguments import Names
-from lightning_sagemaker.recipes._common.cli import Recipe
 from lightning_sagemaker.recipes._common.options import COMMON_SHORT_NAMES, OWN_OPTIONS
-from lightning_sagemaker.recipes.bert_qa.data import QuestionAnsweringDataModule
-from lightning_sagemaker.recipes.bert_qa.module import QuestionAnswerer
+from lightning_sagemaker.recipes._common.recipe import Recipe
 
 SHORT_NAMES = COMMON_SHORT_NAMES | {
     "dataset_config_name": "data.dataset_config",
@@ -37,7 +35,7 @@ SHORT_NAMES = COMMON_SHORT_NAMES | {
 RECIPE = Recipe(
     "bert-qa",
     Path(__file__).parent,
-    QuestionAnswerer,
-    QuestionAnsweringDataModule,
+    f"{__package__}.module.QuestionAnswerer",
+    f"{__package__}.data.QuestionAnsweringDataModule",
     Names(SHORT_NAMES, own=OWN_OPTIONS),
 )

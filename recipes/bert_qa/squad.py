@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions from SQuAD's JSON (v1.1 and v2.0), from flat records, or from a Hugging Face dataset."""
+"""Questions from SQuAD's JSON (v1.1 and v2.0), from tables, or from a Hugging Face dataset."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.recipes._common.encodings import decode
 from lightning_sagemaker.recipes._common.tables import (
     DataError,
+    TableForm,
     find_files,
     is_file_name,
-    read_files,
     read_hub,
-    require_columns,
+    read_tables,
 )
+from lightning_sagemaker.recipes.bert_qa.question import Question
+from lightning_sagemaker.recipes.bert_qa.question_tables import table_questions
 
 POLICIES = ("error", "skip", "search")
 """What to do with an answer that does not stand where its record says."""
@@ -29,67 +31,61 @@ _NAMED = 5
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Question:
-    """One question.
-
-    Args:
-        id: Unlike that of any other.
-        question: Its text.
-        context: The text with the answer.
-        answers: Right answers; none: there is no answer in the context.
-        starts: Where each begins in the context, in characters.
-
-    """
-
-    id: str
-    question: str
-    context: str
-    answers: tuple[str, ...] = ()
-    starts: tuple[int, ...] = ()
-
-    @property
-    def misplaced(self) -> bool:
-        """Whether an answer does not stand where it should."""
-        places = zip(self.answers, self.starts, strict=True)
-        return any(self.context[start : start + len(text)] != text or not text for text, start in places)
-
-
-def read_questions(name: str, option: str, split: str, config: str | None = None) -> list[Question]:
-    """All questions of a file, a folder, or a part of a Hugging Face dataset.
+def read_questions(
+    name: str, option: str, split: str, config: str | None = None, form: TableForm | None = None
+) -> tuple[list[Question], list[str]]:
+    """All questions of a file, a folder, or a part of a Hugging Face dataset, and how each file was read.
 
     Args:
         name: Of the source.
         option: What to call it in messages.
         split: Of a Hugging Face dataset.
         config: Of a Hugging Face dataset.
+        form: Of text tables.
 
     Raises:
         DataError: If it cannot be read as questions.
 
     """
+    questions: list[Question] = []
+    read: list[str] = []
     if is_file_name(name):
-        questions = [question for path in find_files(name, option) for question in _read_file(path)]
+        for path in find_files(name, option):
+            found, how = _read_file(path, form, len(questions))
+            questions += found
+            read.append(how)
     else:
-        found = read_hub(name, config, [split])
-        if split not in found:
+        splits = read_hub(name, config, [split])
+        if split not in splits:
             raise DataError(f"the dataset {name!r} has no split {split!r}. HINT: set {option} to another source.")
-        questions = list(_flat(found[split], name))
+        questions = table_questions(splits[split], name)
     if not questions:
         raise DataError(f"{option}={name!r} has no question. HINT: give a file in SQuAD's form.")
     _check_ids(questions, name)
-    return questions
+    return questions, read
 
 
-def _read_file(path: Path) -> Iterable[Question]:
-    if path.suffix == ".json":
-        try:
-            content = json.loads(decode(path.read_bytes())[0])
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path} cannot be read as JSON ({error}). HINT: it must be UTF-8 JSON.") from error
-        if isinstance(content, dict) and any("paragraphs" in entry for entry in content.get("data", [])):
-            return list(_nested(content["data"], path))
-    return list(_flat(read_files([path]), str(path)))
+def _read_file(path: Path, form: TableForm | None, first: int) -> tuple[list[Question], str]:
+    articles = _articles(path)
+    if articles is not None:
+        return list(_nested(articles, path)), f"{path}: SQuAD's JSON"
+    [(how, records)] = read_tables([path], form)
+    return table_questions(records, str(path), first), how
+
+
+def _articles(path: Path) -> list[Any] | None:
+    """What is in a file in SQuAD's own form; ``None`` if it is another."""
+    if path.suffix.lower() != ".json":
+        return None
+    try:
+        content = json.loads(decode(path.read_bytes())[0])
+    except (OSError, ValueError) as error:
+        if isinstance(error, json.JSONDecodeError) and error.msg.startswith("Extra data"):
+            return None  # an object in each line, in spite of the name
+        raise DataError(f"{path} cannot be read as JSON ({error}). HINT: it must be UTF-8 JSON.") from error
+    data = content.get("data") if isinstance(content, dict) else None
+    is_nested = isinstance(data, list) and any(isinstance(entry, dict) and "paragraphs" in entry for entry in data)
+    return data if is_nested else None
 
 
 def nested_questions(articles: Sequence[Any]) -> list[Question]:
@@ -105,28 +101,12 @@ def _nested(articles: Sequence[Any], path: Any) -> Iterator[Question]:
                     answers = qa.get("answers", [])
                     texts = tuple(answer["text"] for answer in answers)
                     starts = tuple(int(answer["answer_start"]) for answer in answers)
-                    yield Question(str(qa["id"]), qa["question"], paragraph["context"], texts, starts)
+                    record = {"id": qa["id"], "question": qa["question"], "context": paragraph["context"]}
+                    yield Question(str(qa["id"]), qa["question"], paragraph["context"], texts, starts, record)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path} is not in SQuAD's form ({error!r} is missing or wrong). HINT: see README.md."
         ) from error
-
-
-def _flat(records: Sequence[dict[str, Any]], name: str) -> Iterator[Question]:
-    if records:
-        require_columns(records, ("id", "question", "context"), name)
-    for record in records:
-        answers = record.get("answers") or {"text": [], "answer_start": []}
-        if isinstance(answers, list):
-            answers = {key: [answer[key] for answer in answers] for key in ("text", "answer_start")}
-        try:
-            texts, starts = tuple(answers["text"]), tuple(int(start) for start in answers["answer_start"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"{name}: the answers of question {record['id']!r} are {answers!r}."
-                ' HINT: they must be {"text": [...], "answer_start": [...]}.'
-            ) from error
-        yield Question(str(record["id"]), str(record["question"]), str(record["context"]), texts, starts)
 
 
 def _check_ids(questions: Sequence[Question], name: str) -> None:

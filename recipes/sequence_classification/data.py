@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.recipes._common.checked import CheckedFiles
-from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
+from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_encoding, check_range
 from lightning_sagemaker.recipes._common.padding import Padding
 from lightning_sagemaker.recipes.sequence_classification.cleaning import CLEANINGS
 from lightning_sagemaker.recipes.sequence_classification.glue import SOURCE, TASKS
@@ -133,7 +132,7 @@ class ClassificationDataModule(RecipeData):
         cleanings = [name.strip() for name in (clean or "").split(",") if name.strip()]
         for name in cleanings:
             _check_choice("clean", name, CLEANINGS)
-        _check_encoding(encoding)
+        check_encoding(encoding)
         columns = [text_columns] if isinstance(text_columns, str) else text_columns or []
         if len(columns) > 2:
             raise MisconfigurationException(f"data.text_columns={columns} was set. HINT: give one or two columns.")
@@ -237,7 +236,14 @@ class ClassificationDataModule(RecipeData):
             number: Of the loader; MNLI has two sets.
 
         """
-        split = self._predicted()[number]
+        return self._records(self._predicted()[number])
+
+    def texts(self, split: str) -> list[tuple[str, ...]]:
+        """The one or two texts of each sample of a split, not of training."""
+        columns = self.manifest["text_columns"]
+        return [tuple(str(record[column]) for column in columns) for record in self._records(split)]
+
+    def _records(self, split: str) -> list[dict[str, Any]]:
         records: list[dict[str, Any]] = json.loads(CheckedFiles.of(self.folder).read_text(records_name(split)))
         return records
 
@@ -263,15 +269,6 @@ class ClassificationDataModule(RecipeData):
 
     def _lengths(self, texts: Texts) -> Any:
         return texts.lengths if self._group_by_length else None
-
-
-def _check_encoding(name: str | None) -> None:
-    try:
-        codecs.lookup(name or "utf-8")
-    except LookupError:
-        raise MisconfigurationException(
-            f"data.encoding={name!r} was set, which Python does not know. HINT: as utf-8, utf-16, cp1252 or latin-1."
-        ) from None
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

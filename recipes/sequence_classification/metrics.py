@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -11,7 +13,12 @@ from torch.nn import functional
 from torchmetrics.functional import classification as classified
 from torchmetrics.functional import regression as regressed
 
+from lightning_sagemaker.recipes.sequence_classification.calibration import reliability
+from lightning_sagemaker.recipes.sequence_classification.decisions import AS_IS, Decision
 from lightning_sagemaker.recipes.sequence_classification.labels import MULTI, REGRESSION, LabelScheme
+
+_PAIRS, _EXAMPLES = 15, 3
+"""Of the most confused classes: how many pairs are named, and samples of each."""
 
 
 def losses(scheme: LabelScheme, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -34,31 +41,24 @@ def losses(scheme: LabelScheme, logits: Tensor, labels: Tensor, smoothing: float
     return functional.cross_entropy(logits, labels.long(), reduction="none", label_smoothing=smoothing)
 
 
-def probabilities(scheme: LabelScheme, logits: Tensor) -> Tensor:
-    """``[samples, outputs]``; the scores themselves for regression."""
-    if scheme.problem == REGRESSION:
-        return logits
-    return logits.sigmoid() if scheme.problem == MULTI else logits.softmax(dim=1)
-
-
-def evaluate(scheme: LabelScheme, logits: Tensor, labels: Tensor, threshold: float = 0.5) -> dict[str, float]:
+def evaluate(scheme: LabelScheme, logits: Tensor, labels: Tensor, decision: Decision = AS_IS) -> dict[str, float]:
     """All metrics of a problem; of two classes, ``f1`` is that of the second, as GLUE reports it.
 
     Args:
         scheme: Of the labels.
         logits: ``[samples, outputs]``.
         labels: ``[samples]``, or ``[samples, classes]`` of 0 and 1.
-        threshold: Probability from which a class counts, in multi-label problems.
+        decision: How the outputs are read; the loss is theirs as they are.
 
     """
     logits, labels = logits.double(), labels.double()
     values = {"loss": losses(scheme, logits, labels).mean()}
     if scheme.problem == REGRESSION:
         values |= _regression(logits[:, 0], labels)
-    elif scheme.problem == MULTI:
-        values |= _multi_label(logits.sigmoid(), labels.long(), threshold)
     else:
-        values |= _single_label(logits.argmax(dim=1), labels.long(), len(scheme.names))
+        predicted = decision.classes(scheme, decision.probabilities(scheme, logits))
+        score = _multi_label if scheme.problem == MULTI else _single_label
+        values |= score(predicted, labels.long(), len(scheme.names))
     return {name: float(value) for name, value in values.items()}
 
 
@@ -73,8 +73,7 @@ def _single_label(predicted: Tensor, labels: Tensor, classes: int) -> dict[str, 
     }
 
 
-def _multi_label(chances: Tensor, labels: Tensor, threshold: float) -> dict[str, Tensor]:
-    predicted, classes = (chances >= threshold).long(), labels.shape[1]
+def _multi_label(predicted: Tensor, labels: Tensor, classes: int) -> dict[str, Tensor]:
     return {
         "accuracy": (predicted == labels).all(dim=1).double().mean(),
         "f1": classified.multilabel_f1_score(predicted, labels, classes, average="micro"),
@@ -95,18 +94,64 @@ def _regression(scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
     return values
 
 
-def report(scheme: LabelScheme, logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Precision, recall, F1 and number of samples of each class, and the confusion matrix (rows are true classes).
+def report(
+    scheme: LabelScheme, logits: Tensor, labels: Tensor, decision: Decision, found: Mapping[str, float]
+) -> dict[str, Any]:
+    """What a person wants to know of an evaluation beside its metrics; ``{}`` for regression.
 
-    Of single-label problems only; ``{}`` for others.
+    Args:
+        scheme: Of the labels.
+        logits: ``[samples, outputs]``.
+        labels: ``[samples]``, or ``[samples, classes]`` of 0 and 1.
+        decision: How the outputs are read.
+        found: By the last validation, from :func:`~calibration.calibrate`.
+
+    Returns:
+        ``calibration``; of single-label problems also ``classes`` (precision, recall, F1 and number of samples of each),
+        ``confusion`` (rows are true classes) and ``most_confused``.
+
     """
-    if scheme.problem in (MULTI, REGRESSION):
+    if scheme.problem == REGRESSION:
         return {}
-    classes, predicted = len(scheme.names), logits.argmax(dim=1)
-    confusion = classified.multiclass_confusion_matrix(predicted, labels.long(), classes).double()
+    logits, labels = logits.double(), labels.double()
+    chances = decision.probabilities(scheme, logits)
+    content: dict[str, Any] = {}
+    if scheme.problem != MULTI:
+        predicted = decision.classes(scheme, chances)
+        confusion = classified.multiclass_confusion_matrix(predicted, labels.long(), len(scheme.names))
+        content = {
+            "classes": _classes(scheme, confusion.double()),
+            "confusion": confusion.tolist(),
+            "most_confused": _most_confused(scheme, confusion, predicted, labels.long()),
+        }
+    scaled = Decision(found.get("temperature", 1.0)).probabilities(scheme, logits)
+    content["calibration"] = {
+        **reliability(scheme, AS_IS.probabilities(scheme, logits), labels),
+        **found,
+        "with_temperature": reliability(scheme, scaled, labels),
+        "used": asdict(decision),
+    }
+    return content
+
+
+def _classes(scheme: LabelScheme, confusion: Tensor) -> dict[str, Any]:
     right = confusion.diagonal()
     precision, recall = right / confusion.sum(0).clamp(min=1), right / confusion.sum(1).clamp(min=1)
     f1 = 2 * right / (confusion.sum(0) + confusion.sum(1)).clamp(min=1)
     rows = zip(scheme.names, precision.tolist(), recall.tolist(), f1.tolist(), confusion.sum(1).tolist(), strict=True)
-    per_class = {name: {"precision": p, "recall": r, "f1": f, "samples": int(n)} for name, p, r, f, n in rows}
-    return {"classes": per_class, "confusion": confusion.long().tolist()}
+    return {name: {"precision": p, "recall": r, "f1": f, "samples": int(n)} for name, p, r, f, n in rows}
+
+
+def _most_confused(scheme: LabelScheme, confusion: Tensor, predicted: Tensor, labels: Tensor) -> list[dict[str, Any]]:
+    """The most frequent mistakes: class, what was predicted, how often, and the places of some such samples."""
+    wrong = confusion.clone().fill_diagonal_(0)
+    counts, places = wrong.flatten().sort(descending=True, stable=True)
+    pairs = []
+    for count, place in zip(counts.tolist()[:_PAIRS], places.tolist(), strict=False):
+        if count:
+            true, other = divmod(place, len(scheme.names))
+            samples = ((labels == true) & (predicted == other)).nonzero()[:_EXAMPLES, 0].tolist()
+            share = count / int(confusion[true].sum())
+            pair = {"true": scheme.names[true], "predicted": scheme.names[other]}
+            pairs.append({**pair, "count": count, "share": share, "samples": samples})
+    return pairs

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
+import math
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PretrainedConfig
 
@@ -20,9 +21,15 @@ from lightning_sagemaker.recipes._common.gather import Rows
 from lightning_sagemaker.recipes._common.metrics import LossAndAccuracy
 from lightning_sagemaker.recipes._common.module import Batch
 from lightning_sagemaker.recipes._common.pictures import confusion_matrix
+from lightning_sagemaker.recipes._common.predictions import predictions_table
+from lightning_sagemaker.recipes._common.pretrained import CONFIG_KEY
+from lightning_sagemaker.recipes.sequence_classification.calibration import calibrate
+from lightning_sagemaker.recipes.sequence_classification.decisions import AUTO, CALIBRATION, Decision, check_option
+from lightning_sagemaker.recipes.sequence_classification.evaluation_page import evaluation_page, findings
 from lightning_sagemaker.recipes.sequence_classification.glue import TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import MULTI, REGRESSION, SINGLE, LabelScheme
-from lightning_sagemaker.recipes.sequence_classification.metrics import evaluate, losses, probabilities, report
+from lightning_sagemaker.recipes.sequence_classification.metrics import evaluate, losses, report
+from lightning_sagemaker.recipes.sequence_classification.token_dropout import TokenDropout
 
 _PROBLEM_TYPES = {SINGLE: "single_label_classification", MULTI: "multi_label_classification", REGRESSION: "regression"}
 """Ours -> transformers'."""
@@ -41,7 +48,11 @@ class SequenceClassifier(FineTunedModule):
         size: ``tiny``, ``small`` or ``base`` BERT, from scratch.
         dropout: Of hidden states, attention and classifier. Default: the model's own.
         label_smoothing: Share of the label spread over all classes; single-label problems only.
-        threshold: Probability from which a class counts, in multi-label problems.
+        token_dropout: Share of a training text's tokens that are replaced by the mask token, others in each pass.
+        threshold: Probability from which a class counts in multi-label problems, and the second class in binary ones;
+            ``auto``: what gave the best F1 in the last validation (0.5 before it).
+        temperature: By which outputs are divided before they become probabilities; ``auto``: what fitted the last
+            validation best (1 before it).
         optimization: See :class:`~lightning_sagemaker.recipes._common.module.RecipeModule`.
 
     Raises:
@@ -61,15 +72,26 @@ class SequenceClassifier(FineTunedModule):
         size: str = "tiny",
         dropout: float | None = None,
         label_smoothing: float = 0.0,
-        threshold: float = 0.5,
+        token_dropout: float = 0.0,
+        threshold: float | str = 0.5,
+        temperature: float | str = 1.0,
         **optimization: Any,
     ) -> None:
         super().__init__(size, **optimization)
+        if not 0 <= token_dropout < 1:
+            raise MisconfigurationException(
+                f"model.token_dropout={token_dropout} was set. HINT: it must be at least 0 and below 1."
+            )
+        check_option("threshold", threshold, 1.0)
+        check_option("temperature", temperature, math.inf)
         self.save_hyperparameters()
         self.train_metrics = LossAndAccuracy()
         self._weights: Tensor | None = None
+        self._token_dropout: TokenDropout | None = None
         self._rows: list[Rows] = []
         self._evaluated: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._found: dict[str, float] = {}
+        self._report: dict[str, Any] = {}
 
     def settings(self) -> dict[str, Any]:
         """One output for each class of the data, by name."""
@@ -86,6 +108,8 @@ class SequenceClassifier(FineTunedModule):
         model = super().build(config)
         if self._fused:
             first_token_only(model)
+        if config is None and self.trainer.training and hasattr(model.config, CALIBRATION):
+            delattr(model.config, CALIBRATION)  # of the model that training starts from
         return model
 
     @property
@@ -95,6 +119,12 @@ class SequenceClassifier(FineTunedModule):
         problem = next(ours for ours, theirs in _PROBLEM_TYPES.items() if theirs == config.problem_type)
         names = () if problem == REGRESSION else tuple(config.id2label[i] for i in sorted(config.id2label))
         return LabelScheme(problem, names)
+
+    @property
+    def decision(self) -> Decision:
+        """How outputs are read, by the options and what the last validation has found."""
+        found = getattr(self.model.config, CALIBRATION, None)
+        return Decision.of(self.hparams["temperature"], self.hparams["threshold"], found)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Logits ``[batch, outputs]`` of tokens, mask and types ``[batch, length]``."""
@@ -106,18 +136,28 @@ class SequenceClassifier(FineTunedModule):
         logits: Tensor = self(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
         return logits.float()
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take over what the validation before the checkpoint has found."""
+        super().on_load_checkpoint(checkpoint)
+        if CALIBRATION in checkpoint[CONFIG_KEY]:
+            setattr(self.model.config, CALIBRATION, checkpoint[CONFIG_KEY][CALIBRATION])
+
     def on_fit_start(self) -> None:
-        """Take the class weights from the data."""
+        """Take the class weights and the special tokens from the data."""
+        if self.hparams["token_dropout"]:
+            self._token_dropout = TokenDropout(self.hparams["token_dropout"], self.data.load_tokenizer())
         weights = self.data.weights
         self._weights = None if weights is None else torch.tensor(weights, device=self.device)
 
     def training_loss(self, batch: Batch) -> Tensor:
         """The mean loss."""
+        if self._token_dropout is not None:
+            batch = {**batch, "input_ids": self._token_dropout(batch["input_ids"])}
         scheme, logits, labels = self.scheme, self._logits(batch), batch["labels"]
         each = losses(scheme, logits, labels, self.hparams["label_smoothing"])
         if self._weights is not None:
             each = each * self._weights[labels.long()]
-        self.train_metrics.update(each, _right(scheme, logits.detach(), labels, self.hparams["threshold"]))
+        self.train_metrics.update(each, _is_correct(scheme, logits.detach(), labels, self.decision))
         return each.mean()
 
     def _start_evaluation(self) -> None:
@@ -133,19 +173,34 @@ class SequenceClassifier(FineTunedModule):
         self._rows[loader].add(batch["index"], columns)
         return logits
 
-    def _end_evaluation(self) -> dict[str, float]:
+    def _end_evaluation(self, is_validation: bool) -> dict[str, float]:
         """Metrics over the samples of all processes, equal on all of them; MNLI's second set as ``_mm``."""
         values: dict[str, float] = {}
         self._evaluated = []
         for rows, suffix in zip(self._rows, ("", "_mm"), strict=False):
             index, columns = rows.gather(self.trainer)
             self._evaluated.append((index, columns["logits"], columns["labels"]))
-            found = evaluate(self.scheme, columns["logits"], columns["labels"], self.hparams["threshold"])
+            if is_validation and not suffix:
+                self._calibrate(columns["logits"], columns["labels"])
+            found = evaluate(self.scheme, columns["logits"], columns["labels"], self.decision)
             values |= {f"{name}{suffix}": value for name, value in found.items()}
         names = TASKS[self.data.task].metrics if self.data.task else ()
         if len(names) > 1:
             values["combined_score"] = sum(values[name] for name in names) / len(names)
         return values
+
+    def _say_missing(self) -> None:
+        auto = [name for name in ("temperature", "threshold") if self.hparams[name] == AUTO]
+        if auto and getattr(self.model.config, CALIBRATION, None) is None:
+            self.data.say("model.%s: auto is the default here, as the model was saved without a validation", auto[0])
+
+    def _calibrate(self, logits: Tensor, labels: Tensor) -> None:
+        """Keep what a validation says about the outputs where the model's folder and checkpoints take it along."""
+        if self.scheme.problem == REGRESSION or self.trainer.sanity_checking or not len(logits):
+            return
+        self._found = calibrate(self.scheme, logits, labels)
+        kept = {name: value for name, value in self._found.items() if name in ("temperature", "threshold")}
+        setattr(self.model.config, CALIBRATION, kept)
 
     def on_validation_epoch_start(self) -> None:
         """Forget what was evaluated before."""
@@ -157,11 +212,12 @@ class SequenceClassifier(FineTunedModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log the metrics."""
-        self.log_evaluation({f"val_{name}": value for name, value in self._end_evaluation().items()})
+        self.log_evaluation({f"val_{name}": value for name, value in self._end_evaluation(True).items()})
 
     def on_test_epoch_start(self) -> None:
         """Forget what was evaluated before."""
         self._start_evaluation()
+        self._say_missing()
 
     def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Keep the outputs."""
@@ -169,69 +225,72 @@ class SequenceClassifier(FineTunedModule):
 
     def on_test_epoch_end(self) -> None:
         """Log the metrics."""
-        self.log_evaluation({f"test_{name}": value for name, value in self._end_evaluation().items()})
+        self.log_evaluation({f"test_{name}": value for name, value in self._end_evaluation(False).items()})
 
     def on_predict_epoch_start(self) -> None:
         """Forget what was evaluated before."""
         self._start_evaluation()
+        self._say_missing()
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Keep the outputs; returns the probabilities ``[batch, outputs]`` without padding."""
         logits = self._evaluate(batch, dataloader_idx)
-        return probabilities(self.scheme, logits[batch["index"] >= 0])
+        return self.decision.probabilities(self.scheme, logits[batch["index"] >= 0])
 
     def write_predictions(self, folder: Path) -> None:
-        """``predictions.csv`` in the order of the input, and ``predictions_mm.csv`` for MNLI's second set."""
+        """``predictions.csv`` with the input's columns, in its order; ``predictions_mm.csv`` for MNLI's second set."""
         for number, (rows, suffix) in enumerate(zip(self._rows, ("", "_mm"), strict=False)):
             index, columns = rows.gather(self.trainer)
             if self.trainer.is_global_zero:
-                chances = probabilities(self.scheme, columns["logits"])
-                text = self._table(index, chances, self.data.predicted_records(number))
-                write_text(folder / f"predictions{suffix}.csv", text)
+                records = self.data.predicted_records(number)
+                chances = self.decision.probabilities(self.scheme, columns["logits"])
+                rows_of = ([records[place] for place in index.tolist()], self._added(chances))
+                write_text(folder / f"predictions{suffix}.csv", predictions_table(index.tolist(), *rows_of))
 
     def write_evaluation(self, folder: Path, split: str) -> None:
-        """``report-SPLIT.json`` and ``confusion-SPLIT.png``, on rank zero."""
+        """``report-SPLIT.json``, on rank zero."""
+        self._report = {}
         if not self._evaluated:
             return
-        _, logits, labels = self._evaluated[0]
-        content = report(self.scheme, logits, labels)
-        if content:
-            write_text(folder / f"report-{split}.json", json.dumps(content, indent=2) + "\n")
+        index, logits, labels = self._evaluated[0]
+        found = self._found or getattr(self.model.config, CALIBRATION, None) or {}
+        self._report = report(self.scheme, logits, labels, self.decision, found)
+        if self._report:
+            for pair in self._report.get("most_confused", ()):
+                pair["samples"] = index[pair["samples"]].tolist()
+            write_text(folder / f"report-{split}.json", json.dumps(self._report, indent=2) + "\n")
+
+    def draw_evaluation(self, folder: Path, split: str) -> None:
+        """``report-SPLIT.html`` and ``confusion-SPLIT.png``, on rank zero."""
+        if self._report:
+            texts = self.data.texts("val" if split == "validate" else split)
+            write_text(folder / f"report-{split}.html", evaluation_page(f"Evaluation: {split}", self._report, texts))
+        if "confusion" in self._report:
             picture = folder / f"confusion-{split}.png"
-            confusion_matrix(content["confusion"], self.scheme.names, picture, self.trainer)
+            confusion_matrix(self._report["confusion"], self.scheme.names, picture, self.trainer)
 
-    def _table(self, index: Tensor, chances: Tensor, records: list[dict[str, Any]]) -> str:
-        """The input's columns in their order, between the record's number and what is predicted for it."""
-        scheme = self.scheme
-        inputs = list(records[0])
-        added = ["prediction", *(f"p_{name}" for name in scheme.names)]
-        # A table that was predicted before has such columns already: its own stay.
-        taken = {"index", *inputs}
-        added = [name if name not in taken else f"new_{name}" for name in added]
-        shown = [name for name in inputs if name != "index"]
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["index", *shown, *added])
-        for number, row in zip(index.tolist(), chances.tolist(), strict=True):
-            record = records[number]
-            writer.writerow([number, *(record[name] for name in shown), *self._predicted(row)])
-        return text.getvalue()
+    def evaluation_findings(self) -> list[tuple[str, str]]:
+        """The most confused classes, how far probabilities can be trusted, and the best threshold."""
+        return findings(self._report) if self._report else []
 
-    def _predicted(self, row: list[float]) -> list[str]:
+    def _added(self, chances: Tensor) -> dict[str, list[Any]]:
+        """Name of a new column -> what is predicted."""
         scheme = self.scheme
         if scheme.problem == REGRESSION:
-            return [f"{row[0]:.6g}"]
+            return {"prediction": [f"{row[0]:.6g}" for row in chances.tolist()]}
+        classes = self.decision.classes(scheme, chances).tolist()
         if scheme.problem == MULTI:
-            chosen = [name for name, p in zip(scheme.names, row, strict=True) if p >= self.hparams["threshold"]]
+            named = (compress(scheme.names, row) for row in classes)
+            predicted = [_LABEL_DELIMITER.join(names) for names in named]
         else:
-            chosen = [scheme.names[max(range(len(row)), key=row.__getitem__)]]
-        return [_LABEL_DELIMITER.join(chosen), *(f"{p:.6g}" for p in row)]
+            predicted = [scheme.names[number] for number in classes]
+        columns = zip(scheme.names, chances.T.tolist(), strict=True)
+        return {"prediction": predicted, **{f"p_{name}": [f"{p:.6g}" for p in column] for name, column in columns}}
 
 
-def _right(scheme: LabelScheme, logits: Tensor, labels: Tensor, threshold: float) -> Tensor | None:
+def _is_correct(scheme: LabelScheme, logits: Tensor, labels: Tensor, decision: Decision) -> Tensor | None:
     """``[samples]`` whether each is right; regression has no such thing."""
     if scheme.problem == REGRESSION:
         return None
-    if scheme.problem == MULTI:
-        return ((logits.sigmoid() >= threshold) == (labels > 0.5)).all(dim=1)
-    return logits.argmax(dim=1) == labels
+    right = decision.classes(scheme, decision.probabilities(scheme, logits)) == labels.long()
+    return right.all(dim=1) if right.ndim == 2 else right

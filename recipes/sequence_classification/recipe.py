@@ -6,10 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightning_sagemaker.recipes._common.arguments import Names
-from lightning_sagemaker.recipes._common.cli import Recipe
 from lightning_sagemaker.recipes._common.options import COMMON_SHORT_NAMES, OWN_OPTIONS
-from lightning_sagemaker.recipes.sequence_classification.data import ClassificationDataModule
-from lightning_sagemaker.recipes.sequence_classification.module import SequenceClassifier
+from lightning_sagemaker.recipes._common.recipe import Recipe
 
 SHORT_NAMES = COMMON_SHORT_NAMES | {
     "dataset_config_name": "data.dataset_config",
@@ -32,6 +30,7 @@ SHORT_NAMES = COMMON_SHORT_NAMES | {
     "test_file": "data.test",
     "text_column_names": "data.text_columns",
     "text_columns": "data.text_columns",
+    "token_dropout": "model.token_dropout",
     "train_file": "data.train",
     "validation_file": "data.validation",
 }
@@ -40,7 +39,7 @@ SHORT_NAMES = COMMON_SHORT_NAMES | {
 RECIPE = Recipe(
     "sequence-classification",
     Path(__file__).parent,
-    SequenceClassifier,
-    ClassificationDataModule,
+    f"{__package__}.module.SequenceClassifier",
+    f"{__package__}.data.ClassificationDataModule",
     Names(SHORT_NAMES, own=OWN_OPTIONS),
 )

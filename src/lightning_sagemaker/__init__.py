@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker.data.loader import ResumableLoader
     from lightning_sagemaker.environment import SageMakerEnvironment
     from lightning_sagemaker.job import Distribution, InstanceGroup, Launcher, SageMakerJob, SageMakerJobError
+    from lightning_sagemaker.loggers.mlflow_logger import MLflowLogger
     from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
     from lightning_sagemaker.selection import Selection, select_smddp_backend, select_strategy
     from lightning_sagemaker.strategies.ddp import FabricSageMakerDDPStrategy, SageMakerDDPStrategy
@@ -46,6 +47,7 @@ _HOMES = {
     "InstanceGroup": "job",
     "InterruptibleLoop": "callbacks.fabric_loop",
     "Launcher": "job",
+    "MLflowLogger": "loggers.mlflow_logger",
     "MetricLogger": "callbacks.metrics",
     "ParallelConfigError": "parallel.degrees",
     "ParallelDegrees": "parallel.degrees",
@@ -78,6 +80,7 @@ __all__ = [
     "InstanceGroup",
     "InterruptibleLoop",
     "Launcher",
+    "MLflowLogger",
     "MetricLogger",
     "ParallelConfigError",
     "ParallelDegrees",

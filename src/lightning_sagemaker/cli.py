@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import lightning_sagemaker
+from lightning_sagemaker.pipes import quiet_pipe
 
 COMMANDS = {
     "run": "lightning_sagemaker.commands.run",
@@ -51,6 +52,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the return value is the exit code."""
+    with quiet_pipe():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parser = build_parser()
     parsed, rest = parser.parse_known_args(arguments)
     if rest and not hasattr(parsed, "script_arguments"):

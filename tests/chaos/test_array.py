@@ -35,8 +35,9 @@ CHOSEN = (
 def test_a_run_that_is_interrupted_equals_one_that_is_left_alone(number, tmp_path):
     case = {name: (_PLAIN | CHOSEN[number])[name] for name in FACTORS}
     assert valid(case)
-    result = run_case(number, finished(case, random.Random(number)), tmp_path)
-    assert not result.problems, words(case)
+    case = finished(case, random.Random(number))
+    result = run_case(number, case, tmp_path)
+    assert not result.problems, (words(case), result.problems)
     assert len(result.starts) > 1
 
 

@@ -38,6 +38,7 @@ WORLD, RANK = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
 BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 HYBRID = {"hybrid_shard_degree": WORLD // 2}
 STEPS = 4
+DEVICE = os.environ.get("LIGHTNING_SAGEMAKER_TEST_ACCELERATOR", "cpu")
 
 # name -> model, what our strategy is given, what fully_shard is given, what the Trainer is given
 CASES = {
@@ -93,7 +94,7 @@ class Stock(ModelParallelStrategy):
 
 
 def two_dimensions():
-    return dist.device_mesh.init_device_mesh("cpu", (2, WORLD // 2), mesh_dim_names=("copies", "shards"))
+    return dist.device_mesh.init_device_mesh(DEVICE, (2, WORLD // 2), mesh_dim_names=("copies", "shards"))
 
 
 def local(parameter: torch.Tensor) -> torch.Tensor:
@@ -116,7 +117,7 @@ def fit(case: str) -> dict:
     loader = DataLoader(data, 4, sampler=DistributedSampler(data, WORLD, RANK, shuffle=False))
     trainer = Trainer(
         strategy=strategy,
-        accelerator="cpu",
+        accelerator=DEVICE,
         devices=WORLD,
         max_steps=STEPS,
         callbacks=[losses],
@@ -140,18 +141,19 @@ def loop() -> dict:
     model = make_model("bert")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     if IS_STOCK:
-        mesh = dist.device_mesh.init_device_mesh("cpu", (WORLD,))
+        mesh = dist.device_mesh.init_device_mesh(DEVICE, (WORLD,))
         for unit in [*units("bert", model), model]:
             fully_shard(unit, mesh=mesh)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     else:
-        fabric = Fabric(accelerator="cpu", devices=WORLD, strategy=FabricSMDDPFSDPStrategy())
+        fabric = Fabric(accelerator=DEVICE, devices=WORLD, strategy=FabricSMDDPFSDPStrategy())
         fabric.launch()
         model, optimizer = fabric.setup(model, optimizer)
     losses = []
     for step in range(STEPS):
         for part in range(2):
             batch = make_batch("bert", samples=4, seed=step * 2 * WORLD + part * WORLD + RANK)
+            batch = {name: tensor.to(DEVICE) for name, tensor in batch.items()}
             if IS_STOCK:
                 model.set_requires_gradient_sync(part == 1)
                 loss = model(**batch)["loss"]
@@ -212,7 +214,7 @@ def refusals() -> dict:
 def by_name() -> None:
     """Lightning does not look at the precision where it is given a name."""
     quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
-    Trainer(strategy="smddp_fsdp", accelerator="cpu", devices=WORLD, precision="64-true", **quiet).fit(Model("bert"))
+    Trainer(strategy="smddp_fsdp", accelerator=DEVICE, devices=WORLD, precision="64-true", **quiet).fit(Model("bert"))
 
 
 def fit_with(ours: dict, options: dict) -> None:

@@ -160,7 +160,10 @@ def refusals() -> dict:
     traced = trace(bert, blocks, lambda part: bert(**part).loss, make_batch("bert"))
     refuse("too few blocks", lambda: make_partition(bert, blocks, traced, 5, 0.8))
     refuse("ends", lambda: make_partition(bert, blocks, traced, 2, 0.8, ends=(3, 3)))
-    refuse("values", lambda: trace(bert, blocks, lambda part: part["labels"].sum().item(), make_batch("bert")))
+    refuse("values", lambda: trace(bert, blocks, lambda part: bert.classifier.weight.sum().item(), make_batch("bert")))
+    refuse(
+        "asks", lambda: trace(bert, blocks, lambda part: part["labels"].min() < 0 or bert(**part), make_batch("bert"))
+    )
     refuse("no call", lambda: trace(bert, blocks, lambda part: None, make_batch("bert")))
     refuse("microbatches", lambda: split(make_batch("bert"), 3))
     return found

@@ -69,7 +69,8 @@ def test_what_cannot_be_cut_is_refused(launched):
     assert "not through the blocks" in found["passes by"]
     assert "set partitions to at most 4" in found["too few blocks"]
     assert "ends=[3, 3] was set for 2 stages of 4 blocks" in found["ends"]
-    assert "must not depend on the values" in found["values"]
+    assert "must not depend on values that are computed with parameters" in found["values"]
+    assert "asks" not in found  # of the batch itself: that can be answered
     assert "returned after 0 of the 4 blocks" in found["no call"]
     assert "8 samples, which 3 microbatches do not divide" in found["microbatches"]
     assert all("HINT" in message for message in found.values())

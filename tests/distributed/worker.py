@@ -5,6 +5,7 @@
 tests compare these between strategies and between numbers of processes; nothing is asserted here.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -33,6 +34,8 @@ if os.environ.get("STARTED_BY") == "mpirun":
 STRATEGY, OUT = sys.argv[1], Path(sys.argv[2])
 WORLD = int(os.environ.get("WORLD_SIZE", 1))
 GLOBAL_BATCH, SAMPLES = 8, 48
+ACCELERATOR = os.environ.get("LIGHTNING_SAGEMAKER_TEST_ACCELERATOR", "cpu")
+"""`make gpu` runs these scenarios with cuda."""
 
 
 class Regression(LightningModule):
@@ -89,7 +92,13 @@ def loader() -> DataLoader:
 def make_trainer(**arguments) -> Trainer:
     if STRATEGY.startswith("ddp"):
         arguments |= {"devices": int(os.environ["LOCAL_WORLD_SIZE"])}
-    defaults = {"strategy": STRATEGY, "accelerator": "cpu", "max_epochs": 2, "logger": False, "deterministic": True}
+    defaults = {
+        "strategy": STRATEGY,
+        "accelerator": ACCELERATOR,
+        "max_epochs": 2,
+        "logger": False,
+        "deterministic": True,
+    }
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
     return Trainer(**(defaults | quiet | {"num_sanity_val_steps": 0, "default_root_dir": OUT} | arguments))
 
@@ -330,7 +339,7 @@ def cli():
             Regression,
             args=arguments,
             save_config_callback=None,
-            trainer_defaults={"accelerator": "cpu", "num_sanity_val_steps": 0, **quiet},
+            trainer_defaults={"accelerator": ACCELERATOR, "num_sanity_val_steps": 0, **quiet},
         )
         results[name] = {"weights": weights(command.model), "strategy": type(command.trainer.strategy).__name__}
     return results
@@ -359,12 +368,17 @@ SCENARIOS = {
 }
 
 
+ON_DEVICE = ("collectives", "average_directly", "torchmetrics")
+"""Those that make tensors of their own to send."""
+
+
 def main() -> None:
     results = {}
     chosen = os.environ.get("SCENARIOS", ",".join(SCENARIOS)).split(",")
     for name in chosen:
         try:
-            results[name] = SCENARIOS[name]()
+            with torch.device(ACCELERATOR) if name in ON_DEVICE else contextlib.nullcontext():
+                results[name] = SCENARIOS[name]()
         except Exception as error:  # the tests look at what went wrong
             results[name] = {"error": f"{type(error).__name__}: {error}"}
     if dist.is_initialized():

@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -24,14 +25,15 @@ from lightning_sagemaker import cli
 from lightning_sagemaker.launch import Estimator, FileSystemInput, HuggingFace, InstanceGroup, JobConfig, LaunchError
 from lightning_sagemaker.launch.planning.images import SMDDP_VERSIONS, find_image
 from lightning_sagemaker.launch.planning.instances import INSTANCES, find_instance, instance_table_date
-from lightning_sagemaker.launch.planning.plan import announced_strategy, describe, make_plan
+from lightning_sagemaker.launch.planning.plan import announced_strategy, make_plan
 from lightning_sagemaker.launch.planning.pricing import estimate, load_prices, refresh_prices
+from lightning_sagemaker.launch.planning.report import describe
 from lightning_sagemaker.launch.source.wheel import make_wheel
 from lightning_sagemaker.launch.spec.distribution import DistributionRequest, parse_distribution
 from lightning_sagemaker.launch.spec.inputs import TrainingInput, parse_inputs
 from lightning_sagemaker.metric_lines import format_line, metric_definitions, names_of
 from lightning_sagemaker.simulator.containers.toolkit import framework_parameters
-from tests.conftest import run_bounded
+from tests.conftest import ROOT, run_bounded
 from tests.launch.conftest import has_sdk
 from tests.launch.seeds import ROLE, WAYS
 
@@ -571,10 +573,45 @@ def test_without_the_sdk_a_dry_run_works_and_a_launch_says_what_to_install():
     request = json.loads(dry.stdout)
     assert request["ResourceConfig"]["InstanceCount"] == 2
     assert "smddp (smddp)" in dry.stderr
-    for more in (["--role", ROLE, "--yes"], ["--role", ROLE, "--rehearse"]):
-        refused = subprocess.run([*run, *more], capture_output=True, text=True, timeout=60)
-        assert refused.returncode == 2
-        assert "lightning-sagemaker[launch]" in refused.stderr
+    assert request["RoleArn"].startswith("MISSING: ")
+    refused = subprocess.run([*run, "--role", ROLE, "--yes"], capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2
+    assert "lightning-sagemaker[launch]" in refused.stderr
+
+
+SCRIPT = """
+import json, os, sys
+print("arguments", sys.argv[1:], "channel", os.listdir(os.environ["SM_CHANNEL_TRAIN"]), os.environ["SM_HP_TEXT"])
+print("flags", json.loads(os.environ["SM_FRAMEWORK_PARAMS"]), os.getcwd() == os.environ["SM_SOURCE_DIR"])
+sys.exit(int(sys.argv[sys.argv.index("--code") + 1]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="drivers look for processes in /proc")
+def test_a_rehearsal_needs_neither_role_nor_account_nor_sdk_and_ends_with_the_scripts_code(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "data").mkdir()
+    for name in ("a.csv", ".env"):
+        (tmp_path / "data" / name).write_text("1,2\n")
+    run = [sys.executable, "-c", NOT_INSTALLED, "launch", "train.py", "--rehearse", "--channel", "train=data"]
+    run += ["--text", "it's 1.10", "--instance-type", "ml.g5.xlarge", "--rehearse-root", "here"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")} | {"HOME": str(tmp_path)}
+    clean["PYTHONPATH"] = str(ROOT / "src")
+    ends = {}
+    for code, more in ((0, ["--dry-run"]), (3, [])):
+        done = subprocess.run(
+            [*run, "--code", str(code), *more], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=200
+        )
+        ends[code] = done
+        assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
+    both = ends[0].stderr
+    assert json.loads(ends[0].stdout)["HyperParameters"]["code"] == "0"
+    assert "a stand-in for its start script is used" in both
+    assert "arguments ['--text', \"it's 1.10\", '--code', '0'] channel ['a.csv'] it's 1.10" in both
+    assert "flags {} True" in both
+    assert "rehearsal        passed" in both
+    assert "rehearsal        failed, exit code 3" in ends[3].stdout
+    assert "not sent      inputs/train/.env (credentials)" in ends[3].stdout
 
 
 @pytest.mark.alone

@@ -13,6 +13,7 @@ from tests.machines.runs import SENTENCE, Condition
 _SIMULATED = Path(__file__).with_name("simulated")
 _PYTHONPATH = os.pathsep.join([str(_SIMULATED), str(ROOT / "src")])
 
+_IGNORES_CASE = " ".join((sys.executable, str(Path(__file__).with_name("ignores_case.py"))))
 _ALONE = ("--net",)
 _LOOPBACK = "ip link set lo up"
 
@@ -98,6 +99,18 @@ CONDITIONS = (
     ),
     Condition(
         "a source folder that is read-only", 'mount --bind "$SOURCE" "$SOURCE"; mount -o remount,ro,bind "$SOURCE"'
+    ),
+    Condition(
+        "an installation that is read-only",
+        f'for folder in {ROOT} {sys.prefix}; do mount --bind "$folder" "$folder"; mount -o remount,ro,bind "$folder"; done;'
+        f' ! touch {ROOT / "src" / "x"} 2>&-; cd "$SOURCE"',
+    ),
+    Condition(
+        "a file system that ignores case",
+        f'for folder in "$FOLDER" {ROOT / "src"}; do {_IGNORES_CASE} "$folder" & until mountpoint -q "$folder"; do'
+        ' sleep 0.1; done; done; [ -e "$FOLDER/SOURCE/Program.py" ]; mkdir "$FOLDER/tmp"; export TMPDIR="$FOLDER/TMP"',
+        simulated="names are as they were first written and found in any case, below the run's folder, its temporary"
+        " files and this package",
     ),
     Condition(
         "a proxy in the environment",

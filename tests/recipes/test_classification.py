@@ -11,7 +11,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.recipes._common.cli import RecipeCLI
 from lightning_sagemaker.recipes._common.tables import DataError, read_files
+from lightning_sagemaker.recipes._common.wordpiece import train_wordpiece
 from lightning_sagemaker.recipes.sequence_classification.data import ClassificationDataModule
+from lightning_sagemaker.recipes.sequence_classification.decisions import AS_IS
 from lightning_sagemaker.recipes.sequence_classification.labels import (
     MULTI,
     REGRESSION,
@@ -24,6 +26,7 @@ from lightning_sagemaker.recipes.sequence_classification.labels import (
 from lightning_sagemaker.recipes.sequence_classification.metrics import evaluate, losses, report
 from lightning_sagemaker.recipes.sequence_classification.recipe import RECIPE
 from lightning_sagemaker.recipes.sequence_classification.splitting import stratified
+from lightning_sagemaker.recipes.sequence_classification.token_dropout import TokenDropout
 from lightning_sagemaker.recipes.sequence_classification.transactions import CATEGORIES, transactions
 
 ROWS = [{"text": f"the {word} number {i}", "label": word} for i in range(40) for word in ("red", "green", "blue")]
@@ -143,7 +146,7 @@ def test_metrics_by_hand():
     assert found["f1"] == pytest.approx(0.8)
     assert found["f1_macro"] == pytest.approx((0.8 + 2 / 3) / 2)
     assert found["matthews_correlation"] == pytest.approx((1 * 2 - 0 * 1) / (2 * 2 * 1 * 3) ** 0.5)
-    content = report(LabelScheme(SINGLE, ("no", "yes")), logits, labels)
+    content = report(LabelScheme(SINGLE, ("no", "yes")), logits, labels, AS_IS, {})
     assert content["confusion"] == [[1, 0], [1, 2]]
     assert content["classes"]["yes"] == pytest.approx({"precision": 1, "recall": 2 / 3, "f1": 0.8, "samples": 3})
     scores = evaluate(LabelScheme(REGRESSION), torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 3.0, 5.0]))
@@ -174,6 +177,19 @@ def test_several_labels_and_scores_are_trained_and_predicted(tmp_path, kind):
     else:
         assert metrics["val_mse"] < 0.1
         assert {round(float(value) * 2) / 2 for value in predictions} == {0.5, 2.0}
+
+
+def test_token_dropout_hides_a_share_of_what_is_not_special():
+    tokenizer = train_wordpiece(["one two three four five six"] * 3, 100)
+    ids = torch.tensor(tokenizer(["one two three four five six"] * 400)["input_ids"])
+    torch.manual_seed(0)
+    dropped = TokenDropout(0.25, tokenizer)(ids)
+    inner = dropped[:, 1:-1]
+    assert (dropped[:, [0, -1]] == ids[:, [0, -1]]).all()
+    assert set(dropped[dropped != ids].tolist()) == {tokenizer.mask_token_id}
+    assert float((inner == tokenizer.mask_token_id).double().mean()) == pytest.approx(0.25, abs=0.03)
+    padding = torch.full((4, 4), tokenizer.pad_token_id)
+    assert (TokenDropout(0.9, tokenizer)(padding) == padding).all()
 
 
 def test_predictions_follow_the_order_of_the_input(tmp_path):

@@ -149,7 +149,12 @@ def test_builtin_text_does_not_run_what_it_reads(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"", "all empty"), (b"\xff\xfe\x00 text", "not UTF-8"), (b"short", "no sequence")]
+    ("content", "message"),
+    [
+        (b"", "all empty"),
+        (b"\xff\xfe\x00 text", "not UTF-8"),
+        (b"short", "too short for a sequence of data.sequence_length="),
+    ],
 )
 def test_unusable_files_are_refused(tmp_path, content, message):
     path = tmp_path / "text.txt"

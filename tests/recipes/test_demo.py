@@ -11,7 +11,7 @@ METRICS = {
     "strategy": "SMDDPStrategy",
     "strategy_reason": "the job asked for it",
     "steps": 400,
-    "loss": 5.5,
+    "train_loss": 5.5,
     "val_loss": 5.6,
     "val_accuracy": 0.125,
     "samples_per_second": 500.4,
@@ -31,7 +31,7 @@ def write(host, **changes):
     [(5.5, 0, "5.5000 (below"), (demo_command.LOSS_LIMIT, 1, "NOT below"), (float("nan"), 1, "NOT below")],
 )
 def test_exit_code_says_whether_it_learned(tmp_path, capsys, loss, code, said):
-    write(tmp_path, loss=loss)
+    write(tmp_path, train_loss=loss)
     assert demo_command._report(tmp_path, 61.4) == code
     table = capsys.readouterr().out
     assert said in table

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_sagemaker.recipes._common.history import HistoryLogger
+from lightning_sagemaker.recipes._common.pictures import curve_panels
 
 
 def log(folder, begin, steps, validates_at=5):
@@ -63,3 +64,14 @@ def test_any_file_left_by_a_killed_job_is_no_error(tmp_path_factory, content):
     found = [step for step, _ in rows(folder)]
     assert found[:2] == [1, 2]
     assert found[-2:] == [3, 4]
+
+
+def test_no_panel_of_the_curves_has_two_scales():
+    series = {"loss": [(1, 5.0)], "accuracy": [(1, 0.5)], "val_loss": [(2, 4.0)], "learning_rate": [(1, 1e-3)]}
+    percent = {"val_f1": [(2, 0.0), (4, 80.5)], "val_exact": [(4, 70.0)], "val_total": [(4, 600.0)]}
+    assert curve_panels(series | percent) == [
+        ("loss", ["loss", "val_loss"]),
+        ("score", ["accuracy"]),
+        ("score in percent", ["val_f1", "val_exact"]),
+        ("learning rate", ["learning_rate"]),
+    ]

@@ -2,6 +2,8 @@
 """Two segments of each sequence, and preparing text in parallel."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +16,7 @@ from lightning_sagemaker.recipes._common.unigram import train_tokenizer
 from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
 from lightning_sagemaker.recipes.albert_mlm.packing import Words, swap_segments, two_segments
 from lightning_sagemaker.recipes.albert_mlm.prepare_text import main
+from lightning_sagemaker.recipes.albert_mlm.tokenizer import load_tokenizer
 
 CLS, SEP, STOP = 2, 3, 9
 
@@ -129,10 +132,106 @@ def test_an_interrupted_preparation_goes_on(text_file, tmp_path, monkeypatch):
     assert not list(broken.glob(".*"))
 
 
+@pytest.mark.parametrize("lost", ["shards", "tokenizer"])
+def test_a_folder_that_half_exists_is_completed(text_file, tmp_path, monkeypatch, lost):
+    from lightning_sagemaker.recipes.albert_mlm import prepare
+
+    monkeypatch.setattr(prepare, "_SHARD_CHARACTERS", (10_000, 10_000))
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    assert main([str(text_file), str(whole), *OPTIONS]) == 0
+    shutil.copytree(whole, half)
+    if lost == "shards":
+        (half / "train-00001.npy").unlink()
+        cut = half / "train-00003.npy"
+        cut.write_bytes(cut.read_bytes()[:-8])
+        content = bytearray((half / "train-00004.npy").read_bytes())
+        content[-1] ^= 1  # of the right size, but not what was written
+        (half / "train-00004.npy").write_bytes(content)
+    else:
+        (half / "tokenizer" / "tokenizer.json").unlink()
+    made = []
+    monkeypatch.setattr(prepare, "run_jobs", lambda job, chunks, _: watched(job, chunks, made))
+    assert main([str(text_file), str(half), *OPTIONS]) == 0
+    total = len(list(whole.glob("train-*.npy")))
+    assert made == ([1, 3, 4] if lost == "shards" else list(range(total)))
+    contents = [
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (whole, half)
+    ]
+    assert contents[0] == contents[1]
+
+
+def watched(job, chunks, made):
+    """As one process makes them; the numbers of those that are made."""
+    for number, (split, documents) in enumerate(chunks):
+        one = replace(job, number=number, split=split)
+        result = one.finished(documents)
+        if result is None:
+            made.append(number)
+        yield result or one(documents)
+
+
+def test_validation_and_test_may_have_text_of_their_own(text_file, tmp_path, capsys):
+    articles = [line for line in text_file.read_text().split("\n") if line]
+    names = {"train": articles[:80], "val": articles[80:110], "test": articles[110:]}
+    for name, lines in names.items():
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines))
+    files = [str(tmp_path / f"{name}.txt") for name in names]
+    own = [f"--validation={files[1]}", f"--test={files[2]}"]
+    assert main([files[0], str(tmp_path / "shards"), *OPTIONS, *own]) == 0
+    manifest = json.loads((tmp_path / "shards" / MANIFEST).read_text())
+    assert manifest["articles"] == 120
+    tokenizer = load_tokenizer(str(tmp_path / "shards" / "tokenizer"))
+    for split, lines in names.items():
+        words = {word for line in lines for word in line.split()}
+        rows = np.concatenate([np.load(path) for path in sorted((tmp_path / "shards").glob(f"{split}-*.npy"))])
+        assert manifest["counts"][split] == len(rows)
+        seen = {word for row in rows for word in tokenizer.decode(row[1:-1], skip_special_tokens=True).split()[1:-1]}
+        assert len(seen) > 50
+        assert len(seen - words) < 0.05 * len(seen)  # pieces of words at the ends of sequences
+    # The recipe makes the same of the same options.
+    options = {"vocab_size": 300, "sequence_length": 32, "global_batch_size": 8, "test_fraction": 0.1}
+    data = MLMDataModule(files[0], validation=files[1], test=[files[2]], cache_dir=str(tmp_path / "cache"), **options)
+    data.prepare_data()
+    data.setup("fit")
+    assert data.manifest["counts"] == manifest["counts"]
+    assert main([files[0], str(tmp_path / "shards"), *OPTIONS]) == 1
+    assert "other text or settings" in capsys.readouterr().err
+
+
+def test_a_text_too_short_is_said_by_the_option_before_any_shard(text_file, tmp_path, capsys, monkeypatch):
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+    from lightning_sagemaker.recipes.albert_mlm import prepare
+
+    (tmp_path / "few.txt").write_text("only some words")
+    monkeypatch.setattr(prepare, "run_jobs", None)  # not reached
+    few, whole, shards = str(tmp_path / "few.txt"), str(text_file), str(tmp_path / "shards")
+    for given, said in (
+        (
+            [whole, shards, *OPTIONS, "--validation", few],
+            r"--validation \(.*few.txt\) has 1 articles, too short .*--sequence-length=32",
+        ),
+        (
+            [whole, shards, *OPTIONS, "--val-fraction", "1e-9"],
+            r"--val-fraction=1e-09 of .* is 0 articles, .*raise --val-fraction",
+        ),
+        ([few, shards, *OPTIONS], r"INPUT \(.*few.txt\) has . articles for training, too short"),
+    ):
+        assert main(given) == 1
+        assert re.search(said, capsys.readouterr().err)
+        assert not list((tmp_path / "shards").glob("*.npy"))
+        shutil.rmtree(tmp_path / "shards")
+    monkeypatch.undo()
+    assert main([whole, shards, *OPTIONS]) == 0
+    with pytest.raises(MisconfigurationException, match=r"data\.validation was set.*HINT"):
+        MLMDataModule(shards, validation=few)
+
+
 def serial(job, chunks):
-    for number, chunk in enumerate(chunks):
-        one = replace(job, number=number)
-        yield one.finished() or one(chunk)
+    for number, (split, documents) in enumerate(chunks):
+        one = replace(job, number=number, split=split)
+        yield one.finished(documents) or one(documents)
 
 
 def test_damage_is_found_and_other_settings_are_refused(text_file, tmp_path, capsys):

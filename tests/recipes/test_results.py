@@ -49,6 +49,56 @@ def test_classifier_knows_merchants_that_it_has_never_seen(classifier):
     content = json.loads((classifier / "output" / "report-validate.json").read_text())
     assert sum(map(sum, content["confusion"])) == 1000
     assert {"confusion-validate.png", "curves.png"} <= {path.name for path in (classifier / "output").glob("*.png")}
+    assert "Most confused" in (classifier / "output" / "report-validate.html").read_text()
+    found = json.loads((classifier / "model" / "config.json").read_text())["calibration"]
+    assert found == {"temperature": content["calibration"]["temperature"]}
+    assert content["calibration"]["with_temperature"]["ece"] < 0.05
+
+
+def test_each_figure_is_named_by_its_split(classifier):
+    found = metrics(classifier)
+    assert {"train_loss", "train_accuracy", "val_loss", "val_accuracy"} <= found.keys()
+    assert not {"loss", "accuracy"} & found.keys()
+    card = (classifier / "model" / "README.md").read_text()
+    assert "| metric | train | val |" in card
+    assert f"| accuracy | {found['train_accuracy']:.6g} | {found['val_accuracy']:.6g} |" in card
+
+
+def test_probabilities_with_the_temperature_where_asked(classifier, tmp_path):
+    from transformers import pipeline
+
+    rows = [
+        ["Note", "index", "text", "prediction"],
+        ["7", "x", "CARD ZZYXX SUPERMARKET ASHBY 12.00", "?"],
+        ["", "y", "RENT, MAY", "?"],
+    ]
+    with (tmp_path / "new.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    options = [
+        "predict",
+        "--pretrained",
+        classifier / "model",
+        "--predict_file",
+        tmp_path / "new.csv",
+        "--strategy",
+        "auto",
+    ]
+    options += ["--run_dir", tmp_path / "run", "--cache_dir", tmp_path / "cache", "--model.temperature", "auto"]
+    RecipeCLI(CLASSIFICATION, [str(word) for word in options])
+    with (tmp_path / "run" / "output" / "predictions.csv").open(newline="") as file:
+        header, *found = csv.reader(file)
+    assert header[:5] == [*rows[0], "new_prediction"]
+    assert [row[:4] for row in found] == rows[1:]
+    raw = pipeline("text-classification", model=str(classifier / "model"))
+    heat = raw.model.config.calibration["temperature"]
+    body = {"inputs": [row[2] for row in rows[1:]], "parameters": {"calibrated": True, "top_k": None}}
+    served_now = request(classifier / "model", body)
+    for row, answers, text in zip(found, served_now, body["inputs"], strict=True):
+        logits = {one["label"]: one["score"] for one in raw(text, top_k=None, function_to_apply="none")}
+        chances = dict(zip(logits, (torch.tensor(list(logits.values())) / heat).softmax(dim=0).tolist(), strict=True))
+        shown = {name.removeprefix("p_"): float(value) for name, value in zip(header[5:], row[5:], strict=True)}
+        assert shown == pytest.approx(chances, abs=1e-4)
+        assert {one["label"]: one["score"] for one in answers} == pytest.approx(chances, abs=1e-4)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Question answering: reading, windows, spans, and the official metric."""
 
+import csv
 import json
 import random
 from pathlib import Path
@@ -144,7 +145,7 @@ def test_labels_are_the_tokens_of_the_answer(squad_file, tmp_path):
 
 
 def test_flat_records_are_read_as_the_nested_ones(squad_file, tmp_path):
-    nested = read_questions(str(squad_file), "data.train", "train")
+    nested, _ = read_questions(str(squad_file), "data.train", "train")
     rows = [
         {
             "id": q.id,
@@ -159,7 +160,7 @@ def test_flat_records_are_read_as_the_nested_ones(squad_file, tmp_path):
         ("flat.jsonl", "\n".join(json.dumps(row) for row in rows)),
     ):
         (tmp_path / name).write_text(text)
-        assert read_questions(str(tmp_path / name), "data.train", "train") == nested
+        assert read_questions(str(tmp_path / name), "data.train", "train")[0] == nested
 
 
 def brute_force(start, end, inside, count, longest):
@@ -233,7 +234,11 @@ def test_misplaced_answers_are_refused_left_out_or_found(articles):
         ('{"data": []}', "no record"),
         ('{"data": [{"paragraphs": [{"qas": [{"id": 1}]}]}]}', "not in SQuAD's form"),
         ('[{"id": "1", "question": "?", "text": "x"}]', "no column 'context'"),
-        ('[{"id": "1", "question": "?", "context": "x", "answers": "x"}]', "answers of question '1'"),
+        (
+            '[{"id": "1", "question": "?", "context": "x", "answers": "x"}]',
+            "record 1 has the answers 'x', which cannot be read",
+        ),
+        ('[{"id": "1", "question": " ", "context": "x"}]', "record 1 has no question"),
     ],
 )
 def test_unusable_files_are_refused(tmp_path, content, message):
@@ -242,6 +247,60 @@ def test_unusable_files_are_refused(tmp_path, content, message):
     with pytest.raises(DataError, match=f"(?s){message}.*HINT"):
         data_module(path, tmp_path / "cache").prepare_data()
     assert not list((tmp_path / "cache").glob("*"))
+
+
+ANSWERS = {"text": ["is", "Tonin"], "answer_start": [6, 0]}
+TABLE = [
+    {"nr": "7", "id": "a", "question": "Qu\u2019est-ce?", "context": 'Tonin is "high";\nvery', "answers": ANSWERS},
+    {
+        "nr": "8",
+        "id": "b",
+        "question": "What, else?",
+        "context": "Tonin is low.",
+        "answers": {"text": [], "answer_start": []},
+    },
+]
+
+
+def pandas_text(answers):
+    """What ``DataFrame.to_csv`` makes of a dataset's answers."""
+    texts, starts = answers["text"], answers["answer_start"]
+    return f"{{'text': array({texts!r}, dtype=object), 'answer_start': array({starts!r}, dtype=int32)}}"
+
+
+def list_of_answers(answers):
+    return json.dumps([dict(zip(answers, pair, strict=True)) for pair in zip(*answers.values(), strict=True)])
+
+
+@pytest.mark.parametrize("write_answers", [json.dumps, str, pandas_text, list_of_answers])
+@pytest.mark.parametrize(("delimiter", "encoding"), [(",", "utf-8-sig"), (";", "cp1252"), ("\t", "utf-16")])
+def test_tables_of_text_are_read_as_json_is(tmp_path, write_answers, delimiter, encoding):
+    with (tmp_path / "table.csv").open("w", newline="", encoding=encoding) as file:
+        writer = csv.DictWriter(file, list(TABLE[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows({**row, "answers": write_answers(row["answers"])} for row in TABLE)
+    (tmp_path / "table.json").write_text(json.dumps(TABLE))
+    found, (how,) = read_questions(str(tmp_path / "table.csv"), "data.train", "train")
+    assert found == read_questions(str(tmp_path / "table.json"), "data.train", "train")[0]
+    assert [question.answers for question in found] == [("is", "Tonin"), ()]
+    assert repr(delimiter) in how
+    assert [question.record["nr"] for question in found] == ["7", "8"]
+
+
+def test_one_answer_in_columns_of_its_own_and_no_id(tmp_path):
+    rows = [
+        ["question", "context", "answer", "answer_start"],
+        ["a?", "x y", "y", "2"],
+        ["b?", "x y", "", ""],
+        ["c?", "x y", "y", ""],
+    ]
+    with (tmp_path / "train.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    found, _ = read_questions(str(tmp_path), "data.train", "train")
+    assert [(q.id, q.answers, q.starts) for q in found] == [("1", ("y",), (2,)), ("2", (), ()), ("3", ("y",), (-1,))]
+    with pytest.raises(DataError, match="1 questions of the data .* 3.*misplaced_answers"):
+        place_answers(found, "error", "the data")
+    assert [q.starts for q in place_answers(found, "search", "the data")] == [(2,), (), (2,)]
 
 
 def test_two_questions_with_one_id_are_refused(articles, tmp_path):
@@ -276,6 +335,29 @@ def test_only_questions_that_were_asked_are_answered_and_counted(tmp_path):
     for name in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
         assert len(json.loads((output / name).read_text(), parse_constant=refuse)) == 16
     assert json.loads((output / "metrics.json").read_text())["val_total"] == 16
+    rows = [
+        ["note", "question", "context"],
+        ["x", "What is in Tonin?", "Tonin has a mill."],
+        ["", "Who, then?", "No one;\nno."],
+    ]
+    with (tmp_path / "new.csv").open("w", newline="") as file:
+        csv.writer(file, delimiter=";").writerows(rows)
+    options = ["predict", "--strategy", "auto", "--run_dir", tmp_path, "--cache_dir", tmp_path / "cache"]
+    options += [
+        "--pretrained",
+        tmp_path / "model",
+        "--predict_file",
+        tmp_path / "new.csv",
+        "--version_2_with_negative",
+        True,
+    ]
+    RecipeCLI(RECIPE, [str(word) for word in options])
+    with (output / "predictions.csv").open(newline="") as file:
+        header, *found = csv.reader(file)
+    assert header == ["index", *rows[0], "prediction", "probability", "null_odds"]
+    assert [row[:4] for row in found] == [["0", *rows[1]], ["1", *rows[2]]]
+    predictions = json.loads((output / "predictions.json").read_text())
+    assert [row[4] for row in found] == [predictions["1"], predictions["2"]]
 
 
 def test_a_tokenizer_that_cannot_say_where_tokens_came_from_is_refused(tmp_path):

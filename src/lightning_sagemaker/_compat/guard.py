@@ -49,7 +49,7 @@ def check(names: Mapping[str, tuple[str, ...]], only_loaded: bool = True) -> Non
         module = import_module(module_name)
         if class_name:
             require(module, class_name)
-        found = getattr(module, class_name) if class_name else module
+        found: Any = getattr(module, class_name) if class_name else module
         require(found, *(name for name in wanted if not (class_name and _is_set_by_methods(found, name))))
 
 

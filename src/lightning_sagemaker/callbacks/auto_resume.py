@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.fit_state import FitState
+from lightning_sagemaker.callbacks.logged_runs import load_logged_runs, save_logged_runs
 from lightning_sagemaker.callbacks.places import checkpoint_folder, is_remote, remote_io
 from lightning_sagemaker.checkpoint.resume import find_checkpoint
 from lightning_sagemaker.checkpoint.whole import CheckpointError
@@ -108,11 +110,14 @@ class AutoResume(Callback):
         """Add the states of all ranks. Collective."""
         if self._state is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._state.save(checkpoint)
+            _leave_out_functions(checkpoint)
+            save_logged_runs(trainer, checkpoint)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Keep them until training begins."""
         if self._state is not None:
             self._state.load(checkpoint)
+            load_logged_runs(trainer, checkpoint)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Leave the Trainer and its loaders as they were found."""
@@ -127,3 +132,12 @@ class AutoResume(Callback):
             self._state.release()
             self._events.release()
             self._state = self._events = None
+
+
+def _leave_out_functions(checkpoint: dict[str, Any]) -> None:
+    """Of SWALR before torch 2.6, which sets its own again: with a function in it a checkpoint cannot be read safely."""
+    schedules = list(checkpoint["lr_schedulers"])
+    schedules += [state.get("scheduler_state") for state in checkpoint["callbacks"].values() if isinstance(state, dict)]
+    for state in filter(None, schedules):
+        for name in [name for name, value in state.items() if inspect.isfunction(value)]:
+            del state[name]

@@ -95,7 +95,7 @@ def _report(host: Path, seconds: float) -> int:
     metrics = json.loads((output / "metrics.json").read_text())
     with (output / "history" / "metrics.csv").open() as rows:
         first = next(row for row in csv.DictReader(rows) if row["loss"])
-    passed = bool(metrics["loss"] < LOSS_LIMIT)
+    passed = bool(metrics["train_loss"] < LOSS_LIMIT)
     efficiency = metrics.get("scaling_efficiency")
     table = {
         "hosts": metrics["nodes"],
@@ -103,7 +103,7 @@ def _report(host: Path, seconds: float) -> int:
         "strategy": f"{metrics['strategy']} ({metrics['strategy_reason']})",
         "optimizer steps": metrics["steps"],
         "first loss": f"{float(first['loss']):.4f} (to step {first['step']})",
-        "last loss": f"{metrics['loss']:.4f} ({'below' if passed else 'NOT below'} {LOSS_LIMIT})",
+        "last loss": f"{metrics['train_loss']:.4f} ({'below' if passed else 'NOT below'} {LOSS_LIMIT})",
         "held-out loss": f"{metrics['val_loss']:.4f} (accuracy {metrics['val_accuracy']:.1%})",
         "samples/s": f"{metrics['samples_per_second']:.0f}",
         "tokens/s": f"{metrics['tokens_per_second']:.0f}",

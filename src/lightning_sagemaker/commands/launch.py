@@ -24,6 +24,9 @@ _OPTIONS = (
 )  # fmt: skip
 """Options that are keys of a job."""
 
+_NO_ROLE = "MISSING: the job's execution role, by --role ARN or role: in the job's file"
+"""In the request of a dry run."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker launch``."""
@@ -90,7 +93,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    from lightning_sagemaker.launch.planning.plan import describe, make_plan, own_region
+    from lightning_sagemaker.launch.planning.plan import make_plan, own_region
+    from lightning_sagemaker.launch.planning.report import describe
 
     config = read_config(arguments)
     if arguments.save:
@@ -121,7 +125,8 @@ def _launch(arguments: argparse.Namespace) -> int:
 
         from lightning_sagemaker.launch.estimator import Estimator
 
-        print(json.dumps(Estimator.from_config(config).request(plan=plan), indent=2))
+        request = Estimator.from_config(config).request(plan=plan)
+        print(json.dumps({"RoleArn": _NO_ROLE, **request}, indent=2))
     if arguments.rehearse and (code := _rehearse(arguments, plan, sys.stderr if arguments.dry_run else sys.stdout)):
         return code
     if arguments.dry_run or (arguments.rehearse and not arguments.yes):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a recipe: ``lightning-sagemaker run RECIPE [fit|validate|test|predict] [LightningCLI arguments]``.
 
-Without arguments, the recipes are listed. ``lightning-sagemaker run RECIPE fit --help`` lists all arguments of one.
+Without arguments, the recipes are listed. ``lightning-sagemaker run RECIPE --help`` lists the options of one that people
+use, ``--help-all`` all of them.
 """
 
 from __future__ import annotations

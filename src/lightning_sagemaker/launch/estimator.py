@@ -14,8 +14,9 @@ from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import make_session, sentences
 from lightning_sagemaker.launch.planning import rules
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
-from lightning_sagemaker.launch.planning.plan import make_plan, not_sent
+from lightning_sagemaker.launch.planning.plan import make_plan
 from lightning_sagemaker.launch.planning.quotas import check_quota
+from lightning_sagemaker.launch.planning.report import not_sent
 from lightning_sagemaker.launch.request.create import create_request, default_bucket
 from lightning_sagemaker.launch.settings import Settings
 from lightning_sagemaker.launch.spec.config import JobConfig
@@ -177,7 +178,8 @@ class Estimator(Settings):
             )
             try:
                 with sdk.quiet():
-                    request = sdk.make_request(plan, plan.bundle.write(Path(folder)), session, job_name)
+                    archive, staged = plan.bundle.write(Path(folder)), plan.staged(Path(folder, "inputs"))
+                    request = sdk.make_request(staged, archive, session, job_name)
             except (sdk.RoleValidationError, ValueError) as error:
                 lines = [line.strip() for line in str(error).splitlines() if line.strip()]
                 raise LaunchError(

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
+from lightning_sagemaker.launch.request.without_sdk import fetch_from
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput
 from lightning_sagemaker.launch.tracking.transfer import fetch
 from lightning_sagemaker.simulator.cluster import LocalResult
@@ -94,17 +95,21 @@ def rehearse(
         timeout: Seconds after which everything is stopped.
         output: Where the program's lines go. All that the containers print is in the file ``log`` in ``root``.
 
+    Where the SageMaker SDK is not installed, a stand-in for its start script is used, and this is said.
+
     Raises:
-        LaunchError: If the SageMaker SDK is not installed, or data cannot be had.
+        LaunchError: If data cannot be had.
 
     """
     try:
-        from lightning_sagemaker.launch.request.offline import fetch_from, sent_request
-    except ImportError as error:
-        raise LaunchError(
-            f"The SageMaker SDK 3 is not installed ({error}), whose drivers a rehearsal runs. HINT: pip install"
-            " 'lightning-sagemaker[launch]'; or rehearse the program alone by `lightning-sagemaker local`."
-        ) from None
+        from lightning_sagemaker.launch.request.offline import sent_request
+    except ImportError:
+        from lightning_sagemaker.launch.request.without_sdk import sent_request
+
+        print(
+            "lightning-sagemaker: the SageMaker SDK is not installed; a stand-in for its start script is used",
+            file=output or sys.stdout,
+        )
     changed, kept = dict(settings or {}), dict(plan.hyperparameters)
     if plan.config.recipe:
         kept = {name: value for name, value in kept.items() if name not in _STEP_NAMES}  # two values would be an error
@@ -189,7 +194,7 @@ def _samples(plan: JobPlan, scratch: Path, given: Mapping[str, str]) -> dict[str
             continue
         target = scratch / "samples" / name
         if source.is_local:
-            _copy_part(Path(source.s3_data), target)
+            _copy_part(plan.uploads[name].taken, target)
         else:
             from lightning_sagemaker.launch.aws import make_client
 
@@ -198,12 +203,11 @@ def _samples(plan: JobPlan, scratch: Path, given: Mapping[str, str]) -> dict[str
     return found
 
 
-def _copy_part(source: Path, target: Path) -> None:
+def _copy_part(files: Mapping[str, Path], target: Path) -> None:
     target.mkdir(parents=True)
-    files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
     total = 0
-    for path in files:
-        place = target / (path.relative_to(source) if source.is_dir() else path.name)
+    for name, path in sorted(files.items()):
+        place = target / name
         place.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix in _LINES and path.stat().st_size > SAMPLE_BYTES:
             with path.open("rb") as file:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a step on shapes only, up to its last block, to learn which part of the model uses which parameter.
+"""Runs a step up to its last block, to learn which part of the model uses which parameter.
+
+What depends on a parameter is a shape only, and costs nothing. All else, such as a mask made from the batch, has its values,
+since models ask for them: BERT of transformers 4.56 goes another way if a mask hides nothing.
 
 The forward pass is cut into *regions*: region 0 is all before the first block and that block, region i what lies between
 blocks i - 1 and i and block i itself, the last region also all that follows the last block. A stage of blocks i to j runs
@@ -8,6 +11,7 @@ the user's code of all regions up to j, but needs the parameters of regions i to
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 
 from lightning_sagemaker._compat import pytree
@@ -57,7 +61,7 @@ class _Enough(BaseException):
 
 
 def trace(root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: Any) -> Trace:
-    """Run ``step(batch)`` on shapes until the last block has returned.
+    """Run ``step(batch)`` until the last block has returned, on shapes where parameters take part.
 
     Args:
         root: The module with all parameters.
@@ -78,10 +82,11 @@ def trace(root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: An
         nn.modules.module.register_module_forward_pre_hook(tracer.called),
         nn.modules.module.register_module_forward_hook(tracer.returned, always_call=True),
     ]
+    copies = pytree.tree_map_only(Tensor, lambda tensor: tensor.cpu().clone(), batch)  # the step may write into them
     try:
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with torch.random.fork_rng(devices=[]), fake, tracer, torch.no_grad():
-            step(pytree.tree_map_only(Tensor, lambda tensor: fake.from_tensor(tensor.cpu()), batch))
+            step(copies)
     except _Enough:
         pass
     except ParallelConfigError:
@@ -89,8 +94,8 @@ def trace(root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: An
     except Exception as error:
         raise ParallelConfigError(
             f"the step of {type(root).__name__} could not be run on shapes before its last block, {blocks.names[-1]}"
-            f" ({type(error).__name__}: {error}). HINT: what comes before the blocks must not depend on the values of"
-            " tensors."
+            f" ({type(error).__name__}: {error}). HINT: which way the code goes must not depend on values that are"
+            " computed with parameters."
         ) from error
     finally:
         for handle in handles:
@@ -187,12 +192,14 @@ class _Tracer(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        births = [self._birth(leaf) for leaf in pytree.arg_tree_leaves(*args, **(kwargs or {}))]
-        known = [birth for birth in births if birth is not None]
+        leaves = pytree.arg_tree_leaves(*args, **(kwargs or {}))
+        on_shapes = any(isinstance(leaf, FakeTensor) or id(leaf) in self._all for leaf in leaves)
+        with contextlib.nullcontext() if on_shapes else unset_fake_temporarily():
+            result = func(*args, **(kwargs or {}))
+        known = [birth for birth in map(self._birth, leaves) if birth is not None]
         if known:
             oldest = min(known)
-            tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, FakeTensor)]
+            tensors = [leaf for leaf in tensors_of(result) if id(leaf) not in self._all]
             if tensors and oldest < self.region:
                 self._crossings.add((oldest, self.region))
             for tensor in tensors:
@@ -203,7 +210,7 @@ class _Tracer(TorchFunctionMode):
         if id(leaf) in self._all:
             self._uses[id(leaf)].add(self.region)
             return self.region
-        birth: int | None = getattr(leaf, _BIRTH, None) if isinstance(leaf, FakeTensor) else None
+        birth: int | None = getattr(leaf, _BIRTH, None) if isinstance(leaf, Tensor) else None
         if birth is not None and birth < self.region:
             for number, tensor in enumerate(self._inputs):
                 if tensor is leaf:

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.launch.planning.images import Image
 from lightning_sagemaker.launch.source.bundle import Bundle
+from lightning_sagemaker.launch.source.channel_files import ChannelFiles
 from lightning_sagemaker.launch.spec.config import JobConfig
-from lightning_sagemaker.launch.spec.inputs import Input
+from lightning_sagemaker.launch.spec.inputs import Input, TrainingInput
 
 SPOT_PATIENCE = 3600
 """Seconds that a spot job may wait for its instances, beyond ``max_run``, where ``max_wait`` is not set."""
@@ -35,6 +37,7 @@ class JobPlan:
         channels: The inputs.
         metric_definitions: The metrics to collect.
         max_wait: Longest time of a spot job with its waiting, in seconds.
+        uploads: Name of a channel -> what of its local folder is uploaded.
         checkpoint_uri: Ends with a slash: a bare prefix also matches its neighbours.
 
     """
@@ -50,10 +53,27 @@ class JobPlan:
     metric_definitions: tuple[Mapping[str, str], ...]
     max_wait: int | None
     checkpoint_uri: str | None
+    uploads: Mapping[str, ChannelFiles] = field(default_factory=dict)
 
     def changed(self, **values: Any) -> JobPlan:
         """The same plan with other values of its configuration that nothing else was decided by."""
         return replace(self, config=self.config.changed(**values))
+
+    def staged(self, folder: Path) -> JobPlan:
+        """The same plan with folders in place of the local ones that hold links to what is sent, and nothing else.
+
+        Args:
+            folder: Does not exist yet.
+
+        """
+        channels = dict(self.channels)
+        for name, files in self.uploads.items():
+            source = channels[name]
+            assert isinstance(source, TrainingInput)
+            if Path(source.s3_data).is_dir():
+                files.stage(folder / name)
+                channels[name] = replace(source, s3_data=str(folder / name))
+        return replace(self, channels=channels)
 
     def with_bucket(self, bucket: str) -> JobPlan:
         """The same plan with the places that are in the default bucket filled in."""

@@ -84,19 +84,6 @@ class OfflineSession(Session):  # type: ignore[misc]  # the SDK has no types
         return f"s3://{bucket}/{key_prefix}/{source.name}"
 
 
-def fetch_from(store: Path) -> Any:
-    """What copies objects out of ``store``, for :func:`~lightning_sagemaker.simulator.request_runner.run_request`."""
-
-    def fetch(uri: str, folder: Path) -> None:
-        source = store / uri.removeprefix("s3://")
-        if source.is_dir():
-            shutil.copytree(source, folder, dirs_exist_ok=True)
-        else:
-            shutil.copy(source, folder)
-
-    return fetch
-
-
 class _NoAWS:
     """A boto3 session that can only say its region."""
 

@@ -14,6 +14,12 @@ from pathlib import Path
 CREDENTIALS = "credentials"
 """Why a file is not sent that no wildcard of ``send_anyway`` brings along."""
 
+HIDDEN = "hidden"
+"""Why a file is not sent whose name begins with a dot."""
+
+CACHE = "cache or environment"
+"""Why a file is not sent that a tool makes anew."""
+
 _HARMLESS = ("*.py", "*.pyi", "*.md", "*.rst", "*.pub", "*.example", "*.sample", "*.template", "*.tmpl", "*.dist")
 """Code, documentation and templates, whatever else is in their names: their text is scanned."""
 
@@ -68,7 +74,7 @@ _CREDENTIAL_FOLDERS = ("secrets", "secret", "credentials", "creds", "keys", "*.k
 """Of files that are no code."""
 
 _FOLDERS = {
-    "cache or environment": (
+    CACHE: (
         "venv",
         "env",
         "envs",
@@ -118,6 +124,15 @@ _BINARY_SOURCE = (
 )  # fmt: skip
 """Binary files that programs come with."""
 
+DATA_REASONS = (CREDENTIALS, HIDDEN, CACHE)
+"""What is not sent of a folder of data."""
+
+_MAYBE_DATA = ("*.tokens", "*.token", "*.key", "*.asc", "*.age", "*.der", "*.secret")
+"""Endings of keys and of data, such as ``wiki.train.tokens``: which of both is told by the size."""
+
+_LARGEST_KEY = 65_536
+"""Bytes of a key or token."""
+
 _FIRST = 65_536
 """Bytes that are looked at."""
 
@@ -132,7 +147,7 @@ def why_not_by_name(name: str) -> str | None:
     *folders, last = name.casefold().split("/")
     is_harmless = _fits(last, _HARMLESS)
     if last.startswith(".") and not is_harmless:
-        return CREDENTIALS if _fits(last.lstrip("."), _CREDENTIALS) or last.startswith(".env") else "hidden"
+        return CREDENTIALS if _fits(last.lstrip("."), _CREDENTIALS) or last.startswith(".env") else HIDDEN
     if not is_harmless and not _fits(last, _CERTIFICATES) and _is_credential(folders, last):
         return CREDENTIALS
     return next((reason for reason, patterns in (*_FOLDERS.items(), *_FILES.items()) if _fits(last, patterns)), None)
@@ -142,12 +157,31 @@ def why_not_folder(name: str) -> str | None:
     """Why a folder of this name is not sent; None if its name says nothing."""
     last = name.casefold().rpartition("/")[2]
     if last.startswith("."):
-        return "hidden"
+        return HIDDEN
     return next((reason for reason, patterns in _FOLDERS.items() if _fits(last, patterns)), None)
 
 
 def _is_credential(folders: list[str], name: str) -> bool:
     return _fits(name, _CREDENTIALS) or any(_fits(folder, _CREDENTIAL_FOLDERS) for folder in folders)
+
+
+def why_not_data(name: str, path: Path) -> str | None:
+    """Why a file is not sent in a folder of data; None if it is: any kind of file can be data.
+
+    Args:
+        name: Relative to the folder.
+        path: The file.
+
+    Raises:
+        OSError: If it cannot be read.
+
+    """
+    reason, last = why_not_by_name(name), name.casefold().rpartition("/")[2]
+    if reason not in DATA_REASONS or (_fits(last, _MAYBE_DATA) and path.stat().st_size > _LARGEST_KEY):
+        return None
+    if _fits(last, _CERTIFICATES):
+        return why_not_by_content(path)
+    return reason
 
 
 def why_not_by_content(path: Path) -> str | None:

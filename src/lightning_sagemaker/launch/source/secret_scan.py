@@ -13,7 +13,7 @@ import re
 import tempfile
 import zipfile
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -73,14 +73,30 @@ def check_secrets(contents: Mapping[str, bytes], send_anyway: Sequence[str] = ()
         LaunchError: If one does; it names the lines.
 
     """
-    found = sorted({one for name, content in contents.items() for one in find_secrets(name, content)})
-    left = [one for one in found if not _is_accepted(one, send_anyway)]
+    refuse(
+        [one for name, content in contents.items() for one in find_secrets(name, content)], send_anyway, "The source"
+    )
+
+
+def refuse(findings: Iterable[Finding], send_anyway: Sequence[str], what: str) -> None:
+    """Refuse findings that are not accepted.
+
+    Args:
+        findings: In any order, some perhaps twice.
+        send_anyway: As in :func:`check_secrets`.
+        what: Holds them, as a message begins.
+
+    Raises:
+        LaunchError: If there is one; it names the lines.
+
+    """
+    left = [one for one in sorted(set(findings)) if not _is_accepted(one, send_anyway)]
     if not left:
         return
     lines = ", ".join(f"{one.file}:{one.line} ({one.kind})" for one in left[:_SHOWN])
     more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
     raise LaunchError(
-        f"The source holds what looks like secrets, in {lines}{more}. HINT: take them out and give them to the job by AWS"
+        f"{what} holds what looks like secrets, in {lines}{more}. HINT: take them out and give them to the job by AWS"
         f" Secrets Manager; what is no secret is sent with send_anyway: ['{left[0].file}:{left[0].line}'], or with the"
         f" remark `{_PRAGMA}` in its line."
     )

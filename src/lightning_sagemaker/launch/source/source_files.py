@@ -12,8 +12,11 @@ from pathlib import Path
 
 from lightning_sagemaker.launch.source.file_kinds import (
     CREDENTIALS,
+    DATA_REASONS,
+    HIDDEN,
     why_not_by_content,
     why_not_by_name,
+    why_not_data,
     why_not_folder,
 )
 
@@ -59,6 +62,23 @@ def select_files(folder: Path, send_anyway: Sequence[str] = (), is_trusted: bool
             selection.taken[name] = path
         else:
             selection.left_out[name] = "hard link to a file outside the folder"
+    return selection
+
+
+def select_data(folder: Path, send_anyway: Sequence[str] = ()) -> Selection:
+    """Choose what is sent of a folder of data: all but credentials, what is hidden, and caches.
+
+    A link to a file elsewhere is followed, as folders of data are often made of links (those of Hugging Face's hub are), if
+    neither its name nor that of the file, nor a folder above that, tells of credentials or is hidden; ``.cache`` is no
+    reason.
+
+    Args:
+        folder: It must exist.
+        send_anyway: As in :func:`select_files`.
+
+    """
+    selection = Selection()
+    selection.taken |= _DataWalk(folder, send_anyway, selection.left_out).files(folder, frozenset(), only_named=False)
     return selection
 
 
@@ -117,6 +137,38 @@ class _Walk:
 
     def _leads_to_named(self, name: str) -> bool:
         return any(pattern.startswith(f"{name}/") for pattern in self._send_anyway)
+
+
+class _DataWalk(_Walk):
+    """As :class:`_Walk`, through a folder of data."""
+
+    def _why_not(self, name: str, path: Path, target: Path) -> str | None:
+        if not path.is_dir() and not path.is_file():
+            return "neither a file nor a folder"
+        if path.is_dir():
+            if path.is_symlink() and not target.is_relative_to(self._inside):
+                return "link out of the folder"
+            reason = why_not_folder(name)
+            return reason if reason in DATA_REASONS else None
+        return why_not_file_of_data(name, path, self._send_anyway)
+
+
+def why_not_file_of_data(name: str, path: Path, send_anyway: Sequence[str] = ()) -> str | None:
+    """Why one file of a folder of data is not sent; None if it is."""
+    if name in send_anyway:
+        return None
+    try:
+        reason = why_not_data(name, path) or (_why_not_linked(path.resolve()) if path.is_symlink() else None)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return None if reason != CREDENTIALS and _is_named(name, send_anyway) else reason
+
+
+def _why_not_linked(target: Path) -> str | None:
+    """Why the file that a link points to is not sent."""
+    hidden = [part for part in target.parts[:-1] if part.startswith(".") and part != ".cache"]
+    reason = why_not_data(target.name, target)
+    return f"{reason or HIDDEN} (link to {target})" if hidden or reason is not None else None
 
 
 def _inode(path: Path) -> tuple[int, int]:

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table of what was predicted: the input's own columns, and new ones beside them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+INDEX = "index"
+"""Column with the record's number in the input, from 0 on, if the input has none of this name."""
+
+
+def predictions_table(index: Sequence[int], records: Sequence[Mapping[str, Any]], added: Mapping[str, Any]) -> str:
+    """A CSV file: the input's columns as they are and in their order, then what is predicted.
+
+    Args:
+        index: Number of each record in the input.
+        records: Of the input, all with the same columns.
+        added: Name of a new column -> a value for each record. Where the input has such a column, as a table that was
+            predicted before, its own stays and the new one is called ``new_NAME``.
+
+    """
+    inputs = list(records[0]) if records else []
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    first = [] if INDEX in inputs else [INDEX]
+    writer.writerow([*first, *inputs, *(_new_name(name, inputs) for name in added)])
+    for number, record, *values in zip(index, records, *added.values(), strict=True):
+        own = [number] if first else []
+        writer.writerow([*own, *(_cell(record[name]) for name in inputs), *values])
+    return text.getvalue()
+
+
+def _new_name(name: str, taken: Sequence[str]) -> str:
+    while name in taken:
+        name = f"new_{name}"
+    return name
+
+
+def _cell(value: Any) -> Any:
+    """Text, numbers and nothing as they are; what is nested in JSON, as CSV has no form of its own."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value

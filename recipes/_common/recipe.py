@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is particular to one recipe; imports no torch, so that help is instant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_sagemaker.recipes._common.arguments import Names
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningDataModule, LightningModule
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is particular to one recipe.
+
+    Args:
+        name: As in ``lightning-sagemaker run NAME``.
+        folder: With its configurations.
+        model: Class or class path; has the trained transformers model as ``model``.
+        data: Class or class path; has ``load_tokenizer()``.
+        names: Short option names.
+
+    """
+
+    name: str
+    folder: Path
+    model: type[LightningModule] | str
+    data: type[LightningDataModule] | str
+    names: Names
+
+    @property
+    def model_class(self) -> type[LightningModule]:
+        """The class of the model, imported now if it was given by its path."""
+        return _load(self.model)
+
+    @property
+    def data_class(self) -> type[LightningDataModule]:
+        """The class of the data, imported now if it was given by its path."""
+        return _load(self.data)
+
+
+def _load(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    module, _, name = given.rpartition(".")
+    return getattr(import_module(module), name)

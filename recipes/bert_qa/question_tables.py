@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions from the records of a table, whose answers may be written in several ways."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lightning_sagemaker.recipes._common.tables import DataError, require_columns
+from lightning_sagemaker.recipes.bert_qa.question import Question
+
+_ANSWER_COLUMNS = ("answer", "answer_text")
+"""Columns with one answer as text; its place is in ``answer_start``."""
+_UNPLACED = -1
+"""Start of an answer whose place is not said: it is misplaced, and data.misplaced_answers says what to do."""
+
+
+def table_questions(records: Sequence[Mapping[str, Any]], name: str, first: int = 0) -> list[Question]:
+    """The questions of a table with ``question``, ``context`` and, if they are known, answers.
+
+    Those are in ``answers``, as SQuAD's (an object, or its text in JSON or Python), or in ``answer`` (or ``answer_text``)
+    and ``answer_start``. ``id`` may be missing: then it is the record's number, from 1 on.
+
+    Args:
+        records: Of the table.
+        name: Of the table, in messages.
+        first: Records before these.
+
+    Raises:
+        DataError: If a column is missing, a question or a context is empty, or answers cannot be read.
+
+    """
+    if records:
+        require_columns(records, ("question", "context"), name)
+    return list(_questions(records, name, first))
+
+
+def _questions(records: Sequence[Mapping[str, Any]], name: str, first: int) -> Iterator[Question]:
+    for number, record in enumerate(records, start=1):
+        for column in ("question", "context"):
+            if not isinstance(record[column], str) or not record[column].strip():
+                raise DataError(
+                    f"{name}: record {number} has no {column}. HINT: give each a {column}, or delete such records."
+                )
+        texts, starts = _answers(record, f"{name}: record {number}")
+        identifier = str(record["id"]) if record.get("id") not in (None, "") else str(first + number)
+        yield Question(identifier, record["question"], record["context"], texts, starts, record)
+
+
+def _answers(record: Mapping[str, Any], where: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    column = next((name for name in _ANSWER_COLUMNS if record.get(name) not in (None, "")), None)
+    given = record.get("answers")
+    try:
+        if given not in (None, "", [], {}):
+            return _structured(_parse(given) if isinstance(given, str) else given)
+        if column is None:
+            return (), ()
+        start = record.get("answer_start")
+        return (str(record[column]),), (_UNPLACED if start in (None, "") else int(start),)
+    except (KeyError, TypeError, ValueError, SyntaxError) as error:
+        raise DataError(
+            f"{where} has the answers {given if column is None else record[column]!r}, which cannot be read"
+            f' ({error}). HINT: they must be {{"text": [...], "answer_start": [...]}}, or a text in the column answer and'
+            " a number in answer_start."
+        ) from error
+
+
+def _structured(answers: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Of SQuAD's two forms: lists by name, or a list of answers."""
+    if isinstance(answers, list):
+        answers = {key: [answer[key] for answer in answers] for key in ("text", "answer_start")}
+    texts, starts = answers["text"], answers["answer_start"]
+    if isinstance(texts, str):
+        texts, starts = [texts], [starts]
+    if len(texts) != len(starts):
+        raise ValueError(f"{len(texts)} texts and {len(starts)} places")
+    return tuple(map(str, texts)), tuple(int(start) for start in starts)
+
+
+def _parse(text: str) -> Any:
+    """JSON, or what Python and pandas write for the same."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return ast.literal_eval(_without_arrays(text))
+
+
+def _without_arrays(text: str) -> str:
+    """``array([...], dtype=object)``, as pandas writes NumPy's, as a list."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except SyntaxError as error:
+        raise ValueError("it is neither JSON nor Python") from error
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            node.values = [_list_of(value) for value in node.values]
+    return ast.unparse(tree)
+
+
+def _list_of(node: ast.expr) -> ast.expr:
+    is_array = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "array" and node.args
+    return node.args[0] if is_array else node  # type: ignore[attr-defined]

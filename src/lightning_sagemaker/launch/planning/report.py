@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan in a few lines, which people read before anything is paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker.launch.planning.instances import find_instance
+from lightning_sagemaker.launch.planning.job_plan import JobPlan
+from lightning_sagemaker.launch.planning.plan import announced_job, announced_strategy, price, world_size
+from lightning_sagemaker.launch.planning.pricing import load_prices
+from lightning_sagemaker.launch.source.channel_files import PREFIX, ChannelFiles
+from lightning_sagemaker.launch.spec.inputs import FileSystemInput
+from lightning_sagemaker.smddp_modes import job_engines
+
+_BATCH_NAMES = ("per_device_train_batch_size", "train_batch_size", "train-batch-size", "batch_size", "batch-size")
+"""Hyperparameters that usually say how many samples a process takes."""
+
+_SHOWN = 12
+"""Names of files that a line shows."""
+
+
+def describe(plan: JobPlan) -> list[tuple[str, str]]:
+    """What will happen, as pairs of a word and a sentence.
+
+    Args:
+        plan: With or without its bucket filled in.
+
+    """
+    config, instance = plan.config, find_instance(plan.config.instance_type)
+    chosen = announced_strategy(plan)
+    gpus = _gpus(instance.gpus, instance.gpu, instance.gpu_memory)
+    lines = [
+        ("job", f"{plan.base_name}-<time> in {plan.region}"),
+        ("program", config.recipe or str(config.entry_point)),
+        ("hosts", f"{config.instance_count} x {config.instance_type}: {gpus}"),
+        ("image", plan.image.uri),
+        ("strategy", f"{chosen.name} ({chosen.backend}). {chosen.reason}"),
+        *([("smddp", _smddp(plan))] if plan.image.smddp else []),
+        ("global batch", _global_batch(plan)),
+        ("source", _source(plan)),
+        ("sent", _sent(plan)),
+        *(("not sent", line) for line in not_sent(plan)),
+        ("inputs", "; ".join(_inputs(plan)) or "none"),
+        ("output", config.output_path or "the account's default bucket"),
+        ("checkpoints", plan.checkpoint_uri or ("below the output" if config.use_spot_instances else "not kept in S3")),
+        ("spot", f"yes, waiting at most {_hours(plan.max_wait or 0)} in all" if config.use_spot_instances else "no"),
+        ("cost", _cost(plan)),
+    ]
+    lines += [("remark", remark) for remark in _remarks(plan)]
+    return lines
+
+
+def _smddp(plan: JobPlan) -> str:
+    """What the image's SMDDP does for a program that asks for it."""
+    engines = job_engines(announced_job(plan))
+    reasons = dict.fromkeys((engines.all_reduce.reason, engines.all_gather.reason, *engines.notes))
+    takes = f"AllReduce by {engines.all_reduce.name}, AllGather by {engines.all_gather.name}"
+    return f"{plan.image.smddp}: {takes}. {' '.join(reasons)}"
+
+
+def _gpus(count: int, name: str, memory: int) -> str:
+    return f"{count} {name} with {memory} GiB each" if count else "no GPU"
+
+
+def _global_batch(plan: JobPlan) -> str:
+    from lightning_sagemaker.parallel.degrees import ParallelDegrees
+
+    settings = _settings(plan)
+    if settings.get("global_batch_size"):
+        return f"{settings['global_batch_size']} (global_batch_size)"
+    replicas = world_size(plan)
+    if plan.config.distributed.kind == "smp":
+        degrees, _ = ParallelDegrees.from_parameters(plan.config.distributed.parameters)
+        replicas = degrees.replicas(replicas)
+    for name in ("per_process_batch_size", *_BATCH_NAMES):
+        value = settings.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return f"{value * replicas}: {value} ({name}) x {replicas} processes with data of their own"
+    return f"what the program takes, x {replicas} processes with data of their own"
+
+
+def _settings(plan: JobPlan) -> Mapping[str, Any]:
+    """The hyperparameters, over those of a recipe's configuration."""
+    given = {name.rpartition(".")[2]: value for name, value in plan.hyperparameters.items()}
+    if plan.config.recipe is None:
+        return given
+    import yaml
+
+    from lightning_sagemaker.recipe_files import recipe_folder
+
+    path = recipe_folder(plan.config.recipe) / Path(str(given.get("config", "config.yaml"))).with_suffix(".yaml").name
+    data = (yaml.safe_load(path.read_text()) or {}).get("data", {}) if path.is_file() else {}
+    if "per_device_train_batch_size" in given or "per_process_batch_size" in given:
+        data = {**data, "global_batch_size": None}
+    return {**data, **given}
+
+
+def _source(plan: JobPlan) -> str:
+    bundle = plan.bundle
+    text = f"{len(bundle.files)} files, {len(bundle.content) / 2**20:.1f} MiB packed, sha256 {bundle.digest[:16]}"
+    return text if bundle.is_scanned else f"{text}; not scanned for secrets, which detect-secrets of [launch] does"
+
+
+def not_sent(plan: JobPlan) -> list[str]:
+    """One line for each reason why files of the source and of local channels stay here, with their names."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in plan.bundle.left_out.items():
+        by_reason.setdefault(reason, []).append(name)
+    for channel, files in plan.uploads.items():
+        for name, reason in files.left_out.items():
+            by_reason.setdefault(reason, []).append(f"{PREFIX}/{channel}/{name}")
+    return [f"{', '.join(names[:_SHOWN])}{_more(names)} ({reason})" for reason, names in sorted(by_reason.items())]
+
+
+def _more(names: list[str]) -> str:
+    return f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+
+
+def _sent(plan: JobPlan) -> str:
+    names = list(plan.bundle.files)
+    return ", ".join(names[:_SHOWN]) + _more(names)
+
+
+def _inputs(plan: JobPlan) -> list[str]:
+    lines = []
+    for name, source in plan.channels.items():
+        if isinstance(source, FileSystemInput):
+            place = f"{source.file_system_type} {source.file_system_id}{source.directory_path}"
+            lines.append(f"{name}: {place} ({source.file_system_access_mode})")
+        else:
+            mode = _upload(plan.uploads[name]) if source.is_local else source.input_mode or "File"
+            lines.append(f"{name}: {source.s3_data} ({mode})")
+    return lines
+
+
+def _upload(files: ChannelFiles) -> str:
+    text = f"is uploaded: {len(files.taken)} files, {_bytes(files.size)}"
+    return text if not files.unsearched else f"{text}, {_bytes(files.unsearched)} of it not searched for secrets"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def _cost(plan: JobPlan) -> str:
+    config, found = plan.config, price(plan)
+    if found is None:
+        known = load_prices(plan.region).date
+        return f"not known: {config.instance_type} is not in the table of {known}; --refresh-prices reads a new one"
+    return f"${found.per_hour:,.2f} an hour; at most ${found.at_most:,.2f} ({_hours(config.max_run)}); {found.note}"
+
+
+def _hours(seconds: int) -> str:
+    return f"{seconds / 3600:.3g} h"
+
+
+def _remarks(plan: JobPlan) -> list[str]:
+    config, remarks = plan.config, []
+    if config.instance_count > 1 and not find_instance(config.instance_type).efa:
+        remarks.append(f"{config.instance_type} has no EFA: hosts exchange gradients over TCP")
+    if not plan.image.takes_plugin:
+        remarks.append(
+            f"the image (PyTorch {plan.image.pytorch}) is older than this package, which is not sent along: the program runs"
+            " with what the image has"
+        )
+    if plan.image.pytorch is None and config.distributed.kind == "smddp":
+        remarks.append("whether your image has SMDDP is not known here; without it, nccl reduces the gradients")
+    if any(
+        not isinstance(source, FileSystemInput) and source.input_mode == "Pipe" for source in plan.channels.values()
+    ):
+        remarks.append("a Pipe channel is a named pipe for each epoch: the program must read it as one")
+    if config.distributed.kind == "smddp" and config.instance_count == 1:
+        remarks.append("SMDDP gains nothing on one host, where nccl is as fast: good for a test")
+    if not config.use_spot_instances and config.checkpoint_s3_uri is None:
+        remarks.append("without checkpoint_s3_uri a job that fails leaves no checkpoint behind")
+    return remarks

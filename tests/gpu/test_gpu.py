@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one NVIDIA GPU can decide: `make gpu`. Stock Lightning on the same GPU says what is right.
+
+``LIGHTNING_SAGEMAKER_TEST_ACCELERATOR=cpu`` runs the same on a CPU: it shows that the tests themselves work, no more.
+"""
+
+import functools
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import read_ranks, run_bounded, torchrun
+from tests.distributed.test_lightning import SAME_AS_DDP
+
+ACCELERATOR = os.environ.get("LIGHTNING_SAGEMAKER_TEST_ACCELERATOR", "cuda")
+DISTRIBUTED = Path(__file__).parents[1] / "distributed"
+SURFACE, OWN, SHARDED = (
+    DISTRIBUTED / "worker.py",
+    Path(__file__).with_name("gpu_worker.py"),
+    DISTRIBUTED / "fsdp_worker.py",
+)
+# On a CPU other tests decide these, or they need gloo as the only backend.
+NOT_HERE = {"monitored_barrier", "compiled"}
+CASES = ["plain", "tied", "bf16-mixed", "bf16-true", "offload", "recompute", "accumulated"]
+EQUAL = ["32-true", "16-mixed", "bf16-mixed", "bf16-true", "compiled", "pinned", "fabric"]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(480),
+    pytest.mark.skipif(ACCELERATOR == "cuda" and not torch.cuda.is_available(), reason="an NVIDIA GPU not found"),
+]
+
+
+@pytest.fixture(scope="module")
+def launch(tmp_path_factory):
+    """``launch(worker, strategy)``: what the one rank wrote; each is run once."""
+
+    @functools.cache
+    def run(worker: Path, strategy: str, *arguments: str) -> dict:
+        folder = tmp_path_factory.mktemp("gpu")
+        words = (folder, strategy, *arguments) if worker == SHARDED else (strategy, folder)
+        torchrun(
+            worker,
+            *words,
+            processes=1,
+            LIGHTNING_SAGEMAKER_TEST_ACCELERATOR=ACCELERATOR,
+            SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES=str(2**20),
+            SCENARIOS=",".join(surface()) if worker == SURFACE else ",".join(OWN_SCENARIOS),
+            CUBLAS_WORKSPACE_CONFIG=":4096:8",
+        )
+        (rank,) = read_ranks(folder)
+        return rank
+
+    return run
+
+
+OWN_SCENARIOS = [*EQUAL, "left alone", "resumed", "out of memory"]
+
+
+def surface() -> list[str]:
+    """Scenarios of worker.py that are run here."""
+    return [*(name for name in SAME_AS_DDP if name not in NOT_HERE), "checkpoint", "cli"]
+
+
+def is_error(result: object) -> bool:
+    """Whether a scenario ended with one."""
+    return isinstance(result, dict) and set(result) == {"error"}
+
+
+@pytest.mark.parametrize("scenario", surface())
+def test_smddp_equals_ddp_over_lightnings_surface(launch, scenario):
+    mine, reference = launch(SURFACE, "smddp")[scenario], launch(SURFACE, "ddp")[scenario]
+    if isinstance(reference, dict):  # where the checkpoint is, and the class by name
+        mine, reference = ({k: v for k, v in side.items() if k not in ("path",)} for side in (mine, reference))
+    if scenario == "cli":
+        mine, reference = ([way["weights"] for way in side.values()] for side in (mine, reference))
+    elif scenario != "sync_batchnorm" or ACCELERATOR == "cuda":
+        assert not is_error(mine), mine
+    assert mine == reference
+
+
+@pytest.mark.parametrize("strategy", ["smddp", "sagemaker"])
+@pytest.mark.parametrize("scenario", EQUAL)
+def test_a_gpus_own_equals_ddp(launch, strategy, scenario):
+    mine, reference = launch(OWN, strategy)[scenario], launch(OWN, "ddp")[scenario]
+    assert not is_error(mine), mine
+    assert mine == reference
+    if scenario == "pinned":
+        assert mine["pinned"] is (ACCELERATOR == "cuda")
+    if scenario != "fabric":
+        assert mine["device"] == ACCELERATOR
+
+
+def test_the_gradients_take_the_composite_group(launch):
+    assert launch(OWN, "smddp")["backend"] == "smddp_composite"
+    assert launch(OWN, "ddp")["backend"] == ("nccl" if ACCELERATOR == "cuda" else "gloo")
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_gpus_random_numbers(launch):
+    found = launch(OWN, "smddp")
+    assert found["resumed"]["code"] == 143
+    assert 0 < len(found["resumed"]["losses"]) < len(found["left alone"]["losses"])
+    assert found["left alone"]["losses"][-len(found["resumed"]["losses"]) :] == found["resumed"]["losses"]
+    assert found["left alone"]["weights"] == found["resumed"]["weights"]
+
+
+def test_memory_that_ends_is_the_reason_of_the_failure(launch):
+    text = launch(OWN, "smddp")["out of memory"]["text"]
+    assert text.startswith("Rank 0 failed after step 7: ")
+    assert ("CUDA out of memory" if ACCELERATOR == "cuda" else "allocate memory") in text
+
+
+@pytest.mark.skipif(ACCELERATOR == "cpu", reason="an NVIDIA GPU not found")
+@pytest.mark.parametrize("case", [*CASES, "loop"])
+def test_sharded_training_equals_fsdp(launch, case):
+    cases = ",".join(CASES)
+    mine, reference = launch(SHARDED, "own", cases)[case], launch(SHARDED, "stock", cases)[case]
+    assert mine == reference
+
+
+@pytest.mark.skipif(ACCELERATOR == "cpu", reason="an NVIDIA GPU not found")
+def test_two_ranks_on_one_gpu_train_or_say_why_not(tmp_path):
+    """nccl refuses two ranks on one device; so must we, in one sentence and before a group is made."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        OWN,
+        "smddp",
+        tmp_path,
+    ]
+    ended = run_bounded(command, CUDA_VISIBLE_DEVICES="0", SCENARIOS="32-true")
+    assert ended.returncode == 0 or "HINT: " in ended.stdout, ended.stdout[-4000:]
