@@ -6,7 +6,7 @@ import tokenize
 
 from tests.conftest import ROOT
 
-MOST = 5.1
+MOST = 5.0
 """``Any`` per 100 lines of src, imports and comments included. To be lowered with each change that lowers it; goal 1.5."""
 
 
