@@ -10,7 +10,7 @@ PYTEST_AT_ONCE = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu test-slow test-newest test-oldest test-machines test-fresh oracle containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat docs docs-look test-docs clean
+.PHONY: help demo test gpu test-slow test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat docs docs-look test-docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,13 @@ test-newest: $(CONTAINERS) ## the same tests with the newest torch, Lightning an
 test-oldest: $(CONTAINERS) ## the same tests with the oldest that the metadata allows
 	$(call TEST_IN,.venv-oldest,torch==2.5.1 lightning==2.6.4 transformers==4.56.2)
 
+future: ## unit and distributed tests with the newest releases and pre-releases of torch and Lightning; gigabytes
+	test -x .venv-future/bin/python || $(PYTHON) -m venv .venv-future
+	.venv-future/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --pre torch lightning torchmetrics
+	.venv-future/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	.venv-future/bin/python -m pip list --disable-pip-version-check | grep -iE "^(torch|lightning|pytorch-lightning|torchmetrics) "
+	.venv-future/bin/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) tests/unit tests/distributed
+
 oracle: $(VENV)/dev ## every call of SDK 2 and every image, by the newest SDK 2 itself and by this package; ten minutes
 	test -x .venv-oracle/bin/python || $(PYTHON) -m venv .venv-oracle
 	.venv-oracle/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "sagemaker<3"
@@ -143,4 +150,4 @@ compat: ## an unmodified transformers 4.28.1 Trainer on the shim of SMP, in .com
 	PYTHONPATH=src .compat/bin/python tests/compat/run.py
 
 clean: ## remove .venv, .containers, caches and runs
-	rm -rf $(VENV) .venv-newest .venv-oldest .venv-oracle .containers runs build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) .venv-newest .venv-oldest .venv-future .venv-oracle .containers runs build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info

@@ -36,7 +36,7 @@ class Rows:
         """All rows of all processes, ascending by index, and forget them.
 
         Returns:
-            Indices ``[rows]`` and name -> ``[rows, ...]``, on the processor and equal on all processes.
+            Indices ``[rows]`` and name -> ``[rows, ...]``, on the CPU and equal on all processes.
 
         """
         index = _all(trainer, self._index)

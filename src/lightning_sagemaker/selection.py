@@ -18,7 +18,7 @@ class Selection:
 
     Attributes:
         name: Strategy: ``smddp``, ``ddp``, ``smp``, ``smddp_fsdp`` or ``single_device``.
-        backend: Of ``torch.distributed``: ``smddp``, ``nccl`` or ``gloo``.
+        backend: Backend of ``torch.distributed``: ``smddp``, ``nccl`` or ``gloo``.
         reason: Why, in one sentence.
 
     """

@@ -176,7 +176,7 @@ def smddp_engines(
         launcher: What started the processes: ``TORCHRUN`` (``torch_distributed``), ``MPI`` (``pytorchddp``),
             ``SMDDPRUN`` (``smdistributed``) or ``NONE``.
         variables: Those of the process, or of the job (``SageMakerJob.smddp_variables``).
-        version: Of SMDDP, such as ``2.6.0``; None where it is not installed.
+        version: Version of SMDDP, such as ``2.6.0``; None where it is not installed.
         instance_type: Such as ``ml.p4d.24xlarge``; None where it is not known, which rules nothing out.
         has_gpus: Whether the hosts have GPUs; without, gloo takes what SMDDP does not, instead of nccl.
 

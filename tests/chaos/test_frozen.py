@@ -44,7 +44,7 @@ def test_the_others_end_and_say_which_rank_it_was(tmp_path, frozen):
         text = log.read_text()
         if frozen:
             assert code == 1, text
-            assert f"rank {frozen} has given no sign of life for {PATIENCE} s, so rank {other} ends. HINT" in text
+            assert f"rank {frozen} has sent no heartbeat for {PATIENCE} s, so rank {other} exits. HINT" in text
             assert time.monotonic() - begin < 40
         else:
             assert (code, ranks[1].wait(30)) == (0, 0), text

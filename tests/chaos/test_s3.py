@@ -85,7 +85,7 @@ def test_only_whole_ones_of_this_folder_are_found(io):
     assert io.newest(f"s3://{BUCKET}/job/", said.append) == (f"s3://{BUCKET}/job/a.ckpt", 5)
     assert len(said) == 1
     io._put(BUCKET, "job/a.ckpt", b"x" * io._client.head_object(BUCKET, "job/a.ckpt").size)
-    with pytest.raises(CheckpointError, match="check sum differs.*HINT"):
+    with pytest.raises(CheckpointError, match="checksum differs.*HINT"):
         io.load_checkpoint(f"s3://{BUCKET}/job/a.ckpt")
 
 
@@ -145,7 +145,7 @@ def test_a_checkpoint_of_many_files(io, servers, tmp_path):
         io.fetch_parts(path, tmp_path / "again")
     s3.delete_object(Bucket=BUCKET, Key="many/a.ckpt/__0_0.distcp")
     assert io.newest(folder, said.append) is None
-    assert "a.ckpt is no whole checkpoint" in said[-1]
+    assert "a.ckpt is incomplete" in said[-1]
     for note in (b"{", b"{}", b'{"parts": {"a": 1}}', b"[]"):
         s3.put_object(Bucket=BUCKET, Key="many/a.ckpt.json", Body=note)
         with pytest.raises(CheckpointError, match="a.ckpt.json does not list the parts of a checkpoint.*HINT"):

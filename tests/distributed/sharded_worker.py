@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank runs: the Trainer with shared matrices and sharded parameters, or by default with one process.
+"""What every rank runs: the Trainer with tensor parallelism and sharded parameters, or by default with one process.
 
 ``sharded_worker.py OUT_DIR`` writes ``OUT_DIR/rank-R.json`` and checkpoints; ``LAYOUTS`` is JSON: name -> ``mp_parameters``.
 ``OTHER_CHECKPOINTS`` names a folder with checkpoints of one process, to go on from.

@@ -164,7 +164,7 @@ def test_converted_to_a_hugging_face_folder_it_is_loaded(folder, tmp_path):
     ("arguments", "words"),
     [
         (["none.ckpt", "x"], "is no checkpoint of Lightning"),
-        (["PARTS", "FOLDER"], "is a folder"),
+        (["PARTS", "FOLDER"], "is a directory"),
         (["PARTS", "x", "--like", "LIKE"], "names no architecture"),
         (["PARTS", "x", "--like", "LIKE", "--architecture", "BertForPreTraining"], "lacks "),
         (["PARTS", "x", "--like", "LARGE", "--architecture", "BertForSequenceClassification"], "of shape"),

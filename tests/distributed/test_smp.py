@@ -15,7 +15,7 @@ FITS = ["bert", "bert-mlm", "gpt2", "accumulate"]
 
 
 LAUNCHES = {"two": (2, 1, "one"), "tensor": (2, 2, "two"), "replicas": (2, 1, "tensor"), "four": (4, 1, "replicas")}
-"""Name -> stages, processes that share matrices, and the launch from whose checkpoint it goes on."""
+"""Name -> stages, processes of a tensor parallel group, and the launch from whose checkpoint it goes on."""
 
 FOUR, REPLICAS, TENSOR = (pytest.param(name, marks=pytest.mark.slow) for name in ("four", "replicas", "tensor"))
 
@@ -160,7 +160,7 @@ def test_bad_input_is_one_error_on_every_rank(runs, layout):
         "partitions": "processes, but",
         "only forward": "but this step trains",
         "pickle": "cannot be sent to the other stages",
-        "by hand": "optimizes by hand",
+        "by hand": "uses manual optimization",
         "zero bubble": "back through each block twice",
         "unknown": "did you mean partitions",
     }

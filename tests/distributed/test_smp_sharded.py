@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``"smp"`` with shared matrices and sharded parameters against one process, in all layouts of two and four processes."""
+"""``"smp"`` with tensor parallelism and sharded parameters against one process, in all layouts of two and four processes."""
 
 import json
 from pathlib import Path

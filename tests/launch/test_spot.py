@@ -74,5 +74,5 @@ def test_a_spot_interruption_loses_nothing(tmp_path):
     step = int(saved.stem.rpartition("=")[2])
     assert 0 < step < STEPS
     assert start(tmp_path).wait(180) == 0, log.read_text()[-3000:]
-    assert f"Going on from step {step}" in log.read_text()
+    assert f"Resuming from step {step}" in log.read_text()
     assert rows(tmp_path) == list(range(5, STEPS + 1, 5))

@@ -14,6 +14,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from lightning_sagemaker import SageMakerJob, cli
+from lightning_sagemaker.job import job
 from lightning_sagemaker.recipes._common import folders as folders_module
 from lightning_sagemaker.recipes._common.folders import LATEST, RunFolders
 from lightning_sagemaker.recipes.sequence_classification.train import main
@@ -63,9 +64,13 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_each_run_has_its_folder_and_says_how_to_go_on(place, caplog):
+def test_each_run_has_its_folder_and_says_how_to_go_on(place, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "lightning_sagemaker")
+    readings, assemble = [], job._assemble
+    monkeypatch.setattr(job, "_assemble", lambda *args, **options: readings.append(1) or assemble(*args, **options))
+    monkeypatch.setattr(job, "_of_this_process", job.Once(job._read))
     run("fit", "--max_steps", STEPS)
+    assert len(readings) == 1  # the environment is read once in a process
     first = RUNS / os.readlink(RUNS / LATEST)
     before = contents(first)
     said = caplog.messages
@@ -115,7 +120,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_command_that_resumes(place, caplog):
         assert torch.equal(states[1]["state_dict"][name], value), name
     caplog.clear()
     run("fit", "--max_steps", STEPS + 1, "--resume", "always")  # of the latest training, without its name
-    assert any("Going on from step 4" in message for message in caplog.messages)
+    assert any("Resuming from step 4" in message for message in caplog.messages)
     assert (RUNS / LATEST).resolve() == folder.resolve()
 
 

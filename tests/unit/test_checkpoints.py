@@ -46,7 +46,7 @@ def test_damaged_ones_are_skipped_with_a_line(tmp_path, damage):
     assert find_checkpoint(tmp_path, said.append).path == good
     assert len(said) == 1
     assert "b.ckpt" in said[0]
-    assert "not used" in said[0]
+    assert "skipping it" in said[0]
 
 
 @settings(max_examples=60, deadline=None)

@@ -53,10 +53,10 @@ def test_world_without_any_argument():
 
 
 def test_hosts_of_sharded_training_are_those_of_the_job():
-    unlaunched = dataclasses.replace(JOB, launcher=Launcher.NONE, world_size=None, local_world_size=None)
-    for job, devices in ((JOB, "auto"), (unlaunched, 2)):
-        strategy = SMPShardedStrategy(job=job, parameters={"hybrid_shard_degree": 2, "ddp": True})
-        built = trainer(strategy=strategy, devices=devices)
+    unlaunched = dataclasses.replace(JOB, launcher=Launcher.NONE, **dict.fromkeys(LAUNCHED.keys() - {"launcher"}))
+    for job in (JOB, unlaunched):
+        strategy = SMPShardedStrategy(job=job, parameters={"hybrid_shard_degree": 2})
+        built = trainer(strategy=strategy, devices=2)
         assert (built.num_nodes, built.num_devices, built.world_size) == (2, 2, 4)
 
 

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 
 def read_whole(path: Path) -> dict[str, Any]:
-    """Everything in ``path``, with whole tensors on the processor, whoever has written it.
+    """Everything in ``path``, with whole tensors on the CPU, whoever has written it.
 
     Args:
         path: Folder.

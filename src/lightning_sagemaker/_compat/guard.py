@@ -53,7 +53,7 @@ def check(names: Mapping[str, tuple[str, ...]], only_loaded: bool = True) -> Non
         require(found, *(name for name in wanted if not (class_name and _is_set_by_methods(found, name))))
 
 
-def _is_set_by_methods(kind: type, name: str) -> bool:
+def _is_set_by_methods(kind: Any, name: str) -> bool:
     """Whether objects of a class have a name that its methods give them."""
     functions = (inspect.unwrap(value) for base in kind.__mro__ for value in vars(base).values() if callable(value))
     codes = [function.__code__ for function in functions if inspect.isfunction(function)]

@@ -215,7 +215,7 @@ def go_on(trainer: Any, phase: Phase, prepare: Callable[[Any], None]) -> None:
 
     Args:
         trainer: In the place of its ``fit_loop.run``.
-        phase: Of the checkpoint.
+        phase: Where in the fit the checkpoint was made.
         prepare: Called with the data fetcher, None at an epoch's end, when all hooks of the start are over: brings loaders,
             random numbers and metrics to where they were.
 

@@ -26,7 +26,7 @@ def take_over(kind: type[dist.ProcessGroup]) -> None:
     """Let groups of a class, too, wait by their gloo. Idempotent.
 
     Args:
-        kind: Of process groups with an attribute ``gloo``, torch's.
+        kind: Class of process groups with an attribute ``gloo``, torch's.
 
     """
     _KINDS.add(kind)

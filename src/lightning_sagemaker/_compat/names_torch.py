@@ -9,11 +9,11 @@ from __future__ import annotations
 NAMES: dict[str, tuple[str, ...]] = {
     "torch": ("_foreach_norm",),
     "torch._C._distributed_c10d": ("_DistributedBackendOptions", "_create_work_from_future"),
+    "torch._C._distributed_c10d:Backend": ("_set_sequence_number_for_group",),
     "torch._subclasses.fake_tensor": ("FakeTensor", "FakeTensorMode", "unset_fake_temporarily"),
     "torch.amp:GradScaler": ("_per_optimizer_states",),
     "torch.distributed:Backend": ("_plugins",),
     "torch.distributed:ProcessGroup": ("_end_coalescing", "_register_backend", "_start_coalescing"),
-    "torch.distributed:ProcessGroupGloo": ("_set_sequence_number_for_group",),
     "torch.distributed:Reducer": ("_autograd_hook", "_rebuild_buckets"),
     "torch.distributed.checkpoint.default_planner": ("_EmptyStateDictLoadPlanner",),
     "torch.distributed.checkpoint.state_dict": ("_init_optim_state",),

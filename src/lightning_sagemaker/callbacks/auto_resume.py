@@ -22,7 +22,7 @@ class AutoResume(Callback):
     Rank zero looks, by the number of steps in the files, and tells the others, so all load the same. Checkpoints, whoever
     asks for them, hold what Lightning leaves out: where each loader is, random numbers of all ranks and of loader workers,
     what metrics have summed up, what callbacks have seen, and where in the loop they were made. A run that is resumed on as
-    many ranks trains on the same samples with the same numbers as one that was left alone. What cannot be found again, such
+    many ranks trains on the same samples with the same numbers as an uninterrupted one. What cannot be found again, such
     as the place in an ``IterableDataset``, is said at the start.
 
     Args:
@@ -63,7 +63,7 @@ class AutoResume(Callback):
         if failure is not None:
             raise CheckpointError(failure)
         if path is None:
-            rank_zero_info(f"No checkpoint in {folder}: a fresh start.")
+            rank_zero_info(f"No checkpoint in {folder}: starting from scratch.")
             return
         if not is_remote(path) and not trainer.strategy.reduce_boolean_decision(Path(path).exists()):
             raise CheckpointError(
@@ -86,7 +86,7 @@ class AutoResume(Callback):
             )
         if found is None:
             return None, None
-        rank_zero_info(f"Going on from step {found[1]}: {found[0]}")
+        rank_zero_info(f"Resuming from step {found[1]}: {found[0]}")
         return found[0], None
 
     def _find(self, trainer: Any, folder: str) -> tuple[str, int] | None:

@@ -31,7 +31,7 @@ class InterruptibleLoop:
     """The epochs and batches of a loop of one's own, from where an interrupted run ended.
 
     All ranks stop after the same batch when one is asked to by a signal, with a checkpoint and exit code 143; started again,
-    the loop goes on with the next batch, with the same samples and random numbers as a run that was left alone::
+    the loop goes on with the next batch, with the same samples and random numbers as an uninterrupted run::
 
         loop = InterruptibleLoop(fabric, "checkpoints", {"model": model, "optimizer": optimizer})
         for epoch in loop.epochs(3):
@@ -40,19 +40,19 @@ class InterruptibleLoop:
             for batch in loop.evaluation(val_loader):
                 ...
 
-    Code between two batches, epochs and evaluations is run as often as in a run that was left alone, as long as it follows
-    from ``state``: what is not in there begins anew.
+    Code between two batches, epochs and evaluations is run as often as in an uninterrupted run, as long as it follows
+    from ``state``: what is not in there starts over.
 
     Args:
         fabric: After ``launch()``; what it has set up is in ``state``.
-        dirpath: Of the checkpoints: a folder that all hosts see, or that SageMaker keeps for the first.
+        dirpath: Folder of the checkpoints, which all hosts see, or which SageMaker keeps for the first.
         state: All that training changes, as for ``fabric.save``: modules, optimizers, schedules, plain values, which
             are rank zero's and are replaced in it when a checkpoint is loaded.
         save_every: Time between checkpoints. None: none but the last.
         keep: How many of them stay.
         signals: That ask to stop.
         grace: Seconds from a signal to the end of the process.
-        exit_code: Of all ranks after an interruption.
+        exit_code: Exit code of all ranks after an interruption.
         overhead: Share of a batch's time that asking the others may cost.
         weights_only: Read data only. ``False`` runs code from the files: for checkpoints of your own alone.
 
@@ -92,7 +92,7 @@ class InterruptibleLoop:
         """Numbers of the epochs that are left, from where a checkpoint was made; collective over all ranks.
 
         Args:
-            count: Of all epochs; None for no end.
+            count: Number of epochs in all; None for no end.
 
         Raises:
             CheckpointError: If there is a checkpoint that cannot be used.

@@ -32,7 +32,7 @@ class FabricState:
 
     Args:
         fabric: Writes and reads.
-        folder: Of the checkpoints.
+        folder: Folder of the checkpoints.
         state: The user's objects.
         keep: Checkpoints that stay.
         weights_only: Read data only.
@@ -102,7 +102,7 @@ class FabricState:
         done, rest = 0, None
         if loaded["samples"] is not None and hasattr(watched.loader, "sampler"):
             rest = remaining(watched.loader, place, loaded["epoch"], loaded["samples"], 0, bits)
-        said = "the epoch begins anew, and some of its samples are seen twice"
+        said = "the epoch starts over, and some of its samples are seen twice"
         watched.seek(None)
         if rest is not None:
             done = max(0, len(watched.loader) - len(rest))
@@ -177,7 +177,7 @@ class FabricState:
         return path
 
     def load(self) -> tuple[int, int, int]:
-        """Load the newest whole checkpoint, if there is one. Collective.
+        """Load the newest complete checkpoint, if there is one. Collective.
 
         Returns:
             Epoch, batches of it, and batches of all epochs.
@@ -215,11 +215,11 @@ class FabricState:
         except (OSError, CheckpointError) as error:
             return None, str(error)
         if found is None:
-            rank_zero_info(f"No checkpoint in {self._folder}: a fresh start.")
+            rank_zero_info(f"No checkpoint in {self._folder}: starting from scratch.")
             return None, None
         if not found.exact:
             return None, f"{found.path} was not written by an InterruptibleLoop. HINT: name a folder of its own."
-        rank_zero_info(f"Going on from step {found.step}: {found.path}")
+        rank_zero_info(f"Resuming from step {found.step}: {found.path}")
         return str(found.path), None
 
 

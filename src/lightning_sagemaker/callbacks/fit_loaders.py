@@ -149,7 +149,7 @@ class FitLoaders:
         """Deal what is left of an epoch out to another number of ranks, or in other batches.
 
         Returns:
-            A sentence that says what equals a run that was left alone.
+            A sentence that says what equals an uninterrupted run.
 
         """
         self._deferred = False
@@ -180,7 +180,7 @@ class FitLoaders:
         iter(fetcher)
         if unknown:
             return (
-                f"What {', '.join(unknown)} has given is not known here, so its epoch begins anew: some samples are seen"
+                f"What {', '.join(unknown)} has given is not known here, so its epoch starts over: some samples are seen"
                 " twice. HINT: resume with the same loaders, on as many ranks and with the same batches."
             )
         same = loaded["samples"][0] is not None and self._is_same_step(loaded)
@@ -233,7 +233,7 @@ class FitLoaders:
             )
         elif hasattr(loader, "__next__"):
             self._say(
-                f"{type(loader).__name__} can be read only once: a run that is resumed within an epoch begins anew there."
+                f"{type(loader).__name__} can be read only once: a run that is resumed within an epoch starts it over."
                 " HINT: give a DataLoader."
             )
 

@@ -32,7 +32,7 @@ class FitState:
 
     Args:
         trainer: Whose fit it is.
-        events: Of the fit.
+        events: Events of the fit.
         steps_are_long: Says whether a stop does not wait until accumulated gradients are used.
 
     """
@@ -144,7 +144,7 @@ class FitState:
         self._loaded = checkpoint.get(STATE)
         if self._loaded is None:
             rank_zero_warn(
-                "The checkpoint was written without AutoResume: Lightning begins the loaders anew, so if it was made within"
+                "The checkpoint was written without AutoResume: Lightning starts the loaders over, so if it was made within"
                 " an epoch some samples are seen twice and others never. HINT: keep AutoResume among the callbacks."
             )
         self.loaders.defer(self._loaded is not None)

@@ -12,8 +12,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from lightning_sagemaker._compat.store import process_store
 from lightning_sagemaker._lightning import Callback
 from lightning_sagemaker.callbacks.loader_watch import LoaderWatch
+from lightning_sagemaker.callbacks.places import job_of
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.job.failure import write_failure
 
@@ -22,15 +24,15 @@ _DONE = b"done"
 
 
 class RankMissing(RuntimeError):
-    """A rank has given no sign of life."""
+    """A rank has sent no heartbeat."""
 
 
 class Heartbeat(Callback):
-    """Ends this process when the next rank has given no sign of life for a while, and says which it was.
+    """Ends this process when the next rank has sent no heartbeat for a while, and says which it was.
 
     A process that is killed breaks its connections, which the others notice at once. One that is frozen, or whose network is
     cut, does not: the others wait in a collective for half an hour, and then say nothing about who was missing. Here a
-    thread of each rank writes a sign of life into the store through which the ranks met, and looks at the next rank's, on a
+    thread of each rank writes a heartbeat into the store through which the ranks met, and looks at the next rank's, on a
     connection of its own.
 
     A rank that is alive and waits so long for the next batch of its data loader says that, and is not ended.
@@ -54,14 +56,14 @@ class Heartbeat(Callback):
         if self._threads or not dist.is_initialized() or dist.get_world_size() == 1:
             return
         rank = dist.get_rank()
-        default: Any = dist.distributed_c10d._get_default_store()
+        default: Any = process_store()
         store = default.clone()  # a collective must not have to wait for this one
         store.set(f"{_KEY}/{rank}", "0")
         dist.barrier()
         self._over.clear()
         self._heard = time.monotonic()
         self._loader = LoaderWatch(rank, self._patience)
-        job = SageMakerJob.from_environment()
+        job = job_of(trainer)
         next_rank = (rank + 1) % dist.get_world_size()
         self._threads = [
             threading.Thread(target=self._beat, args=(store, rank, next_rank), name="heartbeat", daemon=True),
@@ -130,7 +132,7 @@ class Heartbeat(Callback):
 
 def _end(rank: int, other: int, patience: float, job: SageMakerJob) -> None:
     error = RankMissing(
-        f"rank {other} has given no sign of life for {patience:g} s, so rank {rank} ends. HINT: look at that rank's last"
+        f"rank {other} has sent no heartbeat for {patience:g} s, so rank {rank} exits. HINT: look at that rank's last"
         " lines and at its host's network and memory."
     )
     if job.in_container:

@@ -49,12 +49,12 @@ class SpotInterruption(Callback):
     As a signal need not arrive at all, the time of the last checkpoint is what is lost at most.
 
     Args:
-        dirpath: Of the checkpoints. Default: as :class:`~lightning_sagemaker.AutoResume`.
+        dirpath: Folder of the checkpoints. Default: as :class:`~lightning_sagemaker.AutoResume`.
         save_every: Time between checkpoints; longer where saving takes more than 5% of it. None: none but the last.
         keep: How many of them stay.
         signals: That ask to stop.
         grace: Seconds from a signal to the end of the process; a checkpoint that would take longer is not begun.
-        exit_code: Of all ranks after an interruption.
+        exit_code: Exit code of all ranks after an interruption.
         overhead: Share of a step's time that asking the others may cost.
         patience: Seconds without a step after a signal, after which the process ends as it is. It may be waiting for a
             process that is gone.
@@ -235,7 +235,9 @@ class SpotInterruption(Callback):
         self._save_seconds = took if self._save_seconds is None else (took + self._save_seconds) / 2
         if self._interval > self._save_every and not self._said_longer:
             self._said_longer = True
-            rank_zero_info(f"Saving takes {self._save_seconds:.1f} s, so it is done every {self._interval:.0f} s.")
+            rank_zero_info(
+                f"Saving takes {self._save_seconds:.1f} s; saving every {self._interval:.0f} s to limit overhead."
+            )
         if trainer.is_global_zero:
             try:
                 self._remove_old(trainer, folder)
@@ -263,7 +265,7 @@ class SpotInterruption(Callback):
                 )
             else:
                 rank_zero_warn(
-                    f"Interrupted at step {trainer.global_step}: no checkpoint is begun, as {max(left, 0):.0f} s are"
+                    f"Interrupted at step {trainer.global_step}: skipping the checkpoint, as {max(left, 0):.0f} s are"
                     f" left and the last one took {needed:.0f} s."
                 )
         else:

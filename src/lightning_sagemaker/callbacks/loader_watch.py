@@ -18,7 +18,7 @@ class LoaderWatch:
     ever, and the other ranks wait in a collective whose time limit then names a rank that is well.
 
     Args:
-        rank: Of this process.
+        rank: Rank of this process.
         patience: Seconds.
 
     """

@@ -23,8 +23,14 @@ def checkpoint_folder(trainer: Any, dirpath: str | Path | None) -> str:
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
             return str(callback.dirpath).rstrip("/")
-    job = SageMakerJob.from_environment()
+    job = job_of(trainer)
     return str(job.checkpoint_dir) if job.in_container else str(Path(trainer.default_root_dir) / "checkpoints")
+
+
+def job_of(trainer: Any) -> SageMakerJob:
+    """The job that the Trainer's strategy has read; with a strategy of another package, that of this process."""
+    job = getattr(trainer.strategy, "job", None)
+    return job if isinstance(job, SageMakerJob) else SageMakerJob.from_environment()
 
 
 def is_remote(folder: str) -> bool:
@@ -41,8 +47,8 @@ def outdated(names: Iterable[str], step: int, keep: int) -> list[str]:
     """Checkpoints that were made by themselves and are no longer needed.
 
     Args:
-        names: Of all that is in the folder.
-        step: Of the newest.
+        names: Names of all that is in the folder.
+        step: Step of the newest checkpoint.
         keep: How many stay.
 
     """

@@ -23,10 +23,10 @@ class StopSignals:
     return.
 
     Args:
-        numbers: Of the signals.
-        patience: Seconds that the process may go on without a sign of life after a signal; then it is ended. It may be
+        numbers: Signals to note.
+        patience: Seconds that the process may go on without a heartbeat after a signal; then it is ended. It may be
             waiting for a process that is gone.
-        exit_code: Of such an end.
+        exit_code: Exit code of a process that is ended so.
 
     """
 
@@ -64,7 +64,7 @@ class StopSignals:
             self._pipe = None
 
     def is_alive(self) -> None:
-        """A sign of life."""
+        """A heartbeat."""
         self._alive = time.monotonic()
 
     def _note(self, number: int, frame: Any) -> None:
@@ -111,7 +111,7 @@ class StopSignals:
         while not over.wait(0.2):
             patience = _AT_ONCE if self._has_nothing else self._patience
             if time.monotonic() - self._alive > patience:
-                message = f"no step for {patience:g} s after the signal to stop: this process ends\n"
+                message = f"no step completed in {patience:g} s since the stop signal; exiting\n"
                 sys.stderr.write(f"lightning-sagemaker: {message}")
                 sys.stderr.flush()
                 os._exit(self._exit_code)

@@ -15,7 +15,7 @@ from lightning_sagemaker.checkpoint.whole import CheckpointError, whole_file
 
 
 def to_file(path: Path, target: Path) -> None:
-    """Write a checkpoint in parts as one file, whole or not at all.
+    """Write a checkpoint in parts as one file, atomically.
 
     Raises:
         CheckpointError: If it cannot be read or written.
@@ -23,7 +23,7 @@ def to_file(path: Path, target: Path) -> None:
     """
     checkpoint = read_checkpoint(path)
     if target.is_dir():
-        raise CheckpointError(f"{target} is a folder. HINT: name a file, such as {target / 'whole.ckpt'}.")
+        raise CheckpointError(f"{target} is a directory. HINT: name a file, such as {target / 'whole.ckpt'}.")
     with whole_file(target) as file:
         torch.save(checkpoint, file)
 

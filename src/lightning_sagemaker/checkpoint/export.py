@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 _COMPLETE = "config.json"
-"""Moved last: a folder that has it holds a whole model."""
+"""Moved last: a folder that has it holds a complete model."""
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
@@ -38,7 +38,7 @@ def export_huggingface(
         model: The model. Call on rank zero only.
         folder: Made if missing.
         tokenizer: Written beside the model.
-        state_dict: The weights, where the model is not whole on this process. Default: the model's.
+        state_dict: The weights, where the model is not complete on this process. Default: the model's.
 
     Returns:
         ``folder``.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How strategies write checkpoints: a file is replaced only by one that is whole."""
+"""How strategies write checkpoints: a file is replaced only by a complete one."""
 
 from __future__ import annotations
 

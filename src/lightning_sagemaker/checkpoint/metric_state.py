@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What metrics have summed up in the midst of an epoch: torchmetrics of the module, and means that Lightning logs.
 
-torchmetrics leaves its states out of a module's ``state_dict``, and Lightning begins its means anew after a restart.
+torchmetrics leaves its states out of a module's ``state_dict``, and Lightning starts its means over after a restart.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def merged_metrics(module: nn.Module, ranks: list[dict[str, Any]], rank: int, wo
     Args:
         module: The LightningModule.
         ranks: What :func:`metric_states` gave on each.
-        rank: Of this process among ``world_size``.
-        world_size: Of now.
+        rank: Rank of this process among ``world_size``.
+        world_size: Present number of processes.
 
     """
     metrics = dict(_metrics(module))

@@ -38,7 +38,7 @@ def buffers_in(modules: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def copied(buffers: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Their values now, on the processor."""
+    """Their values now, on the CPU."""
     return {name: buffer.detach().cpu().clone() for name, buffer in buffers.items()}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoint a restarted job goes on from: the one with the most steps that is whole."""
+"""Which checkpoint a restarted job resumes from: the complete one with the most steps."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ META = "meta.pt"
 STATE = "lightning_sagemaker"
 """Entry of a checkpoint that AutoResume has added to."""
 SUMS = "sums.json"
-"""In such a folder: size and check sum of each file, where this package has written it."""
+"""In such a folder: size and checksum of each file, where this package has written it."""
 _BLOCK = 8 * 2**20
 """Bytes that are read at once."""
 
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A checkpoint to go on from.
+    """A checkpoint to resume from.
 
     Attributes:
         path: A file, or the folder of a sharded one.
@@ -47,7 +47,7 @@ class FoundCheckpoint:
 def find_checkpoint(
     folder: str | Path, say: Callable[[str], None] = print, weights_only: bool = True
 ) -> FoundCheckpoint | None:
-    """The whole checkpoint in ``folder`` with the most steps, by what is in it; file times are those of a download.
+    """The complete checkpoint in ``folder`` with the most steps, by what is in it; file times are those of a download.
 
     Args:
         folder: Holds ``*.ckpt``, files or folders; need not exist.
@@ -55,10 +55,10 @@ def find_checkpoint(
         weights_only: Read data only. ``False`` runs code from the files: for checkpoints of your own alone.
 
     Returns:
-        None if there is none: a fresh start.
+        None if there is none.
 
     Raises:
-        CheckpointError: If one is whole but holds more than data, so that going on from an older one would lose work.
+        CheckpointError: If one is complete but holds more than data, so that resuming from an older one would lose work.
 
     """
     place = Path(folder)
@@ -71,12 +71,12 @@ def find_checkpoint(
         except CheckpointError:
             raise
         except Exception as error:
-            say(f"{path} is no whole checkpoint and is not used ({_first_line(error)})")
+            say(f"{path} is incomplete; skipping it ({_first_line(error)})")
     for found in sorted(candidates, key=lambda one: (one.step, one.exact, one.path.name), reverse=True):
         damage = _damage(found.path)
         if damage is None:
             return found
-        say(f"{found.path} (step {found.step}) is damaged and is not used ({damage})")
+        say(f"{found.path} (step {found.step}) is damaged; skipping it ({damage})")
     return None
 
 
@@ -101,7 +101,7 @@ def _read_step(path: Path, weights_only: bool) -> tuple[int, bool]:
 
 
 def _damage(path: Path) -> str | None:
-    """What is wrong with the bytes, by the check sums within; torch does not look at them when it loads."""
+    """What is wrong with the bytes, by the checksums within; torch does not look at them when it loads."""
     for file in (path / META,) if path.is_dir() else (path,):
         try:
             with zipfile.ZipFile(file) as archive:
@@ -109,14 +109,14 @@ def _damage(path: Path) -> str | None:
         except Exception as error:  # a damaged archive can raise anything
             return _first_line(error)
         if bad is not None:
-            return f"the check sum of {bad} is wrong"
+            return f"the checksum of {bad} is wrong"
     if path.is_dir():
         return _missing_part(path) or _changed_part(path)
     return None
 
 
 def file_sum(path: Path) -> list[int]:
-    """Size and check sum of a file."""
+    """Size and checksum of a file."""
     size = crc = 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -140,7 +140,7 @@ def _changed_part(path: Path) -> str | None:
         return None if str(error.filename).endswith(SUMS) else _first_line(error)
     except (OSError, ValueError, AttributeError) as error:
         return _first_line(error)
-    return f"the check sum of {bad[0]} is wrong" if bad else None
+    return f"the checksum of {bad[0]} is wrong" if bad else None
 
 
 def _missing_part(path: Path) -> str | None:

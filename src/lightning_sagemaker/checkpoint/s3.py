@@ -22,7 +22,7 @@ from lightning_sagemaker.checkpoint.whole import CheckpointError
 
 SCHEME = "s3://"
 _NOTE = ".json"
-"""Ending of the object that is written after a checkpoint: without it, the checkpoint is not whole."""
+"""Ending of the object that is written after a checkpoint: without it, the checkpoint is incomplete."""
 
 _BLOCK = 8 * 2**20
 """Bytes that are read at once."""
@@ -34,15 +34,15 @@ class S3CheckpointIO(CheckpointIO):
     """``Trainer(plugins=S3CheckpointIO())``: checkpoints at ``s3://bucket/key``.
 
     The checkpoint is written to S3 as it is serialized, in parts; an object appears when all are there, so nothing needs to
-    be renamed. A small object beside it, written afterwards, has its number of steps, size and check sum. What fails for a
+    be renamed. A small object beside it, written afterwards, has its number of steps, size and checksum. What fails for a
     while is tried again, the connector does so within a request and this class the whole.
 
     Args:
-        region: Of the bucket. Default: ``AWS_REGION`` or ``AWS_DEFAULT_REGION``.
+        region: Region of the bucket. Default: ``AWS_REGION`` or ``AWS_DEFAULT_REGION``.
         endpoint: Address of a server other than AWS's. Default: ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``.
         attempts: To write or read before giving up.
         pause: Seconds before the second attempt; doubled for each further one.
-        options: Of ``s3torchconnector.S3ClientConfig``, such as ``part_size`` (bytes) or ``force_path_style``.
+        options: Options of ``s3torchconnector.S3ClientConfig``, such as ``part_size`` (bytes) or ``force_path_style``.
 
     Raises:
         CheckpointError: If s3torchconnector is not installed, or no region is known.
@@ -100,7 +100,7 @@ class S3CheckpointIO(CheckpointIO):
         is_noted = key + _NOTE in self._try(lambda: self._list(bucket, key + _NOTE), f"list {path}{_NOTE}")
         note = self._note(bucket, key, is_noted)
         if note is not None and (len(content), zlib.crc32(content)) != (note["size"], note["crc32"]):
-            raise CheckpointError(f"{path} is not what was written: its check sum differs. HINT: use an older one.")
+            raise CheckpointError(f"{path} is not what was written: its checksum differs. HINT: use an older one.")
         is_data = True if weights_only is None else weights_only
         found: dict[str, Any] = torch.load(
             io.BytesIO(content), map_location=map_location or "cpu", weights_only=is_data
@@ -109,7 +109,7 @@ class S3CheckpointIO(CheckpointIO):
 
     @override
     def remove_checkpoint(self, path: Any) -> None:
-        """Remove a checkpoint; first the object without which it is not whole."""
+        """Remove a checkpoint; first the object without which it is incomplete."""
         bucket, key = split_address(path)
         parts = self._try(lambda: self._list(bucket, f"{key}/"), f"list {path}")
         for name in (key + _NOTE, *(parts or (key,))):
@@ -119,11 +119,11 @@ class S3CheckpointIO(CheckpointIO):
         """Write a file of a checkpoint that has many, such as one of which each process writes its part.
 
         Args:
-            path: Of the checkpoint.
+            path: Address of the checkpoint.
             file: On this disk; keeps its name.
 
         Returns:
-            Its size in bytes and its check sum.
+            Its size in bytes and its checksum.
 
         """
         bucket, key = split_address(path)
@@ -138,10 +138,10 @@ class S3CheckpointIO(CheckpointIO):
         return self._try(write, f"write {path}/{file.name}")
 
     def finish_parts(self, path: str, step: int, parts: dict[str, list[int]]) -> None:
-        """Say that a checkpoint is whole.
+        """Mark a checkpoint as complete.
 
         Args:
-            path: Of the checkpoint.
+            path: Address of the checkpoint.
             step: Optimizer steps that were done.
             parts: Name -> what :meth:`put_part` returned, of all processes.
 
@@ -155,7 +155,7 @@ class S3CheckpointIO(CheckpointIO):
         """Read all files of such a checkpoint into a folder.
 
         Raises:
-            CheckpointError: If it is not whole, or a part is not what was written.
+            CheckpointError: If it is incomplete, or a part is not what was written.
 
         """
         bucket, key = split_address(path)
@@ -165,7 +165,7 @@ class S3CheckpointIO(CheckpointIO):
             content = self._try(functools.partial(self._get, bucket, f"{key}/{name}"), f"read {path}/{name}")
             if (len(content), zlib.crc32(content)) != (size, crc):
                 raise CheckpointError(
-                    f"{path}/{name} is not what was written: its check sum differs. HINT: use an older one."
+                    f"{path}/{name} is not what was written: its checksum differs. HINT: use an older one."
                 )
             (folder / Path(name).name).write_bytes(content)
 
@@ -177,7 +177,7 @@ class S3CheckpointIO(CheckpointIO):
         return sorted({key[len(prefix) :].removesuffix(_NOTE) for key in keys})
 
     def newest(self, folder: str, say: Callable[[str], None]) -> tuple[str, int] | None:
-        """Address and steps of the whole checkpoint in a folder with the most steps; None if there is none.
+        """Address and steps of the complete checkpoint in a folder with the most steps; None if there is none.
 
         Args:
             folder: ``s3://bucket/prefix``.
@@ -196,7 +196,7 @@ class S3CheckpointIO(CheckpointIO):
             if note is not None and size is None:
                 size = sum(self._try(functools.partial(self._list, bucket, f"{key}/"), f"list {key}").values())
             if note is None or note["size"] != size:
-                say(f"{SCHEME}{bucket}/{key} is no whole checkpoint and is not used")
+                say(f"{SCHEME}{bucket}/{key} is incomplete; skipping it")
             else:
                 found.append((note["step"], key))
         return (f"{SCHEME}{bucket}/{max(found)[1]}", max(found)[0]) if found else None
@@ -260,7 +260,7 @@ class _Counted:
 
 
 def _parts(address: str, content: bytes) -> dict[str, tuple[int, int]]:
-    """Size and check sum of each part, from what is beside a checkpoint."""
+    """Size and checksum of each part, from what is beside a checkpoint."""
     try:
         return {name: (int(size), int(crc)) for name, (size, crc) in json.loads(content)["parts"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -273,14 +273,14 @@ def split_address(path: Any) -> tuple[str, str]:
     """Bucket and key.
 
     Raises:
-        CheckpointError: If ``path`` is no address in S3.
+        CheckpointError: If ``path`` is not an S3 address.
 
     """
     text = str(path)
     bucket, _, key = text.removeprefix(SCHEME).partition("/")
     if not text.startswith(SCHEME) or not bucket:
         raise CheckpointError(
-            f"{text!r} is no address in S3. HINT: write s3://bucket/key, as a string and not as a Path."
+            f"{text!r} is not an S3 address. HINT: write s3://bucket/key, as a string and not as a Path."
         )
     return bucket, key
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are there whole or not at all, whatever happens while they are written."""
+"""Atomic writes: a file is complete or as it was before, whatever happens while it is written."""
 
 from __future__ import annotations
 

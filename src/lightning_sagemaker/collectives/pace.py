@@ -63,7 +63,7 @@ class Pace:
 
         Args:
             count: Batches by now.
-            cost: Of a question, in seconds.
+            cost: Cost of a question, in seconds.
 
         """
         seconds = self.batch_seconds(count)

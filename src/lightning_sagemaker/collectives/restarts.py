@@ -39,7 +39,7 @@ def own_store(rank: int, world_size: int) -> Iterator[int | None]:
     It does nothing where torchrun may not restart, where there is a process group already, and for one process.
 
     Args:
-        rank: Of this process.
+        rank: Rank of this process.
         world_size: Number of processes.
 
     Yields:

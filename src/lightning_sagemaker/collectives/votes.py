@@ -18,7 +18,7 @@ class Votes:
     processes call the methods in the same order.
 
     Args:
-        group: Of gloo; None where there is one process only.
+        group: Process group of gloo; None where there is one process only.
 
     """
 

@@ -30,7 +30,7 @@ def reason(code: int, lines: "list[str]", memory_mib: int) -> str:
     Args:
         code: Its exit code; 128 and more for signals, as a shell has it.
         lines: The last that it wrote.
-        memory_mib: Of its largest process.
+        memory_mib: Memory of its largest process, in MiB.
 
     """
     rank, own_code = failed_rank(lines)

@@ -43,9 +43,9 @@ class TrainingBatches(_Batches):
         size: Number of samples.
         global_batch_size: Samples per optimizer step over all processes and accumulated micro-batches.
         num_replicas: Processes that train on different data.
-        rank: Of this process among them.
+        rank: Rank of this process among them.
         accumulate: Micro-batches per optimizer step.
-        seed: Of the order.
+        seed: Seed of the order.
         lengths: ``[size]``, of each sample; ``None`` if all are equally long.
 
     Attributes:
@@ -129,7 +129,7 @@ class EvaluationBatches(_Batches):
         size: Number of samples.
         batch_size: Samples per process and forward pass.
         num_replicas: Processes that evaluate different data.
-        rank: Of this process among them.
+        rank: Rank of this process among them.
         lengths: ``[size]``, of each sample, to put samples of similar length into a batch.
 
     """

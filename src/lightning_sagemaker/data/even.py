@@ -17,7 +17,7 @@ class EvenLoader:
     Whether all have a next batch is asked while the present one is trained on.
 
     Args:
-        loader: Of this rank; a ``DataLoader``, or any iterable that can be begun again for the next epoch.
+        loader: Loader of this rank; a ``DataLoader``, or any iterable that can be begun again for the next epoch.
 
     Attributes:
         cut_short: Epochs that ended while this rank had another batch.

@@ -44,9 +44,9 @@ class ResumableLoader(BegunLate):
 
     Args:
         dataset: With a length.
-        trainer: Of the run; in ``train_dataloader`` that is ``self.trainer``.
+        trainer: Trainer of the run; in ``train_dataloader`` that is ``self.trainer``.
         batch_size: Samples per process and forward pass.
-        seed: Of the order.
+        seed: Seed of the order.
         lengths: ``[size]``, of each sample, to put samples of similar length into a batch.
         **kwargs: Those of ``DataLoader`` that do not choose samples.
 

@@ -38,9 +38,9 @@ def check(
 
     Args:
         found: Variable -> value.
-        global_rank: Of this process.
+        global_rank: Rank of this process.
         world_size: Number of processes.
-        num_devices: Of this host.
+        num_devices: Number of devices of this host.
         is_lightnings: Whether each process would choose a port for itself, as in Lightning's own environment.
 
     Raises:

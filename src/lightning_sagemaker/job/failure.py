@@ -26,7 +26,7 @@ def write_failure(
     Args:
         path: The job's failure file. Nothing is raised if it cannot be written.
         error: What ended this process.
-        rank: Of this process.
+        rank: Rank of this process.
         environment: Whose secrets must not be in the text; this process's when None.
         step: The last step that was completed, if known.
 

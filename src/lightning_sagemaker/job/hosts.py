@@ -28,7 +28,7 @@ class Hosts:
         current: This one.
         group: Its instance group.
         groups: All groups.
-        instance_type: Of this host.
+        instance_type: Instance type of this host.
         network_interface: Between the hosts.
 
     """

@@ -52,8 +52,8 @@ class SageMakerJob:
         node_rank: Index of ``current_host`` in ``hosts``.
         num_gpus: GPUs of this host.
         num_cpus: Processor cores of this host.
-        instance_type: Of this host, such as ``ml.p4d.24xlarge``.
-        instance_group: Of this host.
+        instance_type: Instance type of this host, such as ``ml.p4d.24xlarge``.
+        instance_group: Instance group of this host.
         instance_groups: All groups of the cluster.
         network_interface: Between the hosts, such as ``eth0``.
         channels: Input channel -> its folder.
@@ -71,7 +71,7 @@ class SageMakerJob:
         by_hand: A launcher's variables that are set, where they are too few to tell the world from them.
         main_address: Where the process with rank 0 listens.
         main_port: Its port.
-        smddp_version: Of AWS's SMDDP where it is installed; None elsewhere (this package's shim does not count).
+        smddp_version: Version of AWS's SMDDP where it is installed; None elsewhere (this package's shim does not count).
         smddp_variables: Variables that tell SMDDP which collectives to take, and of which sizes.
         notes: One sentence for each place where what was asked for and what is differ.
         sources: Field -> where it was read.

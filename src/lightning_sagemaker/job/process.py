@@ -160,12 +160,12 @@ def _read_mpi(source: Source) -> Ranks:
             )
     nodes = world // local_world
     if rank == local_rank * nodes + rank % nodes and rank != rank // local_world * local_world + local_rank:
-        source.notes.append("mpirun dealt the ranks out over the hosts in turn (--map-by node); node ranks follow.")
+        source.notes.append("mpirun assigned ranks round-robin to the hosts (--map-by node); node ranks follow.")
         return Ranks(launcher, rank, world, local_rank, local_world, rank % nodes)
     if rank % local_world != local_rank:
         raise SageMakerJobError(
-            f"{_MPI}RANK={rank} with {_MPI}LOCAL_RANK={local_rank} and {_MPI}LOCAL_SIZE={local_world} tells no host."
-            " HINT: run mpirun with --map-by slot and the same number of processes on each host."
+            f"{_MPI}RANK={rank} with {_MPI}LOCAL_RANK={local_rank} and {_MPI}LOCAL_SIZE={local_world} does not identify"
+            " a host. HINT: run mpirun with --map-by slot and the same number of processes on each host."
         )
     return Ranks(launcher, rank, world, local_rank, local_world, rank // local_world)
 

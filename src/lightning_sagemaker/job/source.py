@@ -49,10 +49,10 @@ class Source:
         return self.env.get(name, "").strip() or None
 
     def integer(self, name: str, minimum: int = 0) -> int | None:
-        """A variable that holds a whole number; None when it is absent or empty.
+        """A variable that holds an integer; None when it is absent or empty.
 
         Raises:
-            SageMakerJobError: If it is no number, or less than ``minimum``.
+            SageMakerJobError: If it is not an integer, or less than ``minimum``.
 
         """
         text = self.text(name)
@@ -64,7 +64,7 @@ class Source:
             value = minimum - 1
         if value < minimum:
             raise SageMakerJobError(
-                f"{name}={_quote(text)} is not a whole number from {minimum} on. HINT: correct or unset {name}."
+                f"{name}={_quote(text)} is not an integer >= {minimum}. HINT: correct or unset {name}."
             )
         return value
 
@@ -118,7 +118,7 @@ def check_names(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
         raise SageMakerJobError(f"{where} holds {_quote(value)}. HINT: it must be a list of names.")
     if len(set(value)) < len(value):
-        raise SageMakerJobError(f"{where} holds {_quote(value)}. HINT: it must name nothing twice.")
+        raise SageMakerJobError(f"{where} holds {_quote(value)}. HINT: its names must be unique.")
     return tuple(value)
 
 

@@ -83,9 +83,9 @@ class Estimator(Settings):
 
         Args:
             training_job_name: The job.
-            sagemaker_session: Of the SDK or of boto3; made when None.
+            sagemaker_session: Session of the SDK or of boto3; made when None.
             model_channel_name: The channel with the weights that the job began with.
-            region: Of the job, where no session is given.
+            region: Region of the job, where no session is given.
 
         Raises:
             LaunchError: If there is no such job.
@@ -136,7 +136,7 @@ class Estimator(Settings):
             wait: Whether to return only when the job has ended.
             logs: Whether to show what the hosts print; SDK 2's words ``"All"``, ``"Rules"`` and ``"None"`` are taken too.
             job_name: In place of a name from ``base_job_name`` and the time.
-            experiment_config: Of SageMaker Experiments, such as ``{"ExperimentName": "albert"}``.
+            experiment_config: Names for SageMaker Experiments, such as ``{"ExperimentName": "albert"}``.
             poll: Seconds between two looks.
             plan: That was made of this job before.
 
@@ -242,8 +242,8 @@ class Estimator(Settings):
 
         Args:
             initial_instance_count: Hosts.
-            instance_type: Of each.
-            image_uri: Of an inference image. The artefact of a recipe has ``code/inference.py`` for those of AWS.
+            instance_type: Instance type of each.
+            image_uri: Address of an inference image. The artefact of a recipe has ``code/inference.py`` for those of AWS.
             endpoint_name: The job's name when None.
 
         Returns:

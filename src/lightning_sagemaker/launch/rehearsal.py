@@ -41,11 +41,11 @@ class Rehearsal:
     Attributes:
         result: How it ended.
         seconds: From the first process to the last.
-        step_seconds: Of one optimizer step here; None where the program does not record its throughput.
-        memory_mib: Of the largest process, in MiB.
+        step_seconds: Duration of one optimizer step here; None where the program does not record its throughput.
+        memory_mib: Memory of the largest process, in MiB.
         strategy: The strategy that Lightning used; None where the program does not record it.
-        checkpoint_bytes: Of all that was left in ``checkpoints``.
-        model_bytes: Of what would become ``model.tar.gz``.
+        checkpoint_bytes: Size of all that was left in ``checkpoints``.
+        model_bytes: Size of what would become ``model.tar.gz``.
 
     """
 

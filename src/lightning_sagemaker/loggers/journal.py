@@ -21,7 +21,7 @@ class Progress:
     """What has arrived.
 
     Attributes:
-        run_id: Of the run, as the server calls it; None before it was reached.
+        run_id: Identifier of the run, as the server calls it; None before it was reached.
         sent: Bytes of the journal that have been dealt with.
         error: Why the next ones have not; None while all is well.
 
@@ -42,7 +42,7 @@ class Journal:
     A row is written at once and whole, so a process may be killed at any time; the machine itself may not.
 
     Args:
-        folder: Of the journals.
+        folder: Folder of the journals.
         key: The run's name in this package, which stays the same however often it is started.
 
     """

@@ -49,12 +49,12 @@ class MLflowLogger(Logger):
         address: A folder, ``http://HOST:PORT``, or an ARN. A user and password in it are kept in MLflow's own variables
             (``MLFLOW_TRACKING_USERNAME``, ``MLFLOW_TRACKING_PASSWORD``), and nowhere else.
         experiment: In which the run is; it is made if it does not exist.
-        name: Of the run; in a training job the job's name, elsewhere MLflow's choice.
+        name: Name of the run; in a training job the job's name, elsewhere MLflow's choice.
         save_dir: For the file. Default: in a job the output folder, elsewhere ``mlflow_journal``.
         resume: Go on with the run whose file is in ``save_dir``, if no checkpoint says which. In a training job a restart
             goes on with the job's run in any case.
-        run_id: Of a run of MLflow to go on with.
-        tags: Of the run.
+        run_id: Identifier of a run of MLflow to resume.
+        tags: Tags of the run.
 
     Raises:
         TrackingError: If nothing can be logged at ``address``, or the client is not installed.

@@ -19,7 +19,7 @@ def save_memory(blocks: Iterable[nn.Module], recompute: bool, offload: bool, pin
     """Let each block keep less on the device; with both, its inputs only, and those on the host.
 
     Args:
-        blocks: Of a model.
+        blocks: Blocks of a model.
         recompute: Keep a block's inputs only, and run it again in the backward pass (activation checkpointing).
         offload: Keep what is kept in the host's memory.
         pin: Whether that memory is locked, for copies beside the computation: with a GPU.

@@ -17,8 +17,8 @@ class Blocks:
     """The repeated blocks of a model, in the order in which it calls them.
 
     Attributes:
-        name: Of the list that holds them, as in ``named_modules()``.
-        names: Of each block.
+        name: Name of the list that holds them, as in ``named_modules()``.
+        names: Name of each block.
         modules: The blocks.
 
     """
@@ -52,7 +52,7 @@ def find_units(root: nn.Module, kinds: Collection[type[nn.Module]] | None = None
     """The modules whose parameters are gathered and freed together, inner ones first.
 
     Args:
-        root: Of the model.
+        root: The model.
         kinds: Their classes. Default: what a model of transformers names as not to be split, where there is more than one
             of it; else the members of :func:`find_blocks`; none where there is neither, as in ALBERT with its one block.
 

@@ -37,7 +37,7 @@ def find_cut(
         step: The user's code for one microbatch.
         microbatch: Its argument.
         num_stages: Number of stages.
-        memory_weight: Of :func:`~lightning_sagemaker.parallel.partition.make_partition`.
+        memory_weight: As for :func:`~lightning_sagemaker.parallel.partition.make_partition`.
         ends: Numbers count the blocks of the list, if there is one.
 
     Raises:

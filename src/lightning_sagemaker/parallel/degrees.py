@@ -42,7 +42,7 @@ class ParallelDegrees:
         ddp: Whether replicas may train on different data.
         active_microbatches: Most microbatches under way in a stage; None: as the schedule needs.
         auto_partition: Whether layers are dealt to the stages by their cost.
-        default_partition: Of layers that nothing was assigned to, without ``auto_partition``.
+        default_partition: Partition of layers that nothing was assigned to, without ``auto_partition``.
         memory_weight: Memory against time in the automatic partition; default 0.8, or 0.2 with ``optimize="speed"``.
         optimize: ``memory`` or ``speed``.
         offload_activations: Whether what blocks keep for the backward pass is kept in the host's memory.
@@ -134,7 +134,7 @@ class ParallelDegrees:
         shards = self.shard or copies
         if copies % shards:
             raise ParallelConfigError(
-                f"the shard degree {self.shard} was set, but there are {copies} copies of the model to share its"
+                f"the shard degree {self.shard} was set, but there are {copies} model replicas to share its"
                 f" parameters among. HINT: set a divisor of {copies}."
             )
         return shards
@@ -151,7 +151,7 @@ class ParallelDegrees:
         """All groups of ranks of one kind, each ascending.
 
         Args:
-            kind: ``PP`` (the stages of a copy), ``TP`` (who shares matrices), ``RDP`` (who holds the same parameters),
+            kind: ``PP`` (the stages of a copy), ``TP`` (tensor parallel), ``RDP`` (who holds the same parameters),
                 ``MP`` (all of a copy) or ``DP`` (who holds the same stage).
             world_size: Number of processes.
 
@@ -239,7 +239,7 @@ def _check(key: Key, value: Any) -> Any:
 
 
 _FLAGS = ("true", "false", "1", "0", "yes", "no")
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 
 
 def _unknown(name: str) -> str:

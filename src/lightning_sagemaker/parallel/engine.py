@@ -37,9 +37,9 @@ class PipelineEngine:
     the same step, and none waits.
 
     Args:
-        stages: Of this process.
-        partition: Of the model.
-        groups: Of the job.
+        stages: Stages of this process.
+        partition: Partition of the model.
+        groups: Process groups of the job.
         device: Where the stages compute.
 
     """
@@ -272,8 +272,8 @@ class SharedParameters:
 
     Args:
         root: The module with all parameters.
-        partition: Of it.
-        groups: Of the job.
+        partition: Partition of the model.
+        groups: Process groups of the job.
 
     """
 

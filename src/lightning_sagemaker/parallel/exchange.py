@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors between the stages of a pipeline, point to point.
 
-Each message is a header of fixed length (on the processor) and its tensors, so their number, shapes and types may change
+Each message is a header of fixed length (on the CPU) and its tensors, so their number, shapes and types may change
 from step to step. Each ordered pair of ranks has process groups of its own, in which messages arrive in the order in which
 they were sent: neither gloo nor nccl can have two of them wait for each other. A receiver keeps what it does not need yet.
 """

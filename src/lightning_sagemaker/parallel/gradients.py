@@ -24,7 +24,7 @@ def average(parameters: Sequence[nn.Parameter], group: Any) -> None:
 
     Args:
         parameters: In the same order on all replicas.
-        group: Of the processes that hold these parameters.
+        group: Process group of those that hold these parameters.
 
     """
     size = dist.get_world_size(group)
@@ -67,10 +67,10 @@ def clip_norm(
     """Scale gradients so that the norm over all stages is at most ``max_norm``. Collective over ``group``.
 
     Args:
-        parameters: Of this process.
+        parameters: Parameters of this process.
         counted: Those of them whose norm no other process of the group counts.
         max_norm: The highest norm.
-        group: Of the processes that share a copy of the model.
+        group: Process group of a model replica.
 
     Returns:
         The norm before.
@@ -93,10 +93,10 @@ def agree_on_overflow(scaler: torch.amp.GradScaler, optimizer: Any, device: torc
     """After ``scaler.unscale_(optimizer)``: if one process found an infinite gradient, all skip the step. Collective.
 
     Args:
-        scaler: Of this process; those of the others must have the same scale.
+        scaler: Gradient scaler of this process; those of the others must have the same scale.
         optimizer: As given to the scaler.
-        device: Of this process.
-        group: Of the processes that share a copy of the model.
+        device: Device of this process.
+        group: Process group of a model replica.
 
     """
     state = scaler._per_optimizer_states[id(optimizer)]
@@ -110,9 +110,9 @@ def skip_together(scaler: torch.amp.GradScaler, device: torch.device, group: Any
     """Let ``scaler.unscale_`` agree on overflows from now on.
 
     Args:
-        scaler: Of this process.
-        device: Of this process.
-        group: Of the processes that share a copy of the model.
+        scaler: Gradient scaler of this process.
+        device: Device of this process.
+        group: Process group of a model replica.
 
     """
     if "unscale_" in vars(scaler):  # it does already, since an earlier run of the same Trainer

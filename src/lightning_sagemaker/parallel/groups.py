@@ -25,7 +25,7 @@ class ParallelGroups:
         at: Its place in the layout.
         ranks: Kind (``PP``, ``TP``, ``RDP``, ``MP``, ``DP``) -> the global ranks of its group, ascending.
         groups: Kind -> its process group.
-        cpu_groups: Kind -> the same for objects and tensors on the processor.
+        cpu_groups: Kind -> the same for objects and tensors on the CPU.
         channels: Ordered pairs of neighbouring stages of its copy of the model -> where their messages go.
 
     """
@@ -62,12 +62,12 @@ class ParallelGroups:
         return cls(degrees, rank, at, ranks, groups, cpu_groups, channels)
 
     def stage_rank(self, stage: int) -> int:
-        """Global rank of the process of this copy of the model that has a stage."""
+        """Global rank of the process of this model replica that has a stage."""
         return self.pipeline_ranks[stage % len(self.pipeline_ranks)]
 
     @property
     def pipeline_ranks(self) -> list[int]:
-        """Global ranks of the stages of this copy of the model, in the order of the stages."""
+        """Global ranks of the stages of this model replica, in the order of the stages."""
         return self.ranks["PP"]  # a rank grows with each of its digits, so ascending is in order
 
 

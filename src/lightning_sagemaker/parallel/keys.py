@@ -26,7 +26,7 @@ class Key:
 
     Attributes:
         name: As it is written.
-        version: Of the library that has it: 1, 2, 0 for both, -1 if no documentation has it.
+        version: Version of the library that has it: 1, 2, 0 for both, -1 if no documentation has it.
         kind: Type of its value.
         default: Value when it is absent.
         fate: What becomes of it.
@@ -113,7 +113,7 @@ KEYS = (
     _no_op(
         "sdp_gradient_clipping", 1, float, 1.0, "the Trainer clips (gradient_clip_val), by the norm of the whole model"
     ),
-    _no_op("prescaled_batch", 1, bool, False, "processes that share matrices always have the same batch"),
+    _no_op("prescaled_batch", 1, bool, False, "processes of a tensor parallel group always have the same batch"),
     _no_op("random_seed", 2, int, None, "the weights' seed is the script's"),
     _no_op("ddp_port", 1, int, None, "the launcher's port serves all process groups"),
     _no_op("ddp_dist_backend", 1, str, "auto", "the strategy chooses the backend and says why"),

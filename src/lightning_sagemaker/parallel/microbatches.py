@@ -30,7 +30,7 @@ def cut(batch: Any, count: int) -> Microbatches:
     A batch of fewer samples than ``count`` has a part for each sample. Parts of different sizes count by their samples.
 
     Args:
-        batch: Of any structure.
+        batch: Any structure.
         count: Number of microbatches.
 
     Raises:
@@ -103,7 +103,7 @@ def split(value: Any, count: int, axis: int = 0, name: str = "the batch") -> lis
     What is no tensor is the same in each microbatch.
 
     Args:
-        value: Of any structure.
+        value: Any structure.
         count: Number of microbatches.
         axis: That is cut.
         name: For errors.

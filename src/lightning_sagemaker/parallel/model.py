@@ -30,7 +30,7 @@ class PipelinedModel:
 
     Args:
         root: The module with all parameters, whole on this process.
-        groups: Of the job.
+        groups: Process groups of the job.
         device: Where this process computes.
         step: The user's code for one microbatch.
         microbatch: Its argument.
@@ -40,12 +40,12 @@ class PipelinedModel:
         plan: From ``root`` to which matrices are shared, and how; default: ours.
 
     Attributes:
-        blocks: Of the module.
+        blocks: Blocks of the module.
         partition: Which stage has what.
-        stages: Of this process.
+        stages: Stages of this process.
         engine: Runs steps.
         shared: Parameters of several stages.
-        matrices: Of this process's stages, those that it has a part of.
+        matrices: Tensor parallel matrices of this process's stages.
 
     Raises:
         ParallelConfigError: If the module cannot be cut so; on all processes, before anything is changed.
@@ -147,7 +147,7 @@ class PipelinedModel:
         state.update({f"{prefix}{name}": value for name, value in self.gather(own).items()})
 
     def owner(self, name: str) -> int:
-        """Global rank of the process of this copy of the model that has a parameter or buffer."""
+        """Global rank of the process of this model replica that has a parameter or buffer."""
         stages = self.partition.stages.get(name)
         return self._groups.stage_rank(stages[0] if stages else self._buffer_stage(name))
 
@@ -175,7 +175,7 @@ class PipelinedModel:
             on_all: Whether all processes need it, not only the first.
 
         Returns:
-            The state on the processor; without ``on_all``, empty on other processes than the first.
+            The state on the CPU; without ``on_all``, empty on other processes than the first.
 
         """
         first = self._groups.pipeline_ranks[0]
@@ -242,7 +242,7 @@ class PipelinedModel:
         return {**state, "state": dict(sorted(merged.items()))}
 
     def restore(self) -> None:
-        """Make the module whole again on all processes, on the processor. Collective over the pipeline."""
+        """Make the module whole again on all processes, on the CPU. Collective over the pipeline."""
         whole = self.gather(self._root.state_dict(keep_vars=True), on_all=True)
         for copy, hook in self._copies:
             hook.remove()

@@ -57,7 +57,7 @@ def check_scope(optimizer: torch.optim.Optimizer, shares_matrices: bool) -> None
     """See that an optimizer's step can be made by each process for the parameters that it has.
 
     Args:
-        optimizer: Of a model that is cut into pipeline stages, or whose matrices are shared by plain parts.
+        optimizer: Optimizer of a model that is cut into pipeline stages, or whose matrices are split by tensor parallelism.
         shares_matrices: Whether a process has parts of matrices.
 
     Raises:

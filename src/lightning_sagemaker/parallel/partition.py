@@ -57,8 +57,8 @@ def make_partition(
 
     Args:
         root: The module with all parameters.
-        blocks: Of it.
-        traced: Of it.
+        blocks: Blocks of the module.
+        traced: What tracing the module found.
         num_stages: Number of stages.
         memory_weight: From 0 to 1.
         ends: Number of blocks up to the end of each stage; default: even costs.
@@ -129,7 +129,7 @@ def balance(costs: Sequence[float], num_stages: int, allowed: Collection[int] | 
     By dynamic programming over (number of blocks, number of stages).
 
     Args:
-        costs: Of each block.
+        costs: Cost of each block.
         num_stages: Number of parts.
         allowed: Numbers of blocks after which there may be a cut; default: all.
 

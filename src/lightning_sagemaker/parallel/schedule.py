@@ -45,7 +45,7 @@ class Plan:
 
     Attributes:
         orders: For each rank, its computations in order.
-        duration: Of the whole step, in forward passes of one microbatch through one stage.
+        duration: Duration of the complete step, in forward passes of one microbatch through one stage.
 
     """
 
@@ -70,7 +70,7 @@ def make_plan(
             et al., 2019). ``zero_bubble``: gradients of weights are computed when there is nothing more urgent (Qi et al.,
             "Zero Bubble Pipeline Parallelism", 2023). ``_only_forward``: no backward passes.
         num_ranks: Ranks in a row.
-        microbatches: Of a step.
+        microbatches: Number of microbatches of a step.
         stages_per_rank: Stages of each rank; more make the bubble smaller and the traffic larger.
         active: Most microbatches that a stage holds at once, in ``interleaved`` and ``zero_bubble``.
 

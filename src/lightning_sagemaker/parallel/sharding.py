@@ -81,7 +81,7 @@ def shard_module(
     Args:
         root: The module, whole and equal on all processes.
         mesh: With the dimensions :data:`REPLICAS`, :data:`SHARDS` and :data:`TENSOR`.
-        methods: Of ``root``, which are called from outside.
+        methods: Names of methods of ``root`` that are called from outside.
         recompute: Blocks keep their inputs only for the backward pass, in which they run again.
         offload: What blocks keep for the backward pass is kept in the host's memory.
         options: How parameters are sharded.
@@ -120,7 +120,7 @@ def check_shardable(device_type: str) -> None:
     if device_type == "cpu" and not SHARDS_ON_CPU:
         raise ParallelConfigError(
             f"Sharded parameters on a CPU need torch 2.6, and this is torch {torch.__version__}."
-            " HINT: train on a GPU, use a newer torch, or ask for partitions instead of shards and shared matrices."
+            " HINT: train on a GPU, use a newer torch, or ask for partitions instead of shards and tensor parallelism."
         )
 
 

@@ -49,9 +49,9 @@ class Stages:
 
     Args:
         root: The module with all parameters; those of other stages are freed.
-        blocks: Of it.
-        traced: Of it.
-        partition: Of it.
+        blocks: Blocks of the module.
+        traced: What tracing the module found.
+        partition: Partition of the blocks.
         own: Numbers of the stages of this process.
         device: Where they compute.
 

@@ -29,8 +29,8 @@ class SharedMatrices:
 
     Args:
         root: The module; all processes of the group have the same values.
-        plan: Of it, as :func:`~lightning_sagemaker.parallel.plans.tensor_plan` makes it; empty if nothing is shared.
-        groups: Of the job.
+        plan: Tensor parallel plan, as :func:`~lightning_sagemaker.parallel.plans.tensor_plan` makes it; may be empty.
+        groups: Process groups of the job.
         is_absent: Whether a parameter belongs to stages of other processes only.
 
     """
@@ -77,7 +77,7 @@ class SharedMatrices:
         return value.chunk(self._degree, self._dims[id(parameter)])[self._place].clone()
 
     def whole(self, parameter: Tensor, value: Tensor) -> Tensor:
-        """The whole of which ``value`` is a part, on the processor. Collective over the ``TP`` group."""
+        """The whole of which ``value`` is a part, on the CPU. Collective over the ``TP`` group."""
         value = value.detach().cpu()
         if not self.is_shared(parameter) or not value.dim():
             return value
@@ -101,7 +101,7 @@ def map_state(
 
     Args:
         state: As :meth:`torch.optim.Optimizer.state_dict` gives it; parameters of other stages have no entry.
-        parameters: Of the optimizer, in the order of its groups.
+        parameters: Parameters of the optimizer, in the order of its groups.
         change: Parameter and tensor -> the new tensor.
 
     """

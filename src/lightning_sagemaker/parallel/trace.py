@@ -65,7 +65,7 @@ def trace(root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: An
 
     Args:
         root: The module with all parameters.
-        blocks: Of it.
+        blocks: Blocks of the module.
         step: The user's code for one microbatch.
         batch: A microbatch.
 

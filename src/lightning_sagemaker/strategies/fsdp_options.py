@@ -27,8 +27,8 @@ class TakesShardOptions:
     """Mixin before :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`.
 
     Args:
-        hybrid_shard_degree: Processes that share the parameters of a copy of the model; 0: all. Default: as the job's
-            ``mp_parameters`` say, else 0. Goes before ``parameters`` and ``degrees``.
+        hybrid_shard_degree: Processes that share the parameters of a model replica; 0: all. Default: as the job's
+            ``mp_parameters`` say, else 0. Overrides ``parameters`` and ``degrees``.
         auto_wrap_policy: Classes of the modules whose parameters are gathered and freed together. Default: the repeated
             blocks of the model. Has no effect where the user's ``configure_model`` has called ``fully_shard``, as have the
             next three.
@@ -99,7 +99,7 @@ class TakesShardOptions:
 def _checked(degree: Any) -> int:
     if isinstance(degree, bool) or not isinstance(degree, int) or degree < 0:
         raise ParallelConfigError(
-            f"hybrid_shard_degree={degree!r} was set. HINT: give a whole number of processes, or 0 for all."
+            f"hybrid_shard_degree={degree!r} was set. HINT: give a number of processes, or 0 for all."
         )
     return degree
 

@@ -44,7 +44,7 @@ def leaves_mps(strategy: Any, accelerator: Any, devices: Any, num_nodes: int) ->
     Args:
         strategy: As given, as are the others.
         accelerator: One that could be MPS.
-        devices: Of one host.
+        devices: Devices of one host.
         num_nodes: Hosts.
 
     Raises:

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``"smp"`` for the Trainer: an unchanged LightningModule, cut into the stages of a pipeline."""
+"""``"smp"`` for the Trainer: an unchanged LightningModule, partitioned into the stages of a pipeline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +22,6 @@ from lightning_sagemaker._lightning import (
     TrainerFn,
     rank_zero_info,
 )
-from lightning_sagemaker.checkpoint.parts import CheckpointParts, read_checkpoint, write_stages
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.gradients import skip_together
@@ -46,8 +43,8 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
 
     The LightningModule stays as it is, as long as each step calls its model once, and the model's forward pass is
     something, then a list of blocks one after the other, then something. It is cut at the first step. Each batch is cut
-    into microbatches; the loss is the mean of theirs, so it is that of the whole batch where the loss is a mean over
-    samples. All processes of a copy of the model train on the batch of the first of them.
+    into microbatches; the loss is the mean of theirs, so it is that of the batch where the loss is a mean over
+    samples. All processes of a model replica train on the batch of the first of them.
 
     ``self.log`` works as on one process: what the last stage logs is logged on all ranks, as the mean over the
     microbatches. In validation, test and prediction the rest of the step is run on all ranks, with the model's real
@@ -101,36 +98,9 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         if self.saves_parts and keep_averages(module.trainer.callbacks):  # type: ignore[attr-defined]
             raise MisconfigurationException(
                 "save_distributed_checkpoint=True was set beside a callback that averages weights, whose checkpoints are"
-                " whole. HINT: leave it out."
+                " one file. HINT: leave it out."
             )
         super().setup_environment()
-
-    @cached_property
-    def _parts(self) -> CheckpointParts:
-        return CheckpointParts(self.local_rank, self._checkpoint_io)
-
-    @override
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint; called on all processes.
-
-        Raises:
-            RuntimeError: On all of them, if one cannot write what is its to write.
-
-        """
-        if self.saves_parts:
-            self._parts.save(checkpoint, filepath, write_stages)
-        else:
-            super().save_checkpoint(checkpoint, filepath, storage_options)
-
-    @override
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Read a checkpoint of either kind, complete, on each process."""
-        load_file = super().load_checkpoint
-
-        def read(path: Any) -> dict[str, Any]:
-            return read_checkpoint(Path(path)) if Path(path).is_dir() else load_file(path, weights_only)
-
-        return self._parts.load(checkpoint_path, read) if self.saves_parts else read(checkpoint_path)
 
     @override
     def setup_distributed(self) -> None:
@@ -156,8 +126,8 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
             )
         if not module.automatic_optimization:
             raise MisconfigurationException(
-                f"{type(module).__name__} optimizes by hand, which strategy='smp' cannot: it runs backward passes between"
-                " forward passes. HINT: set automatic_optimization = True."
+                f"{type(module).__name__} uses manual optimization, which strategy='smp' cannot: it runs backward passes"
+                " between forward passes. HINT: set automatic_optimization = True."
             )
         self.accelerator.setup(trainer)
         self.precision_plugin.convert_module(module)
@@ -169,7 +139,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
             if self.degrees.microbatches > 1:
                 say_statistics(module)
         self.setup_precision_plugin()
-        shadow(self.precision_plugin, "clip_grad_by_norm", self._clip_norm)  # of the whole model, not of this stage
+        shadow(self.precision_plugin, "clip_grad_by_norm", self._clip_norm)  # of the complete model, not of this stage
         scaler = getattr(self.precision_plugin, "scaler", None)
         if scaler is not None:
             skip_together(scaler, self.root_device, self.groups.groups["MP"])
@@ -204,7 +174,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         return self._pipeline
 
     def _batch_of_first(self, batch: Any) -> Any:
-        """The batch of the first process of this copy of the model, on all of them."""
+        """The batch of the first process of this model replica, on all of them."""
         first, group = self.groups.ranks["MP"][0], self.groups.cpu_groups["MP"]
         box = [moved_to(batch, "cpu") if self.global_rank == first else None]
         dist.broadcast_object_list(box, first, group)
@@ -213,14 +183,14 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         return batch
 
     def _even_parts(self, batch: Any) -> list[Any]:
-        """The batch cut, or whole where it cannot be cut evenly: an evaluation logs each part as if it were alike."""
+        """The batch in microbatches, or in one where it cannot be split evenly: evaluations log each with equal weight."""
         batch = self._batch_of_first(batch)
         try:
             return split(batch, self.degrees.microbatches)
         except ParallelConfigError as error:
             if not self._said_whole:
                 self._said_whole = True
-                rank_zero_info(f"Batches that cannot be cut pass through the stages whole: {error}")
+                rank_zero_info(f"Batches that cannot be split evenly run as one microbatch: {error}")
             return [batch]
 
     @override
@@ -334,7 +304,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
 
     @override
     def reduce(self, tensor: Any, group: Any | None = None, reduce_op: Any = "mean") -> Any:
-        """Over the replicas, since all stages of a copy of the model have the same value."""
+        """Over the replicas, since all stages of a model replica have the same value."""
         group = self.groups.groups["RDP"] if group is None and self._groups is not None else group
         return super().reduce(tensor, group, reduce_op)
 

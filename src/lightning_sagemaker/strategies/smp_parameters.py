@@ -98,7 +98,7 @@ def degrees_of(
     if found.pipeline > 1 and found.shard not in (0, 1):
         raise ParallelConfigError(
             f"partitions={found.pipeline} was set beside a shard degree of {found.shard}, which cannot be combined: each"
-            " microbatch would gather the parameters anew. HINT: use partitions with tensor_parallel_degree, or a shard"
+            " microbatch would gather the parameters again. HINT: use partitions with tensor_parallel_degree, or a shard"
             " degree without partitions."
         )
     return found, notes

@@ -20,7 +20,7 @@ class Record(NamedTuple):
         name: Under which it is logged.
         value: The number; of a metric, None if it has none for the step.
         metric: The metric's name in the module.
-        options: Of the call.
+        options: Options of the call.
         weight: Share of the microbatch in the samples of the batch.
 
     """
@@ -36,7 +36,7 @@ class Records(list[Record]):
     """Calls of ``self.log`` in their order.
 
     Attributes:
-        weight: Of the microbatch that is running.
+        weight: Share of the microbatch that is running.
 
     """
 

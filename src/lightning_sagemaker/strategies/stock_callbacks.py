@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning's own callbacks with divided models and sharded parameters: which work, and why others are refused."""
+"""Lightning's own callbacks with pipeline partitions and sharded parameters: which work, and why others are refused."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class StockCallback(NamedTuple):
     """A class of ``lightning.pytorch.callbacks``.
 
     Attributes:
-        name: Of the class.
+        name: Name of the class.
         partitions: Why it cannot work with pipeline partitions; empty: it works.
-        sharded: Why it cannot work with shared matrices and sharded parameters; empty: it works.
+        sharded: Why it cannot work with tensor parallelism and sharded parameters; empty: it works.
         note: What to know of it.
 
     """

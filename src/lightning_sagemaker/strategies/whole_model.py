@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A module that is cut is whole again in checkpoints, before weights are loaded, and after the run."""
+"""A partitioned module is complete again in checkpoints, before weights are loaded, and after the run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker._lightning import rank_zero_warn
+from lightning_sagemaker.checkpoint.parts import CheckpointParts, read_checkpoint, write_stages
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.model import PipelinedModel
 
 
 class WholeModel:
-    """Mixin before a strategy whose module is cut at its first step."""
+    """Mixin before a strategy whose module is partitioned at its first step."""
 
     global_rank: int
+    local_rank: int
     optimizers: list[Any]
     saves_parts: bool
+    _checkpoint_io: Any
     _pipeline: PipelinedModel | None = None
     _failed = False
     _groups: ParallelGroups | None = None
@@ -27,14 +32,42 @@ class WholeModel:
         assert self._groups is not None
         return self._groups
 
+    @cached_property
+    def _parts(self) -> CheckpointParts:
+        return CheckpointParts(self.local_rank, self._checkpoint_io)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint; called on all processes.
+
+        Raises:
+            RuntimeError: On all of them, if one cannot write its part.
+
+        """
+        if self.saves_parts:
+            self._parts.save(checkpoint, filepath, write_stages)
+        else:
+            super().save_checkpoint(checkpoint, filepath, storage_options)  # type: ignore[misc]
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Read a checkpoint of either kind, complete, on each process."""
+        load_file = super().load_checkpoint  # type: ignore[misc]
+
+        def read(path: Any) -> dict[str, Any]:
+            if Path(path).is_dir():
+                return read_checkpoint(Path(path))
+            content: dict[str, Any] = load_file(path, weights_only)
+            return content
+
+        return self._parts.load(checkpoint_path, read) if self.saves_parts else read(checkpoint_path)
+
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Into the whole module: one that is cut, as after a search for a learning rate, is cut anew by the next step."""
+        """Into the complete module: one that is partitioned, as by a learning rate finder, is so again at its next step."""
         if self._pipeline is not None:
             self._make_whole()
         super().load_model_state_dict(checkpoint, strict)  # type: ignore[misc]
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Of the whole model on the first process; with parts, this process's. Collective over all processes."""
+        """That of the complete model on the first process; with parts, this process's. Collective over all processes."""
         state: dict[str, Any] = super().lightning_module_state_dict()  # type: ignore[misc]
         if self._pipeline is None:
             return state
@@ -49,7 +82,7 @@ class WholeModel:
         return kind(getattr(optimizer, "_optimizer", optimizer))  # Lightning's wrapper has one within
 
     def _make_whole(self) -> None:
-        """Leave the module as it was found, on all processes, and the optimizers whole on the first one."""
+        """Leave the module as it was found, on all processes, and the optimizers complete on the first one."""
         pipeline = self._pipeline
         assert pipeline is not None
         states = [pipeline.gather_optimizer(optimizer) for optimizer in self.optimizers]
@@ -65,10 +98,10 @@ class WholeModel:
         super().on_exception(exception)  # type: ignore[misc]
 
     def teardown(self) -> None:
-        """Called when the Trainer ends a stage: the module is left whole, unless it has failed."""
+        """Called when the Trainer ends a stage: the module is left complete, unless it has failed."""
         if self._pipeline is not None:
             if self._failed:  # another process may be gone, and gathering would wait for it
-                rank_zero_warn("After the error the module stays cut: each process has its own stages only.")
+                rank_zero_warn("After the error the module remains partitioned: each process has its own stages only.")
             else:
                 self._make_whole()
         super().teardown()  # type: ignore[misc]

@@ -107,7 +107,7 @@ def _put(module: nn.Module, name: str, value: Tensor) -> None:
 
 
 def _make_equal(module: nn.Module, before: Mapping[str, Tensor]) -> None:
-    """The values of the first of the processes that share matrices, on each of them its part. Collective over them."""
+    """The values of the first process of a tensor parallel group, on each its part. Collective over the group."""
     group = state.tp_process_group
     for name, value in _own_tensors(module).items():
         original = before[name]

@@ -37,8 +37,8 @@ def clip_grad_norm_(model: Any, max_norm: float, norm_type: float = 2.0) -> Tens
     for name, parameter in model.named_parameters():
         if "_flat_param" in name:
             raise ParallelConfigError(
-                "clip_grad_norm_ was called on a model whose parameters are flat, in which shared matrices cannot be told"
-                " apart. HINT: wrap it with use_orig_params=True."
+                "clip_grad_norm_ was called on a model whose parameters are flat, in which tensor parallel matrices cannot"
+                " be identified. HINT: wrap it with use_orig_params=True."
             )
         if parameter.grad is None:
             continue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer states of shared matrices on their way into FSDP."""
+"""Optimizer states of tensor parallel matrices on their way into FSDP."""
 
 from __future__ import annotations
 

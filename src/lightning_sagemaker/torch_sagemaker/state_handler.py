@@ -15,7 +15,7 @@ from lightning_sagemaker.parallel.sharding import REPLICAS, SHARDS, TENSOR
 
 
 class _Tracker:
-    """Stands for the tracker of random numbers: with DTensor all processes that share matrices draw the same."""
+    """Stands for the tracker of random numbers: with DTensor all processes of a tensor parallel group draw the same."""
 
     @contextmanager
     def fork(self, name: str = "") -> Iterator[None]:
@@ -30,7 +30,7 @@ class Ranker:
     """Which ranks hold the same parameters.
 
     Args:
-        degrees: Of the job.
+        degrees: Parallel degrees of the job.
         world_size: Number of processes.
 
     """

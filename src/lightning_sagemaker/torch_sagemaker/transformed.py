@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tsm.transform``: a model of transformers whose matrices are shared among processes."""
+"""``tsm.transform``: a model of transformers whose matrices are split among processes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def transform(
     The layers stay transformers' own, so their names and their checkpoints do.
 
     Args:
-        model: Of transformers, whole; equal on all processes unless ``load_state_dict_from_rank0``.
+        model: Complete model of transformers; equal on all processes unless ``load_state_dict_from_rank0``.
         device: Where to put it first.
         dtype: Converted to, if given.
-        config: Of a mixture of experts; refused.
+        config: Configuration of a mixture of experts; refused.
         load_state_dict_from_rank0: The first process has the weights; they are sent to the others.
         cp_comm_type: Without effect.
 

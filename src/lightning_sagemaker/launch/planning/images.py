@@ -71,8 +71,8 @@ def find_image(
     """The image that AWS keeps for these versions.
 
     Args:
-        region: Of the job.
-        instance_type: Of its hosts, for the GPU's or the processor's image.
+        region: Region of the job.
+        instance_type: Instance type of its hosts, for the GPU or the CPU image.
         pytorch_version: Such as ``2.8.0`` or ``2.8``.
         transformers_version: Chooses an image of Hugging Face.
         py_version: Such as ``py312``; the image's own when None.

@@ -36,7 +36,7 @@ class JobPlan:
         environment: With those that this package adds.
         channels: The inputs.
         metric_definitions: The metrics to collect.
-        max_wait: Of spot jobs.
+        max_wait: Longest time of a spot job with its waiting, in seconds.
         uploads: Name of a channel -> what of its local folder is uploaded.
         checkpoint_uri: Ends with a slash: a bare prefix also matches its neighbours.
 

@@ -44,7 +44,7 @@ class Estimate:
     """What a job costs at most, in US dollars.
 
     Attributes:
-        per_hour: Of all hosts together.
+        per_hour: Price of all hosts together.
         at_most: If it runs until ``max_run``.
         note: Where the figure comes from and what it leaves out.
 
@@ -70,8 +70,8 @@ def estimate(prices: Prices, instance_type: str, count: int, seconds: int, regio
     """What a job costs; None where the price is not known.
 
     Args:
-        prices: Of any region.
-        instance_type: Of the hosts.
+        prices: Prices of any region.
+        instance_type: Instance type of the hosts.
         count: Number of hosts.
         seconds: For which the job may run.
         region: Where it runs.

@@ -53,7 +53,7 @@ class OfflineSession(Session):  # type: ignore[misc]  # the SDK has no types
     """Puts uploads into a folder, and has nobody to ask.
 
     Args:
-        region: Of the job.
+        region: Region of the job.
         store: The folder.
 
     """

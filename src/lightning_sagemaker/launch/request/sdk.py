@@ -151,7 +151,7 @@ def make_session(given: Any, region: str) -> Session:
 
     Args:
         given: A session of the SDK or of boto3; None for a new one.
-        region: Of the job.
+        region: Region of the job.
 
     """
     if isinstance(given, Session):

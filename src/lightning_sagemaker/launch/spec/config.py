@@ -30,17 +30,17 @@ class JobConfig:
         send_anyway: Files that are sent though they are left out by default, by name or pattern (those with credentials by
             name only); and findings that are no secrets, as ``FILE:LINE`` or ``FILE:*``.
         code_location: ``s3://bucket/prefix`` to which the source is uploaded; the default bucket when None.
-        instance_type: Of each host.
+        instance_type: Instance type of each host.
         instance_count: Hosts.
         instance_group: A name for them, which channels may use.
         training_plan: ARN of a plan with reserved capacity.
-        instance_placement_config: Of UltraServers, in the API's words.
+        instance_placement_config: Placement on UltraServers, in the API's words.
         role: ARN or name of the execution role. None in a dry run.
         region: None for the one that AWS is configured with.
         hyperparameters: Texts, numbers, booleans, lists and dictionaries that reach the program as ``--name value``.
         distribution: See :func:`~lightning_sagemaker.launch.spec.distribution.parse_distribution`.
         inputs: See :func:`~lightning_sagemaker.launch.spec.inputs.parse_inputs`.
-        input_mode: Of channels that do not say: ``File``, ``FastFile`` or ``Pipe``.
+        input_mode: Mode of channels that do not say: ``File``, ``FastFile`` or ``Pipe``.
         model_uri: ``s3://`` place of weights to begin with, as
         model_channel_name: a channel of this name.
         use_spot_instances: Managed spot training.
@@ -56,16 +56,16 @@ class JobConfig:
         volume_size: GiB of each host's disk.
         metric_definitions: ``Name`` and ``Regex`` of metrics in the log; those of the recipe's lines when None.
         environment: Variables of every process.
-        container_log_level: Of SageMaker's programs in the container, as of Python's ``logging``; 20 is INFO.
-        image_uri: Of an image of your own.
+        container_log_level: Level of SageMaker's programs in the container, as of Python's ``logging``; 20 is INFO.
+        image_uri: Address of an image of your own.
         pytorch_version: Chooses AWS's image.
         transformers_version: Chooses Hugging Face's image.
         py_version: Such as ``py312``; the image's own when None.
-        subnets: Of the job's VPC, with
+        subnets: Subnets of the job's VPC, with
         security_group_ids: its security groups.
         enable_network_isolation: No network in the container; nothing can be installed then.
         encrypt_inter_container_traffic: Between hosts.
-        tags: Of the job.
+        tags: Tags of the job.
         keep_alive_period_in_seconds: Keeps the hosts for a next job (warm pool).
         base_job_name: The job's name begins with it.
         max_retry_attempts: After errors of the service itself.
@@ -74,7 +74,7 @@ class JobConfig:
         enable_infra_check: Hosts are examined before the job begins.
         enable_remote_debug: A shell in the containers through Session Manager.
         enable_session_tag_chaining: The role's session carries the job's tags.
-        experiment_config: Of SageMaker Experiments, in the API's words.
+        experiment_config: Names for SageMaker Experiments, in the API's words.
         tensorboard_output_path: ``s3://`` place to which TensorBoard's files are copied during the job: those of a recipe,
             or what a script writes below
         tensorboard_local_path: in the container; ``/opt/ml/output/tensorboard`` when None.

@@ -32,7 +32,7 @@ class ShuffleConfig:
     """The order in which a ``Pipe`` or sharded channel's objects come, drawn anew for each epoch.
 
     Args:
-        seed: Of the order.
+        seed: Seed of the order.
 
     """
 
@@ -52,10 +52,10 @@ class TrainingInput:
         s3_data_type: ``S3Prefix``, ``ManifestFile`` or ``AugmentedManifestFile``.
         instance_groups: Names of the groups of hosts that get the data.
         input_mode: ``File`` copies before training, ``FastFile`` streams as it is read, ``Pipe`` gives named pipes.
-        attribute_names: Of an augmented manifest, those that are read.
-        target_attribute_name: Of the label, where a library asks for it; no part of a request.
+        attribute_names: Attributes of an augmented manifest that are read.
+        target_attribute_name: Name of the label, where a library asks for it; no part of a request.
         shuffle_config: Shuffles the objects.
-        hub_access_config: Of a model in a hub, in the API's words.
+        hub_access_config: Access to a model in a hub, in the API's words.
         model_access_config: Whether its licence is accepted, in the API's words.
 
     """

@@ -81,7 +81,7 @@ class InstanceGroup:
 
     Args:
         instance_group_name: By which channels name it.
-        instance_type: Of each host.
+        instance_type: Instance type of each host.
         instance_count: Hosts.
 
     """
@@ -129,7 +129,7 @@ def job_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Values of a :class:`~lightning_sagemaker.launch.spec.config.JobConfig`.
 
     Args:
-        arguments: Of an estimator, in its words; those that are None are left out.
+        arguments: Arguments of an estimator, in its words; those that are None are left out.
 
     Raises:
         LaunchError: If one is not known, or cannot be taken.

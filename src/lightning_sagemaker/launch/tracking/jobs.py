@@ -31,11 +31,11 @@ class JobStatus:
     """How a job is doing.
 
     Attributes:
-        name: Of the job.
+        name: Name of the job.
         status: ``InProgress``, ``Completed``, ``Failed``, ``Stopping`` or ``Stopped``.
         phase: What it does, such as ``Downloading``.
         reason: Why it failed.
-        seconds: Of training so far.
+        seconds: Time of training so far.
         model_data: Where its artefact is or will be.
         description: All that SageMaker says.
 
@@ -121,7 +121,7 @@ class TrainingJobs:
         """Host and text of the lines that have come since the last call.
 
         Args:
-            name: Of the job.
+            name: Name of the job.
             seen: Where each host's lines have been read to; begins empty, and is changed.
 
         """
@@ -159,7 +159,7 @@ class TrainingJobs:
         """Show a job until it has ended.
 
         Args:
-            name: Of the job.
+            name: Name of the job.
             output: Where to; ``sys.stdout`` when None.
             logs: Whether to show what the hosts print.
             poll: Seconds between two looks.
@@ -187,7 +187,7 @@ class TrainingJobs:
         """Get what a job made: ``model`` and ``output``, unpacked, and its checkpoints if wanted.
 
         Args:
-            name: Of the job.
+            name: Name of the job.
             folder: For the folders of these names; those of an earlier download are replaced, nothing else is.
             checkpoints: Whether to get them too.
 

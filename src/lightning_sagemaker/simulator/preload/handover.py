@@ -31,14 +31,14 @@ class Group:
     """Packages that are imported together.
 
     Attributes:
-        name: Of the group.
+        name: Name of the group.
         packages: Importing any module of these hands the whole group over.
         imports: What is imported; what waits for the import of one of these hears of it.
         needs: Groups that are loaded by it, in a process of its own too.
         modules: Name -> module, of those packages that are handed over and that were not loaded before.
         read: Variable -> the value that the import found.
         set: Variable -> the value that the import gave it.
-        filters: Of warnings, that it added.
+        filters: Filters of warnings that it added.
 
     """
 

@@ -13,8 +13,8 @@ class FlashSelfAttention(nn.Module):
     """Self-attention by the fastest kernel that torch has for the device.
 
     Args:
-        attention_dropout_prob: Of the weights, in training.
-        scale: Of the products; default ``1 / sqrt(head size)``.
+        attention_dropout_prob: Probability of dropping an attention weight in training.
+        scale: Factor of the products; default ``1 / sqrt(head size)``.
         triton_flash_attention: Without effect.
         use_alibi: Refused.
 

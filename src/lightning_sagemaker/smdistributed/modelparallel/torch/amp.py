@@ -18,7 +18,7 @@ class GradScaler(torch.amp.GradScaler):
         super().__init__(device or state.device.type, init_scale, *args, **kwargs)
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the gradients by the scale. Collective over the copy of the model."""
+        """Divide the gradients by the scale. Collective over the model replica."""
         super().unscale_(optimizer)
         if self.is_enabled():
             agree_on_overflow(self, optimizer, state.device, state.groups.groups["MP"])

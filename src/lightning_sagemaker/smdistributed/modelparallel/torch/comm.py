@@ -51,7 +51,7 @@ def barrier(group: CommGroup = WORLD) -> None:
 
 
 def mp_barrier() -> None:
-    """Wait for all processes of this copy of the model."""
+    """Wait for all processes of this model replica."""
     barrier(MP_GROUP)
 
 

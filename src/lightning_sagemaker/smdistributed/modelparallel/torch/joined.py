@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of ranks that share matrices: each computes with the samples of all, and gets its own rows back.
+"""Batches of ranks of a tensor parallel group: each computes with the samples of all, and gets its own rows back.
 
 With ``prescaled_batch`` false, AWS's default, every such rank reads samples of its own.
 """
@@ -23,7 +23,7 @@ class JoinedBatches:
     """Microbatches of all ranks of ``TP_GROUP``, each joined along the axis of its samples. Collective over the group.
 
     Args:
-        microbatches: Of this rank: name -> argument of the step.
+        microbatches: Those of this rank: name -> argument of the step.
         whole: Names of arguments that are the same on all ranks.
         axes: Name -> axis of the samples, if not the first.
 
@@ -69,7 +69,7 @@ def _next(tensors: Iterator[Tensor], _: Tensor) -> Tensor:
 def _cut_tensors(
     microbatch: Mapping[str, Any], whole: Collection[str], axes: Mapping[str, int]
 ) -> list[tuple[Tensor, int]]:
-    """The tensors that each rank has of its own, on the processor, with the axis of their samples."""
+    """The tensors that each rank has of its own, on the CPU, with the axis of their samples."""
     found: list[tuple[Tensor, int]] = []
     for name, value in microbatch.items():
         if name not in whole:
@@ -93,6 +93,6 @@ def _join(column: Sequence[tuple[Tensor, int]]) -> Tensor:
         return torch.cat(tensors, axis).to(state.device)
     except RuntimeError as error:
         raise ParallelConfigError(
-            f"ranks that share matrices have batches of shapes {[list(tensor.shape) for tensor in tensors]}, which cannot be"
-            " joined. HINT: pad to the same length, or set prescaled_batch to true and give all of them the same samples."
+            f"ranks of a tensor parallel group have batches of shapes {[list(tensor.shape) for tensor in tensors]}, which"
+            " cannot be joined. HINT: pad to the same length, or set prescaled_batch to true and give all the same samples."
         ) from error

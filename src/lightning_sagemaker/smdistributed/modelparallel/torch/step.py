@@ -106,7 +106,7 @@ class _Step:
 
 
 def _is_shared() -> bool:
-    """Whether ranks that share matrices read samples of their own, as they do by default."""
+    """Whether ranks of a tensor parallel group read samples of their own, as they do by default."""
     return state.cfg is not None and state.cfg.degrees.tensor > 1 and not state.cfg.prescaled_batch
 
 

@@ -19,7 +19,7 @@ def parse_s3_uri(uri: str) -> tuple[str, str]:
 
     """
     if not is_s3_uri(uri):
-        raise ParallelConfigError(f"{uri!r} is no address in S3. HINT: write s3://bucket/key.")
+        raise ParallelConfigError(f"{uri!r} is not an S3 address. HINT: write s3://bucket/key.")
     bucket, _, key = str(uri)[len("s3://") :].partition("/")
     return bucket, key
 

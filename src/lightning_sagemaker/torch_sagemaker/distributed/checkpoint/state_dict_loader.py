@@ -29,11 +29,11 @@ def load(
         state_dict: Its tensors are overwritten.
         checkpoint_id: Folder, or ``s3://`` address.
         storage_reader: Goes before ``checkpoint_id``.
-        planner: Of torch.
-        process_group: Of the processes that load; all by default.
+        planner: Load planner of torch.
+        process_group: Process group of those that load; all by default.
         check_keys_matched: Refuse a checkpoint that lacks a key.
         coordinator_rank: Without effect.
-        s3_region: Of the bucket.
+        s3_region: Region of the bucket.
         s3client_config: Without effect.
 
     """

@@ -39,17 +39,17 @@ def async_save(
     The checkpoint before is waited for, so that at most one is being written.
 
     Args:
-        state_dict: Of tensors, sharded or not.
+        state_dict: Tensors by name, sharded or not.
         checkpoint_id: Folder, or ``s3://`` address.
         storage_writer: Goes before ``checkpoint_id``.
-        planner: Of torch.
+        planner: Save planner of torch.
         process_group: Without effect: a group of its own for all processes is used.
         coordinator_rank: Without effect.
-        queue: Of checkpoints under way; one for the process by default.
+        queue: Queue of checkpoints under way; one for the process by default.
         sharded_strategy: Without effect.
         wait_error_handling: Without effect: errors are raised when the queue is finalized.
         force_check_all_plans: Without effect.
-        s3_region: Of the bucket.
+        s3_region: Region of the bucket.
         s3client_config: Without effect.
 
     """
@@ -69,7 +69,7 @@ def save(state_dict: dict[str, Any], *, checkpoint_id: Any = None, **kwargs: Any
     """As :func:`async_save`, and wait. Collective.
 
     Args:
-        state_dict: Of tensors, sharded or not.
+        state_dict: Tensors by name, sharded or not.
         checkpoint_id: Folder, or ``s3://`` address.
         kwargs: Those of :func:`async_save`.
 
@@ -91,7 +91,7 @@ def maybe_finalize_async_calls(blocking: bool = True, process_group: Any = None)
 
 
 def _cpu_group() -> Any:
-    """Messages of a checkpoint must not meet those of the training, and are on the processor."""
+    """Messages of a checkpoint must not meet those of the training, and are on the CPU."""
     world = dist.group.WORLD
     if world not in _groups:
         _groups.clear()

@@ -26,8 +26,8 @@ def sm_state_dict_type(
     Args:
         model: Wrapped in FSDP.
         state_dict_type: FSDP's or AWS's.
-        state_dict_config: Of FSDP.
-        optim_state_dict_config: Of FSDP.
+        state_dict_config: Configuration of FSDP.
+        optim_state_dict_config: Configuration of FSDP.
 
     """
     if isinstance(state_dict_type, SMStateDictType):

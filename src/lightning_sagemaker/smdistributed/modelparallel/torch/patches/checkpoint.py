@@ -24,8 +24,8 @@ def checkpoint_sequential(
     """``sequential_module(input)`` without keeping what is between its parts.
 
     Args:
-        sequential_module: Of modules with one argument.
-        input: Of the first.
+        sequential_module: Sequence of modules with one argument.
+        input: Input of the first.
         strategy: ``each`` module, ``contiguous`` (all at once) or ``group_N`` (N at a time).
         preserve_rng_state: Dropout is the same in both passes.
         pack_args_as_tuple: Without effect.
