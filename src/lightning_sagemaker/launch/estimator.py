@@ -6,18 +6,22 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.launch.attempts import run_attempts
 from lightning_sagemaker.launch.aws import make_session, sentences
 from lightning_sagemaker.launch.planning import rules
+from lightning_sagemaker.launch.planning.alternatives import alternative_plans
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.planning.plan import make_plan
 from lightning_sagemaker.launch.planning.quotas import check_quota
 from lightning_sagemaker.launch.planning.report import not_sent
 from lightning_sagemaker.launch.request.create import create_request, default_bucket
+from lightning_sagemaker.launch.request.queue import submit, wait_for_job
+from lightning_sagemaker.launch.request.upload import shown_upload
 from lightning_sagemaker.launch.settings import Settings
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.described import described_job
@@ -61,6 +65,7 @@ class Estimator(Settings):
         self._session = named.pop("sagemaker_session", None)
         self.config = JobConfig.from_mapping(job_values(named))
         self.job_name: str | None = None
+        self._queued: str | None = None
         self._jobs: TrainingJobs | None = None
 
     @classmethod
@@ -150,9 +155,52 @@ class Estimator(Settings):
             plan = self.plan(inputs)
         if experiment_config is not None:
             plan = plan.changed(experiment_config=experiment_config)
-        self.job_name = self._send(plan, job_name)
-        if wait:
-            self.wait(_wants(logs), poll)
+        status = self.start(plan, lambda name, _: self._follow(name, _wants(logs), poll) if wait else None, job_name)
+        if status is not None:
+            self._check(status)
+
+    def start(
+        self,
+        plan: JobPlan,
+        follow: Callable[[str, JobPlan], JobStatus | None],
+        job_name: str | None = None,
+        say: Callable[[str], None] = _log.warning,
+    ) -> JobStatus | None:
+        """Send a plan and, where there is no capacity, the job's other instance types and regions in turn.
+
+        Args:
+            plan: The job.
+            follow: Gets a job's name and its plan, and returns how it ended; None where nobody waits, and then only what
+                AWS says at once makes the next be tried.
+            job_name: In place of a name that is made; a later attempt has a number after it.
+            say: Gets a sentence for each attempt that is given up.
+
+        """
+        rules.check_role(plan.config)
+
+        def send(one: JobPlan, number: int) -> str:
+            name = job_name if job_name is None or not number else f"{job_name}-{number + 1}"
+            self._jobs = None
+            self.job_name = self._send(one, name)
+            return self.job_name
+
+        return run_attempts(alternative_plans(plan), send, follow, say)
+
+    def _follow(self, name: str, logs: bool, poll: float) -> JobStatus:
+        return self.jobs.follow(self.started_name(poll), logs=logs, poll=poll)
+
+    def started_name(self, poll: float = 10.0, say: Callable[[str], None] = _log.info) -> str:
+        """The job's name; of one in a queue, when that has started it, as it names jobs itself.
+
+        Args:
+            poll: Seconds between two looks at the queue.
+            say: Gets a sentence for each state in the queue.
+
+        """
+        if self._queued is not None:
+            self.job_name = wait_for_job(self.jobs.session, self._queued, poll, say)
+            self._queued = None
+        return self._name()
 
     def _send(self, plan: JobPlan, job_name: str | None) -> str:
         """Upload and start what ``plan`` says; return the job's name."""
@@ -177,7 +225,7 @@ class Estimator(Settings):
                 role=self._role(session.boto_session, plan.config)
             )
             try:
-                with sdk.quiet():
+                with sdk.quiet(), shown_upload(session, plan.bytes_to_send):
                     archive, staged = plan.bundle.write(Path(folder)), plan.staged(Path(folder, "inputs"))
                     request = sdk.make_request(staged, archive, session, job_name)
             except (sdk.RoleValidationError, ValueError) as error:
@@ -185,7 +233,12 @@ class Estimator(Settings):
                 raise LaunchError(
                     f"The SageMaker SDK refuses the job: {' '.join(lines[:4])} HINT: change that."
                 ) from error
-            session.boto_session.client("sagemaker").create_training_job(**request)
+            self._queued = None
+            if plan.config.job_queue is None:
+                session.boto_session.client("sagemaker").create_training_job(**request)
+            else:
+                share, seconds = plan.config.share_identifier, plan.max_wait or plan.config.max_run
+                self._queued = submit(session.boto_session, request, plan.config.job_queue, share, seconds)
         self._jobs = TrainingJobs(session=session.boto_session)
         return str(request["TrainingJobName"])
 
@@ -201,7 +254,9 @@ class Estimator(Settings):
             LaunchError: If it fails, with the reason that SageMaker has.
 
         """
-        status = self.jobs.follow(self._name(), logs=logs, poll=poll, per_hour=per_hour)
+        return self._check(self.jobs.follow(self.started_name(poll), logs=logs, poll=poll, per_hour=per_hour))
+
+    def _check(self, status: JobStatus) -> JobStatus:
         if status.status == "Failed":
             raise LaunchError(
                 f"The job {status.name} failed: {status.reason}. HINT: `lightning-sagemaker logs {status.name}`."

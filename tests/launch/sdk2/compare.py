@@ -139,7 +139,7 @@ REFUSED = {
     "container_arguments": "as container_entry_point",
     "use_spot_instances 1": "the service refuses max_wait of a job on demand: said before anything is uploaded",
     "enable_network_isolation 1": "requirements.txt would be installed by a container that has no network: said before",
-    "source_dir 3": "an archive in S3 cannot be looked through, nor this package be put beside it: unpack it into a folder",
+    "source_dir 3": "it is fetched and looked through, which needs one that is there: test_capacity.py",
 }
 """Part of a call's name -> why we refuse it although SDK 2 does not."""
 

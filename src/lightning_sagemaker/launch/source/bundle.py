@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from lightning_sagemaker.errors import LaunchError, suggestion
+from lightning_sagemaker.launch.aws import make_client, sentences
 from lightning_sagemaker.launch.source.secret_scan import can_scan, check_secrets
 from lightning_sagemaker.launch.source.source_files import Selection, select_files, why_not
 from lightning_sagemaker.launch.source.wheel import make_wheel
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.inputs import is_there
+from lightning_sagemaker.launch.transfer import fetch_object, unpack
 
 MAX_BYTES = 200 * 2**20
 """Of the files together: more than that is data, which belongs into a channel."""
@@ -147,7 +149,9 @@ def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
     if config.entry_point is None:
         raise LaunchError("Neither recipe nor entry_point is set. HINT: say what is to be run.")
     entry = PurePosixPath(config.entry_point)
-    if config.git_config is not None:
+    if (config.source_dir or "").startswith("s3://"):
+        folder = _fetched(str(config.source_dir), config.region, scratch)
+    elif config.git_config is not None:
         folder = _clone(config.git_config, scratch) / (config.source_dir or "")
     elif config.source_dir is not None:
         folder = Path(config.source_dir)
@@ -167,6 +171,19 @@ def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
     if script.suffix not in (".py", ".sh"):
         raise LaunchError(f"entry_point={str(entry)!r} was set. HINT: it is a script, .py or .sh.")
     return folder, script.relative_to(folder.resolve()).as_posix()
+
+
+def _fetched(uri: str, region: str | None, scratch: Path) -> Path:
+    """The unpacked archive at an S3 address, which is looked through as a folder is."""
+    archive, folder = scratch / "source.tar.gz", scratch / "source"
+    with sentences(f"Getting {uri}"):
+        was_there = fetch_object(make_client("s3", region), uri, archive)
+    if not was_there:
+        raise LaunchError(
+            f"source_dir={uri!r} is no object in S3. HINT: give the address of a source.tar.gz, or a folder."
+        )
+    unpack(archive, folder)
+    return folder
 
 
 def _clone(git: object, scratch: Path) -> Path:
