@@ -84,13 +84,13 @@ def test_running_jobs_are_shown_as_lines_until_none_runs(aws, running, capsys):
 
 
 def test_on_a_terminal_there_is_a_table(aws, running, monkeypatch):
-    running("one")
+    running("three")
     watch, output = Watch(TrainingJobs()), Terminal()
     look = watch.look
 
     def look_and_end():
         rows = look()
-        end(aws, "one")
+        end(aws, "three")
         return rows
 
     monkeypatch.setenv("COLUMNS", "120")
@@ -98,7 +98,7 @@ def test_on_a_terminal_there_is_a_table(aws, running, monkeypatch):
     watch_jobs(watch, 0.05, output)
     shown = output.getvalue()
     assert "interruptions" in shown
-    assert re.search(r"one +Training +20 +4\.5 +120 +\$[23]\.\d\d +1", re.sub(r"\x1b\[[\d;]*m", "", shown))
+    assert re.search(r"three +Training +20 +4\.5 +120 +\$[23]\.\d\d +1", re.sub(r"\x1b\[[\d;]*m", "", shown))
     assert "Completed" in shown
 
 

@@ -117,7 +117,7 @@ def _facts(one: dict[str, Any]) -> list[Any]:
     """vCPUs, GiB, accelerators, their model, GiB of each, Gbit/s, whether there is EFA."""
     network = one["NetworkInfo"]
     kinds = one.get("GpuInfo", {}).get("Gpus") or one.get("NeuronInfo", {}).get("NeuronDevices") or []
-    first: dict[str, Any] = kinds[0] if kinds else {"Count": 0, "Name": "", "MemoryInfo": {"SizeInMiB": 0}}
+    first: dict[str, Any] = kinds[0] if kinds else {"Count": 0, "Name": ""}
     return [
         one["VCpuInfo"]["DefaultVCpus"],
         one["MemoryInfo"]["SizeInMiB"] // 1024,

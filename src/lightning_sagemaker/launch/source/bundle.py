@@ -29,6 +29,9 @@ MAX_BYTES = 200 * 2**20
 
 REQUIREMENTS = "requirements.txt"
 
+_GIT_LOGIN = ("2FA_enabled", "username", "password", "token")
+"""Keys of SDK 2's ``git_config`` that are taken where they are off."""
+
 _CLONE_SECONDS = 600
 """For a large repository over a slow line; git itself waits for ever."""
 
@@ -189,7 +192,13 @@ def _fetched(uri: str, region: str | None, scratch: Path) -> Path:
 def _clone(git: object, scratch: Path) -> Path:
     if not isinstance(git, dict) or not git.get("repo"):
         raise LaunchError(f'git_config={git!r} was set. HINT: write {{"repo": "https://...", "branch": "main"}}.')
-    unknown = set(git) - {"repo", "branch", "commit"}
+    for name in _GIT_LOGIN:
+        if git.get(name):
+            raise LaunchError(
+                f"git_config has {name!r}, which would stand in the command that clones. HINT: leave it out, and log in by"
+                " git's credential helper or an SSH key."
+            )
+    unknown = set(git) - {"repo", "branch", "commit", *_GIT_LOGIN}
     if unknown:
         raise LaunchError(f"git_config has the key {min(unknown)!r}. HINT: repo, branch and commit are known.")
     target = scratch / "repository"

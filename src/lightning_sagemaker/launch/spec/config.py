@@ -62,6 +62,7 @@ class JobConfig:
         volume_kms_key: Encrypts the hosts' disks.
         volume_size: GiB of each host's disk.
         metric_definitions: ``Name`` and ``Regex`` of metrics in the log; those of the recipe's lines when None.
+        enable_sagemaker_metrics: Whether SageMaker keeps them as time series; None leaves it to the service, which does.
         environment: Variables of every process.
         container_log_level: Of SageMaker's programs in the container, as of Python's ``logging``; 20 is INFO.
         image_uri: Of an image of your own.
@@ -125,6 +126,7 @@ class JobConfig:
     volume_kms_key: str | None = None
     volume_size: int = 30
     metric_definitions: tuple[Mapping[str, str], ...] | None = None
+    enable_sagemaker_metrics: bool | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     container_log_level: int = 20
     image_uri: str | None = None
