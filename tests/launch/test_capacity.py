@@ -94,6 +94,7 @@ def test_other_failures_and_the_last_are_the_jobs_own(scarce, aws, monkeypatch):
     with pytest.raises(LaunchError, match="failed: CapacityError: Unable to provision"):
         Estimator(**JOB, instance_type=TYPES[:2]).fit(poll=0.05, logs=False)
     assert len(asked) == 2
+    assert all(len(name) <= 63 for name in aws.requests)
     monkeypatch.setattr(aws, "run_job", lambda request: ("Failed", "ValueError: no such column"))
     with pytest.raises(LaunchError, match="failed: ValueError: no such column"):
         Estimator(**JOB, instance_type=TYPES[:2]).fit(poll=0.05, logs=False)

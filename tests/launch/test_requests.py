@@ -102,6 +102,7 @@ def test_every_word_of_sdk_2_is_sent_by_sdk_3(tmp_path, aws, sdk):
         "disable_output_compression": True,
         "enable_infra_check": True,
         "enable_remote_debug": True,
+        "enable_sagemaker_metrics": False,
         "enable_session_tag_chaining": False,
         "hyperparameters": {"prompt": "it's", "version": "1.10", "layers": [1, 2], "trainer.max_epochs": 3, "none": None},
         "input_mode": "FastFile",

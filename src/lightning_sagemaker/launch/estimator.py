@@ -179,7 +179,9 @@ class Estimator(Settings):
         rules.check_role(plan.config)
 
         def send(one: JobPlan, number: int) -> str:
-            name = job_name if job_name is None or not number else f"{job_name}-{number + 1}"
+            name = job_name
+            if number:  # the first may have been made in the same second
+                name = f"{job_name or one.base_name + time.strftime('-%m%d%H%M%S')}-{number + 1}"
             self._jobs = None
             self.job_name = self._send(one, name)
             return self.job_name
