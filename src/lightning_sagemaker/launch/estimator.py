@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.errors import LaunchError
@@ -17,11 +15,9 @@ from lightning_sagemaker.launch.planning import rules
 from lightning_sagemaker.launch.planning.alternatives import alternative_plans
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.planning.plan import make_plan
-from lightning_sagemaker.launch.planning.quotas import check_quota
-from lightning_sagemaker.launch.planning.report import not_sent
 from lightning_sagemaker.launch.request.create import create_request, default_bucket
-from lightning_sagemaker.launch.request.queue import submit, wait_for_job
-from lightning_sagemaker.launch.request.upload import shown_upload
+from lightning_sagemaker.launch.request.queue import wait_for_job
+from lightning_sagemaker.launch.request.send import send
 from lightning_sagemaker.launch.settings import Settings
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.described import described_job
@@ -206,48 +202,9 @@ class Estimator(Settings):
 
     def _send(self, plan: JobPlan, job_name: str | None) -> str:
         """Upload and start what ``plan`` says; return the job's name."""
-        try:
-            from lightning_sagemaker.launch.request import sdk
-        except ImportError as error:
-            raise LaunchError(
-                f"The SageMaker SDK 3 is not installed ({error}). HINT: pip install 'lightning-sagemaker[launch]'."
-            ) from None
-        if not plan.bundle.is_scanned:
-            raise LaunchError(
-                "The source was not scanned for secrets: detect-secrets is not installed. HINT: pip install"
-                " 'lightning-sagemaker[launch]'."
-            )
-        _log.info("sent: %s", ", ".join(plan.bundle.files))
-        for line in not_sent(plan):
-            _log.warning("not sent: %s", line)
-        with sentences("Creating the job"), tempfile.TemporaryDirectory() as folder:
-            session = sdk.make_session(self._session, plan.region)
-            check_quota(session.boto_session, plan.config)
-            plan = plan.with_bucket(session.default_bucket()).changed(
-                role=self._role(session.boto_session, plan.config)
-            )
-            try:
-                with sdk.quiet(), shown_upload(session, plan.bytes_to_send):
-                    archive, staged = plan.bundle.write(Path(folder)), plan.staged(Path(folder, "inputs"))
-                    request = sdk.make_request(staged, archive, session, job_name)
-            except (sdk.RoleValidationError, ValueError) as error:
-                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-                raise LaunchError(
-                    f"The SageMaker SDK refuses the job: {' '.join(lines[:4])} HINT: change that."
-                ) from error
-            self._queued = None
-            if plan.config.job_queue is None:
-                session.boto_session.client("sagemaker").create_training_job(**request)
-            else:
-                share, seconds = plan.config.share_identifier, plan.max_wait or plan.config.max_run
-                self._queued = submit(session.boto_session, request, plan.config.job_queue, share, seconds)
-        self._jobs = TrainingJobs(session=session.boto_session)
-        return str(request["TrainingJobName"])
-
-    def _role(self, session: Any, config: JobConfig) -> str:
-        """The role's ARN; IAM knows it by the name."""
-        role = str(config.role)
-        return role if "/" in role else str(session.client("iam").get_role(RoleName=role)["Role"]["Arn"])
+        sent = send(plan, self._session, job_name)
+        self._jobs, self._queued = TrainingJobs(session=sent.session), sent.queued
+        return sent.job_name
 
     def wait(self, logs: bool = True, poll: float = 10.0, per_hour: float | None = None) -> JobStatus:
         """Show the job until it has ended.
