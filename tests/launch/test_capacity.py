@@ -9,6 +9,7 @@ import pytest
 
 from lightning_sagemaker import cli
 from lightning_sagemaker.launch import Estimator, LaunchError
+from lightning_sagemaker.launch.aws import lacks_capacity
 from lightning_sagemaker.launch.planning import instances
 from lightning_sagemaker.launch.planning.alternatives import alternative_configs
 from lightning_sagemaker.launch.spec.config import JobConfig
@@ -58,6 +59,8 @@ def test_lists_are_read_and_the_number_of_processes_is_kept():
         ("ml.p4d.24xlarge", 2, "us-east-1"), ("ml.g5.12xlarge", 4, "us-east-1"), ("ml.g5.48xlarge", 2, "us-east-1"),
         ("ml.p4d.24xlarge", 2, "eu-west-1"), ("ml.g5.12xlarge", 4, "eu-west-1"), ("ml.g5.48xlarge", 2, "eu-west-1"),
     ]  # fmt: skip
+    alone = JobConfig.from_mapping({**JOB, "distribution": None, "instance_type": TYPES, "instance_count": 2})
+    assert [one.instance_count for one in alternative_configs(alone)] == [2, 2, 2]
     for kinds, wanted in (
         (["ml.g5.xlarge", "ml.g5.12xlarge"], "the global batch would be another"),
         (["ml.g5.xlarge", "ml.m5.xlarge"], "of which one has no GPU"),
@@ -65,6 +68,31 @@ def test_lists_are_read_and_the_number_of_processes_is_kept():
     ):
         with pytest.raises(LaunchError, match=f"{wanted}.*"):
             alternative_configs(JobConfig.from_mapping({**JOB, "instance_type": kinds}))
+
+
+def test_options_replace_the_lists_of_a_file(tmp_path):
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.yaml").write_text(
+        f"entry_point: {tmp_path}/train.py\ninstance_type: [ml.g5.xlarge, ml.g6.xlarge]\n"
+    )
+    saved = tmp_path / "saved.yaml"
+    for more, wanted in (
+        ([], ("ml.g5.xlarge", ("ml.g6.xlarge",))),
+        (["--instance-type", "ml.g4dn.xlarge"], ("ml.g4dn.xlarge", ())),
+        (["--set", "instance_type=ml.g4dn.xlarge,ml.g5.xlarge"], ("ml.g4dn.xlarge", ("ml.g5.xlarge",))),
+    ):
+        assert cli.main(["launch", "--config", str(tmp_path / "job.yaml"), *more, "--save", str(saved)]) == 0
+        config = JobConfig.from_yaml(saved)
+        assert (config.instance_type, config.other_instance_types) == wanted
+
+
+def test_a_job_of_ones_own_that_speaks_of_capacity_is_no_want_of_it():
+    assert lacks_capacity(REASON)
+    assert lacks_capacity(
+        "Unable to provision requested ML compute capacity due to InsufficientInstanceCapacity error."
+    )
+    assert not lacks_capacity("ValueError: DiskCapacityError, insufficient capacity of the queue")
+    assert not lacks_capacity(None)
 
 
 def test_the_next_is_tried_with_the_same_source_and_checkpoints(scarce, aws, caplog):
@@ -232,4 +260,5 @@ def test_the_queue_is_asked_as_the_sdk_asks(aws, sdk, monkeypatch):
     ours = aws.queued.pop("one")[0]
     for sent in (theirs, ours):
         sent["serviceRequestPayload"] = json.loads(sent["serviceRequestPayload"])
+        del sent["clientToken"]  # botocore draws it
     assert ours == theirs

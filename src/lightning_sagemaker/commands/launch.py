@@ -161,7 +161,7 @@ def read_config(arguments: argparse.Namespace) -> Any:
         LaunchError: If something in them is wrong.
 
     """
-    from lightning_sagemaker.launch.spec.config import JobConfig, listed
+    from lightning_sagemaker.launch.spec.config import LISTS, JobConfig, listed
     from lightning_sagemaker.launch.spec.inputs import named_inputs
     from lightning_sagemaker.recipe_files import RECIPES
 
@@ -180,7 +180,6 @@ def read_config(arguments: argparse.Namespace) -> Any:
     for name in _OPTIONS:
         if getattr(arguments, name) is not None:
             changes[name] = getattr(arguments, name)
-    changes = listed(changes)
     if arguments.spot:
         changes["use_spot_instances"] = True
     if arguments.channel:
@@ -197,6 +196,10 @@ def read_config(arguments: argparse.Namespace) -> Any:
             }
         else:
             changes[name] = _value(text, name)
+    changes = listed(changes)
+    for name, others in LISTS.items():
+        if name in changes:
+            changes.setdefault(others, ())  # not those of the file
     checked = JobConfig.from_mapping(changes)
     return config.changed(**{name: getattr(checked, name) for name in changes})
 

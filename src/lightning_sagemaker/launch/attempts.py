@@ -57,9 +57,6 @@ def run_attempts(
             say(f"no capacity for {hosts}: {why}")
     if status is not None:
         return status
-    raise LaunchError(
-        why
-        if len(plans) == 1 and "HINT: " in why
-        else f"None of {len(plans)} ways to run the job was possible; the last: {why}"
-        f"{'' if 'HINT: ' in why else '. HINT: list further instance types or regions, or raise max_cost.'}"
-    )
+    hint = "" if "HINT: " in why else ". HINT: list further instance types or regions, or raise max_cost."
+    several = f"None of {len(plans)} ways to run the job was possible; the last: " if len(plans) > 1 else ""
+    raise LaunchError(f"{several}{why[:1].upper() if not several else why[:1]}{why[1:]}{hint}")

@@ -18,7 +18,9 @@ _INVALID = ("InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoe
 
 
 _CAPACITY = ("ResourceLimitExceeded", "CapacityError", "InsufficientCapacity", "InsufficientInstanceCapacity")
-_NO_CAPACITY = re.compile(r"(?i)capacity ?error|insufficient[\w ]{0,10}capacity|unable to provision requested")
+_NO_CAPACITY = re.compile(
+    r"(CapacityError|Insufficient\w*Capacity\w*|ResourceLimitExceeded)\b|Unable to provision requested ML"
+)
 
 
 class CapacityError(LaunchError):
@@ -27,7 +29,7 @@ class CapacityError(LaunchError):
 
 def lacks_capacity(reason: str | None) -> bool:
     """Whether a job's FailureReason says that there were no instances for it."""
-    return bool(_NO_CAPACITY.search(reason or ""))
+    return bool(_NO_CAPACITY.match(reason or ""))
 
 
 def make_session(region: str | None = None) -> Any:

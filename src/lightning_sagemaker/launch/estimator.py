@@ -62,6 +62,7 @@ class Estimator(Settings):
         self.config = JobConfig.from_mapping(job_values(named))
         self.job_name: str | None = None
         self._queued: str | None = None
+        self._home: str | None = None
         self._jobs: TrainingJobs | None = None
 
     @classmethod
@@ -173,8 +174,9 @@ class Estimator(Settings):
 
         """
         rules.check_role(plan.config)
+        self._home = plan.region
 
-        def send(one: JobPlan, number: int) -> str:
+        def send_one(one: JobPlan, number: int) -> str:
             name = job_name
             if number:  # the first may have been made in the same second
                 name = f"{job_name or one.base_name + time.strftime('-%m%d%H%M%S')}-{number + 1}"
@@ -182,7 +184,7 @@ class Estimator(Settings):
             self.job_name = self._send(one, name)
             return self.job_name
 
-        return run_attempts(alternative_plans(plan), send, follow, say)
+        return run_attempts(alternative_plans(plan), send_one, follow, say)
 
     def _follow(self, name: str, logs: bool, poll: float) -> JobStatus:
         return self.jobs.follow(self.started_name(poll), logs=logs, poll=poll)
@@ -202,7 +204,8 @@ class Estimator(Settings):
 
     def _send(self, plan: JobPlan, job_name: str | None) -> str:
         """Upload and start what ``plan`` says; return the job's name."""
-        sent = send(plan, self._session, job_name)
+        given = self._session if plan.region == self._home else None  # the user's own is of one region
+        sent = send(plan, given, job_name)
         self._jobs, self._queued = TrainingJobs(session=sent.session), sent.queued
         return sent.job_name
 

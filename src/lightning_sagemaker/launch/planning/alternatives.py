@@ -36,7 +36,8 @@ def _on(config: JobConfig, name: str) -> JobConfig:
         raise LaunchError(
             f"instance_type lists {old.name} and {new.name}, of which one has no GPU. HINT: list types of one kind."
         )
-    if per_host is not None and per_host <= (new.gpus or per_host):
+    has_own_number = per_host is not None and per_host <= (new.gpus or per_host)
+    if config.distributed.kind == "none" or has_own_number:
         return config.changed(instance_type=name)
     processes = hosts * _processes(old)
     if processes % _processes(new):

@@ -241,14 +241,14 @@ def _strict_loader() -> Any:
     return Loader
 
 
-_LISTS = {"instance_type": "other_instance_types", "region": "other_regions"}
+LISTS = {"instance_type": "other_instance_types", "region": "other_regions"}
 """Key that may be a list, or a text with commas -> the key for all but its first."""
 
 
 def listed(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same values with lists of instance types and regions as their first and the others."""
     found = dict(values)
-    for name, others in _LISTS.items():
+    for name, others in LISTS.items():
         value = found.get(name)
         if isinstance(value, str) and "," in value:
             value = [one.strip() for one in value.split(",") if one.strip()]
