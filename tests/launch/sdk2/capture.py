@@ -158,12 +158,14 @@ def main():
 
 
 def text_of(content):
-    """JSON with a call on each line."""
+    """JSON with a call on each line, by name."""
     calls = ",\n".join(
-        f"{json.dumps(name)}: {json.dumps(one, sort_keys=True)}" for name, one in content["calls"].items()
+        f"{json.dumps(name)}: {json.dumps(one, sort_keys=True)}" for name, one in sorted(content["calls"].items())
     )
     head = ",\n".join(
-        f"{json.dumps(name)}: {json.dumps(one, sort_keys=True)}" for name, one in content.items() if name != "calls"
+        f"{json.dumps(name)}: {json.dumps(one, sort_keys=True)}"
+        for name, one in sorted(content.items())
+        if name != "calls"
     )
     return f'{{{head},\n"calls": {{\n{calls}\n}}}}\n'
 
