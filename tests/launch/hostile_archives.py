@@ -103,6 +103,6 @@ def main(unpack):
 
 
 if __name__ == "__main__":
-    from lightning_sagemaker.launch.tracking.transfer import unpack
+    from lightning_sagemaker.launch.transfer import unpack
 
     main(unpack)

@@ -13,9 +13,10 @@ import botocore
 import botocore.session
 import moto
 
+from lightning_sagemaker.launch.planning.instances import _facts
 from tests.conftest import ROOT
 
-TABLE = ROOT / "src" / "lightning_sagemaker" / "launch" / "data" / "instances.json"
+TABLE = ROOT / "src" / "lightning_sagemaker" / "launch" / "planning" / "data" / "instances.json"
 
 RETIRED = {  # EC2 lists them no more; AWS's pages, November 2026
     "p2.xlarge": [4, 61, 1, "K80", 12, 10, False],
@@ -28,28 +29,12 @@ RETIRED = {  # EC2 lists them no more; AWS's pages, November 2026
 }
 
 
-def row(facts: dict) -> list:
-    """vCPUs, GiB, accelerators, their model, GiB of each, Gbit/s, whether there is EFA."""
-    cards, network = facts["NetworkInfo"]["NetworkCards"], facts["NetworkInfo"]
-    kinds = facts.get("GpuInfo", {}).get("Gpus") or facts.get("NeuronInfo", {}).get("NeuronDevices") or []
-    first = kinds[0] if kinds else {"Count": 0, "Name": "", "MemoryInfo": {"SizeInMiB": 0}}
-    return [
-        facts["VCpuInfo"]["DefaultVCpus"],
-        facts["MemoryInfo"]["SizeInMiB"] // 1024,
-        first["Count"],
-        first["Name"],
-        round(first["MemoryInfo"]["SizeInMiB"] / 1024),
-        sum(card["PeakBandwidthInGbps"] for card in cards),
-        network["EfaSupported"],
-    ]
-
-
 def main() -> None:
     known = json.loads(
         gzip.decompress(Path(moto.__file__).with_name("ec2").joinpath("resources/instance_types.json.gz").read_bytes())
     )
     names = botocore.session.get_session().get_service_model("sagemaker").shape_for("TrainingInstanceType").enum
-    rows = {name: RETIRED.get(name[3:]) or row(known[name[3:]]) for name in sorted(names)}
+    rows = {name: RETIRED.get(name[3:]) or _facts(known[name[3:]]) for name in sorted(names)}
     source = f"names: botocore {botocore.__version__}; facts: EC2's DescribeInstanceTypes in moto {moto.__version__}"
     head = json.dumps({"date": date.today().isoformat(), "source": source})[:-1]
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(facts)}" for name, facts in rows.items())

@@ -12,7 +12,7 @@ import pytest
 
 from lightning_sagemaker import cli
 from lightning_sagemaker.launch import LaunchError
-from lightning_sagemaker.launch.tracking.transfer import unpack
+from lightning_sagemaker.launch.transfer import unpack
 from tests.conftest import ROOT
 from tests.launch.hostile_archives import HARD, SYMLINK, entry, write
 

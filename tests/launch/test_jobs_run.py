@@ -23,7 +23,7 @@ from lightning_sagemaker import cli
 from lightning_sagemaker.launch import Estimator, LaunchError
 from lightning_sagemaker.launch.planning.plan import announced_strategy, make_plan
 from lightning_sagemaker.launch.rehearsal import rehearse
-from lightning_sagemaker.launch.tracking.transfer import fetch
+from lightning_sagemaker.launch.transfer import fetch
 from lightning_sagemaker.simulator.request_runner import run_request
 from tests.launch.seeds import CASES, ROLE, SEEDS, make
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is sent to AWS, over HTTP, by the real SageMaker SDK: equal to what was announced, and to the golden file."""
 
+import importlib.metadata
 import io
 import json
 import tarfile
@@ -8,6 +9,7 @@ import threading
 import time
 
 import pytest
+from packaging.requirements import Requirement
 
 from lightning_sagemaker.launch import (
     Estimator,
@@ -19,7 +21,9 @@ from lightning_sagemaker.launch import (
 )
 from lightning_sagemaker.launch.request.create import create_request
 from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
+from tests.conftest import ROOT
 from tests.launch.golden import FILE, expected, plain
+from tests.launch.real_containers import CONTAINERS
 from tests.launch.seeds import CASES, ROLE, make
 
 GOLDEN = json.loads(FILE.read_text())
@@ -102,6 +106,7 @@ def test_every_word_of_sdk_2_is_sent_by_sdk_3(tmp_path, aws, sdk):
         "disable_output_compression": True,
         "enable_infra_check": True,
         "enable_remote_debug": True,
+        "enable_sagemaker_metrics": False,
         "enable_session_tag_chaining": False,
         "hyperparameters": {"prompt": "it's", "version": "1.10", "layers": [1, 2], "trainer.max_epochs": 3, "none": None},
         "input_mode": "FastFile",
@@ -334,3 +339,24 @@ def test_an_archive_that_leads_out_of_its_folder_is_refused(python, aws, sdk, tm
     with pytest.raises(LaunchError, match="cannot be unpacked"):
         estimator.jobs.download(estimator.job_name, tmp_path / "a" / "b")
     assert not list(tmp_path.rglob("evil.txt"))
+
+
+def test_the_constraints_leave_room_for_the_sdk():
+    """So that all extras can be installed together with ``-c constraints.txt``; the SDK says itself what it takes."""
+    pins = [
+        Requirement(line.partition("#")[0])
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line[0] != "#"
+    ]
+    wanted = [
+        Requirement(text)
+        for one in importlib.metadata.distributions(path=[str(CONTAINERS / "sdk")])
+        for text in one.requires or ()
+    ]
+    assert len(wanted) > 20
+    for pin in pins:
+        (version,) = (one.version for one in pin.specifier)
+        against = [
+            str(one) for one in wanted if one.name == pin.name and one.marker is None and version not in one.specifier
+        ]
+        assert not against, pin

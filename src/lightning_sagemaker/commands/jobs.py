@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List the newest training jobs of the account."""
+"""List the newest training jobs of the account, or watch those that run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("contains", nargs="?", default="", help="part of the name")
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most so many (default: 20)")
     parser.add_argument("--region")
+    parser.add_argument("--watch", action="store_true", help="show those that run, until none does")
+    parser.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="between two looks (default: 10)")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -22,9 +24,16 @@ def main(arguments: argparse.Namespace) -> int:
     from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
 
     try:
+        if arguments.watch:
+            from lightning_sagemaker.launch.tracking.watch import Watch, watch_jobs
+
+            watch_jobs(Watch(TrainingJobs(arguments.region), arguments.contains, arguments.limit), arguments.poll)
+            return 0
         for name, status, created in TrainingJobs(arguments.region).list(arguments.contains, arguments.limit):
             print(f"{name:<64}{status:<12}{created:%Y-%m-%d %H:%M}")
     except LaunchError as error:
         print(f"lightning-sagemaker jobs: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     return 0

@@ -20,7 +20,7 @@ from lightning_sagemaker.launch.spec.script_arguments import script_hyperparamet
 HELP = "run a recipe or a script as a SageMaker training job"
 
 _OPTIONS = (
-    "instance_type", "instance_count", "distribution", "role", "region", "source_dir", "output_path", "max_run",
+    "instance_type", "instance_count", "max_cost", "distribution", "role", "region", "source_dir", "output_path", "max_run",
 )  # fmt: skip
 """Options that are keys of a job."""
 
@@ -34,11 +34,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("program", nargs="?", metavar="RECIPE|SCRIPT", help="a recipe's name, or train.py")
     job = parser.add_argument_group("the job (each can be in --config too)")
     job.add_argument("--config", metavar="job.yaml", help="a job's description; the options below go before it")
-    job.add_argument("--instance-type", metavar="TYPE", help="such as ml.p4d.24xlarge")
+    job.add_argument(
+        "--instance-type",
+        metavar="TYPE",
+        help="such as ml.p4d.24xlarge; or several, with commas: see --max-cost",
+    )
     job.add_argument("--instance-count", type=int, metavar="N", help="number of hosts")
     job.add_argument("--distribution", metavar="KIND", help="smddp, ddp, torch_distributed, mpi, smp or none")
     job.add_argument("--role", metavar="ARN", help="execution role")
-    job.add_argument("--region", help="default: the one that AWS is configured with")
+    job.add_argument("--region", help="one, or several with commas; default: the one that AWS is configured with")
+    job.add_argument(
+        "--max-cost",
+        type=float,
+        metavar="USD",
+        help="nothing is started that may cost more; without capacity, further types and then regions are tried",
+    )
     job.add_argument(
         "--source-dir", metavar="DIR", help="folder with the script that is sent (default: the script alone)"
     )
@@ -76,6 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--no-wait", action="store_true", help="return when the job is started")
     run.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="between two looks (default: 10)")
     run.add_argument("--refresh-prices", action="store_true", help="read the region's prices from AWS first")
+    run.add_argument(
+        "--refresh-instances", action="store_true", help="read what is in the instance types from AWS first"
+    )
     parser.epilog = (
         "Options after the script that are none of these are its hyperparameters: launch train.py --epochs 3."
     )
@@ -96,6 +109,13 @@ def _launch(arguments: argparse.Namespace) -> int:
     from lightning_sagemaker.launch.planning.plan import make_plan, own_region
     from lightning_sagemaker.launch.planning.report import describe
 
+    if arguments.refresh_instances:
+        from lightning_sagemaker.launch.aws import sentences
+        from lightning_sagemaker.launch.planning.instances import refresh_instances
+
+        region = (arguments.region or own_region()).partition(",")[0]
+        with sentences("Reading the instance types"):
+            print(f"instances: {refresh_instances(region)}", file=sys.stderr)
     config = read_config(arguments)
     if arguments.save:
         from pathlib import Path
@@ -141,7 +161,7 @@ def read_config(arguments: argparse.Namespace) -> Any:
         LaunchError: If something in them is wrong.
 
     """
-    from lightning_sagemaker.launch.spec.config import JobConfig
+    from lightning_sagemaker.launch.spec.config import LISTS, JobConfig, listed
     from lightning_sagemaker.launch.spec.inputs import named_inputs
     from lightning_sagemaker.recipe_files import RECIPES
 
@@ -176,6 +196,10 @@ def read_config(arguments: argparse.Namespace) -> Any:
             }
         else:
             changes[name] = _value(text, name)
+    changes = listed(changes)
+    for name, others in LISTS.items():
+        if name in changes:
+            changes.setdefault(others, ())  # not those of the file
     checked = JobConfig.from_mapping(changes)
     return config.changed(**{name: getattr(checked, name) for name in changes})
 
@@ -218,17 +242,26 @@ def _start(arguments: argparse.Namespace, plan: Any) -> int:
         print("Nothing was started. HINT: --yes starts without asking.")
         return 1
     estimator = Estimator.from_config(plan.config)
-    estimator.fit(wait=False, plan=plan)
-    print(f"started: {estimator.job_name}")
-    if arguments.no_wait:
-        return 0
-    try:
-        cost = price(plan)
+
+    def follow(name: str, one: Any) -> Any:
+        print(f"{'started' if one.config.job_queue is None else 'queued'}: {name}", flush=True)
+        cost = price(one)
         per_hour = None if cost is None else cost.per_hour
-        status = estimator.jobs.follow(str(estimator.job_name), poll=arguments.poll, per_hour=per_hour)
+        if arguments.no_wait:
+            return None
+        name = estimator.started_name(arguments.poll, say)
+        return estimator.jobs.follow(name, poll=arguments.poll, per_hour=per_hour)
+
+    def say(text: str) -> None:
+        print(f"lightning-sagemaker: {text}", flush=True)
+
+    try:
+        status = estimator.start(plan, follow, say=say)
     except KeyboardInterrupt:
         print(f"\nThe job goes on. `lightning-sagemaker stop {estimator.job_name}` ends it.")
         return 130
+    if status is None:
+        return 0
     print(f"{status.name}: {status.status}{f': {status.reason}' if status.reason else ''}")
     print(f"artefact: {status.model_data}")
     return 0 if status.status == "Completed" else 1

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,21 @@ _INSTALL = "pip install 'lightning-sagemaker[launch]'"
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
 _INVALID = ("InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch", "InvalidAccessKeyId")
+
+
+_CAPACITY = ("ResourceLimitExceeded", "CapacityError", "InsufficientCapacity", "InsufficientInstanceCapacity")
+_NO_CAPACITY = re.compile(
+    r"(CapacityError|Insufficient\w*Capacity\w*|ResourceLimitExceeded)\b|Unable to provision requested ML"
+)
+
+
+class CapacityError(LaunchError):
+    """There are not so many instances, for the account or at all; others may be there."""
+
+
+def lacks_capacity(reason: str | None) -> bool:
+    """Whether a job's FailureReason says that there were no instances for it."""
+    return bool(_NO_CAPACITY.match(reason or ""))
 
 
 def make_session(region: str | None = None) -> Any:
@@ -64,7 +80,9 @@ def sentences(what: str) -> Iterator[None]:
             f"There are no AWS credentials ({error}). HINT: run `aws configure` or `aws sso login`, or use --dry-run."
         ) from error
     except ClientError as error:
-        raise LaunchError(_sentence(what, error.response.get("Error", {}))) from error
+        found = error.response.get("Error", {})
+        kind = CapacityError if str(found.get("Code", "")).removesuffix("Exception") in _CAPACITY else LaunchError
+        raise kind(_sentence(what, found)) from error
     except BotoCoreError as error:
         raise LaunchError(f"{what} failed: {error}. HINT: check the region and the network.") from error
 

@@ -4,20 +4,20 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.launch.attempts import run_attempts
 from lightning_sagemaker.launch.aws import make_session, sentences
 from lightning_sagemaker.launch.planning import rules
+from lightning_sagemaker.launch.planning.alternatives import alternative_plans
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.planning.plan import make_plan
-from lightning_sagemaker.launch.planning.quotas import check_quota
-from lightning_sagemaker.launch.planning.report import not_sent
 from lightning_sagemaker.launch.request.create import create_request, default_bucket
+from lightning_sagemaker.launch.request.queue import wait_for_job
+from lightning_sagemaker.launch.request.send import send
 from lightning_sagemaker.launch.settings import Settings
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.described import described_job
@@ -61,6 +61,8 @@ class Estimator(Settings):
         self._session = named.pop("sagemaker_session", None)
         self.config = JobConfig.from_mapping(job_values(named))
         self.job_name: str | None = None
+        self._queued: str | None = None
+        self._home: str | None = None
         self._jobs: TrainingJobs | None = None
 
     @classmethod
@@ -150,49 +152,62 @@ class Estimator(Settings):
             plan = self.plan(inputs)
         if experiment_config is not None:
             plan = plan.changed(experiment_config=experiment_config)
-        self.job_name = self._send(plan, job_name)
-        if wait:
-            self.wait(_wants(logs), poll)
+        status = self.start(plan, lambda name, _: self._follow(name, _wants(logs), poll) if wait else None, job_name)
+        if status is not None:
+            self._check(status)
+
+    def start(
+        self,
+        plan: JobPlan,
+        follow: Callable[[str, JobPlan], JobStatus | None],
+        job_name: str | None = None,
+        say: Callable[[str], None] = _log.warning,
+    ) -> JobStatus | None:
+        """Send a plan and, where there is no capacity, the job's other instance types and regions in turn.
+
+        Args:
+            plan: The job.
+            follow: Gets a job's name and its plan, and returns how it ended; None where nobody waits, and then only what
+                AWS says at once makes the next be tried.
+            job_name: In place of a name that is made; a later attempt has a number after it.
+            say: Gets a sentence for each attempt that is given up.
+
+        """
+        rules.check_role(plan.config)
+        self._home = plan.region
+
+        def send_one(one: JobPlan, number: int) -> str:
+            name = job_name
+            if number:  # the first may have been made in the same second
+                name = f"{job_name or one.base_name + time.strftime('-%m%d%H%M%S')}-{number + 1}"
+            self._jobs = None
+            self.job_name = self._send(one, name)
+            return self.job_name
+
+        return run_attempts(alternative_plans(plan), send_one, follow, say)
+
+    def _follow(self, name: str, logs: bool, poll: float) -> JobStatus:
+        return self.jobs.follow(self.started_name(poll), logs=logs, poll=poll)
+
+    def started_name(self, poll: float = 10.0, say: Callable[[str], None] = _log.info) -> str:
+        """The job's name; of one in a queue, when that has started it, as it names jobs itself.
+
+        Args:
+            poll: Seconds between two looks at the queue.
+            say: Gets a sentence for each state in the queue.
+
+        """
+        if self._queued is not None:
+            self.job_name = wait_for_job(self.jobs.session, self._queued, poll, say)
+            self._queued = None
+        return self._name()
 
     def _send(self, plan: JobPlan, job_name: str | None) -> str:
         """Upload and start what ``plan`` says; return the job's name."""
-        try:
-            from lightning_sagemaker.launch.request import sdk
-        except ImportError as error:
-            raise LaunchError(
-                f"The SageMaker SDK 3 is not installed ({error}). HINT: pip install 'lightning-sagemaker[launch]'."
-            ) from None
-        if not plan.bundle.is_scanned:
-            raise LaunchError(
-                "The source was not scanned for secrets: detect-secrets is not installed. HINT: pip install"
-                " 'lightning-sagemaker[launch]'."
-            )
-        _log.info("sent: %s", ", ".join(plan.bundle.files))
-        for line in not_sent(plan):
-            _log.warning("not sent: %s", line)
-        with sentences("Creating the job"), tempfile.TemporaryDirectory() as folder:
-            session = sdk.make_session(self._session, plan.region)
-            check_quota(session.boto_session, plan.config)
-            plan = plan.with_bucket(session.default_bucket()).changed(
-                role=self._role(session.boto_session, plan.config)
-            )
-            try:
-                with sdk.quiet():
-                    archive, staged = plan.bundle.write(Path(folder)), plan.staged(Path(folder, "inputs"))
-                    request = sdk.make_request(staged, archive, session, job_name)
-            except (sdk.RoleValidationError, ValueError) as error:
-                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-                raise LaunchError(
-                    f"The SageMaker SDK refuses the job: {' '.join(lines[:4])} HINT: change that."
-                ) from error
-            session.boto_session.client("sagemaker").create_training_job(**request)
-        self._jobs = TrainingJobs(session=session.boto_session)
-        return str(request["TrainingJobName"])
-
-    def _role(self, session: Any, config: JobConfig) -> str:
-        """The role's ARN; IAM knows it by the name."""
-        role = str(config.role)
-        return role if "/" in role else str(session.client("iam").get_role(RoleName=role)["Role"]["Arn"])
+        given = self._session if plan.region == self._home else None  # the user's own is of one region
+        sent = send(plan, given, job_name)
+        self._jobs, self._queued = TrainingJobs(session=sent.session), sent.queued
+        return sent.job_name
 
     def wait(self, logs: bool = True, poll: float = 10.0, per_hour: float | None = None) -> JobStatus:
         """Show the job until it has ended.
@@ -201,7 +216,9 @@ class Estimator(Settings):
             LaunchError: If it fails, with the reason that SageMaker has.
 
         """
-        status = self.jobs.follow(self._name(), logs=logs, poll=poll, per_hour=per_hour)
+        return self._check(self.jobs.follow(self.started_name(poll), logs=logs, poll=poll, per_hour=per_hour))
+
+    def _check(self, status: JobStatus) -> JobStatus:
         if status.status == "Failed":
             raise LaunchError(
                 f"The job {status.name} failed: {status.reason}. HINT: `lightning-sagemaker logs {status.name}`."

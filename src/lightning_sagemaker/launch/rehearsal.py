@@ -18,7 +18,7 @@ from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.request.without_sdk import fetch_from
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput
-from lightning_sagemaker.launch.tracking.transfer import fetch
+from lightning_sagemaker.launch.transfer import fetch
 from lightning_sagemaker.simulator.cluster import LocalResult
 from lightning_sagemaker.simulator.request_runner import run_request
 

@@ -4,6 +4,7 @@
 ``capture.py`` asks SDK 2 for the arguments by ``inspect.signature`` and fails where one has no values here.
 """
 
+from tests.launch.sdk2 import sources
 from tests.launch.sdk2.calls import CALLS, FACE, OLD, ONE, ROLE, TORCH, TRAIN
 
 ESTIMATOR = {
@@ -17,7 +18,14 @@ ESTIMATOR = {
     "code_location": ["s3://other/code", "s3://other"],
     "dependencies": [[], ["libraries"], ["libraries/helper.py"], ["libraries", "src/requirements.txt"]],
     "enable_network_isolation": [False, True],
-    "git_config": [None],
+    "git_config": [
+        None,
+        {"repo": sources.REPOSITORY},
+        {"repo": sources.REPOSITORY, "branch": "second"},
+        lambda s: {"repo": sources.REPOSITORY, "branch": "main", "commit": sources.first_commit()},
+        {"repo": sources.REPOSITORY, "2FA_enabled": False},
+        {"repo": sources.REPOSITORY, "branch": "missing"},
+    ],
     "checkpoint_s3_uri": ["s3://bucket/checkpoints", "s3://bucket/checkpoints/"],
     "checkpoint_local_path": ["/opt/ml/mine", "/tmp/checkpoints"],
     "enable_sagemaker_metrics": [True, False],
@@ -53,12 +61,16 @@ ESTIMATOR = {
     "max_wait": [86400, 100000],
     "rules": [None, []],
     "debugger_hook_config": [None, False],
-    "tensorboard_output_config": [None],
+    "tensorboard_output_config": [
+        None,
+        lambda s: s.TensorBoardOutputConfig("s3://bucket/events"),
+        lambda s: s.TensorBoardOutputConfig("s3://bucket/events/", container_local_output_path="/opt/ml/mine"),
+    ],
     "profiler_config": [None],
     "disable_profiler": [True, False],
     "environment": [{}, {"A": "1"}, {"A": "it's", "LONG_NAME": "x" * 500}],
     "max_retry_attempts": [1, 30],
-    "instance_groups": [None],
+    "instance_groups": [None, lambda s: [s.InstanceGroup("one", "ml.g5.12xlarge", 2)]],
     "training_repository_access_mode": ["Platform", "Vpc"],
     "training_repository_credentials_provider_arn": ["arn:aws:lambda:us-east-1:123456789012:function:login"],
     "enable_infra_check": [True, False],
@@ -95,9 +107,12 @@ TRAINING_INPUT = {
     "input_mode": ["File", "FastFile", "Pipe"],
     "attribute_names": [["source-ref", "label"]],
     "target_attribute_name": ["label"],
-    "shuffle_config": [7],
-    "hub_access_config": [None],
-    "model_access_config": [None],
+    "shuffle_config": [lambda s: s.ShuffleConfig(7), lambda s: s.ShuffleConfig(0)],
+    "hub_access_config": [
+        None,
+        {"HubContentArn": "arn:aws:sagemaker:us-east-1:123456789012:hub-content/hub/Model/m/1.0.0"},
+    ],
+    "model_access_config": [None, {"AcceptEula": True}, {"AcceptEula": False}],
 }
 FILE_SYSTEM_INPUT = {
     "file_system_id": ["fs-01234567", "fs-0123456789abcdef0"],
@@ -129,7 +144,9 @@ def estimator_call(kind, argument, value):
         if argument == "framework_version":
             values["py_version"] = PYTHON.get(value, "py311")
         given = BESIDE.get(argument, {})
-        values.update({**given, argument: value})
+        values.update({**given, argument: value(s) if callable(value) else value})
+        if argument == "instance_groups" and value is not None:
+            del values["instance_type"], values["instance_count"]
         if kind == "HuggingFace" and argument == "instance_type":  # it has no image for processors
             values["instance_type"] = value if value.startswith(("ml.g", "ml.p")) else "ml.g4dn.xlarge"
         if argument == "distribution":
@@ -142,7 +159,7 @@ def estimator_call(kind, argument, value):
 def input_call(kind, argument, value):
     def run(s):
         if kind == "TrainingInput":
-            values = {"s3_data": TRAIN, argument: s.ShuffleConfig(value) if argument == "shuffle_config" else value}
+            values = {"s3_data": TRAIN, argument: value(s) if callable(value) else value}
             if argument == "attribute_names":
                 values["s3_data_type"] = "AugmentedManifestFile"
         else:

@@ -3,6 +3,7 @@
 
 What stands for AWS: an event of botocore, ``before-send``, at which every request has been validated and serialised and is
 about to leave. It is written down and answered there, so no network, account or stand-in for the SDK is involved.
+``--new`` runs only the calls that are not kept yet.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ from sagemaker.pytorch import PyTorch
 from tests.launch.sdk2 import sources
 from tests.launch.sdk2.arguments import ARGUMENTS
 from tests.launch.sdk2.calls import CALLS, ROLE
-from tests.launch.sdk2.compare import FILE
+from tests.launch.sdk2.compare import FILE, golden
 from tests.launch.sdk2.normal import of_sdk2
 
 IDENTITY = (
@@ -136,15 +137,17 @@ def main():
         if set(arguments) != ARGUMENTS[kind]:
             sys.exit(f"{kind}: arguments.py and SDK 2 differ in {sorted(set(arguments) ^ ARGUMENTS[kind])}")
     here = os.getcwd()
-    found = {}
+    found = {name: one for name, one in golden()["calls"].items() if name in CALLS} if "--new" in sys.argv else {}
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         os.chdir(folder)
         sources.make()
         wire = Wire()
         sdk = names(wire.session())
         for name, function in CALLS.items():
-            found[name] = run(function, wire, sdk)
+            if name not in found:
+                found[name] = run(function, wire, sdk)
         os.chdir(here)
+    found = {name: found[name] for name in CALLS}
     methods = sorted(name for name in {*dir(PyTorch), *dir(HuggingFace)} if name[0].islower())
     content = {"version": sagemaker.__version__, "signatures": signatures, "methods": methods, **shrunk(found)}
     FILE.write_text(text_of(content))
@@ -155,12 +158,14 @@ def main():
 
 
 def text_of(content):
-    """JSON with a call on each line."""
+    """JSON with a call on each line, by name."""
     calls = ",\n".join(
-        f"{json.dumps(name)}: {json.dumps(one, sort_keys=True)}" for name, one in content["calls"].items()
+        f"{json.dumps(name)}: {json.dumps(one, sort_keys=True)}" for name, one in sorted(content["calls"].items())
     )
     head = ",\n".join(
-        f"{json.dumps(name)}: {json.dumps(one, sort_keys=True)}" for name, one in content.items() if name != "calls"
+        f"{json.dumps(name)}: {json.dumps(one, sort_keys=True)}"
+        for name, one in sorted(content.items())
+        if name != "calls"
     )
     return f'{{{head},\n"calls": {{\n{calls}\n}}}}\n'
 

@@ -5,10 +5,14 @@
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
 FILE = Path(__file__).parents[2] / "data" / "sdk2.json"
+
+IMAGES = ("pytorch-training", "huggingface-pytorch-training", "smdistributed-modelparallel", "own", "image")
+"""Names of images, after which SDK 2 names jobs."""
 
 BUCKET = "s3://sagemaker-us-east-1-123456789012"
 
@@ -24,15 +28,22 @@ def source_channels(theirs, ours):
 
 
 def debugger(theirs, ours):
-    """AWS ended Debugger: neither hooks nor profilers nor its metrics are attached."""
-    drop(theirs, "DebugHookConfig", "ProfilerConfig", "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries")
+    """AWS ended Debugger: neither hooks nor profilers are attached."""
+    drop(theirs, "DebugHookConfig", "ProfilerConfig")
 
 
 def names(theirs, ours):
-    """SDK 2 names a job after its image, we after its program; a name that was given must be the same."""
-    for request in (theirs, ours):
-        if "-TIME" in request["TrainingJobName"] or "-2026" in request["TrainingJobName"]:
-            del request["TrainingJobName"]
+    """SDK 2 names a job after its image, we after its program; one that was given, or begins with what was given, is kept.
+
+    We write dashes for what the service refuses, cut earlier, and add four hexadecimal digits.
+    """
+    name, own = theirs["TrainingJobName"], ours["TrainingJobName"]
+    if not name.endswith("-TIME"):
+        return
+    base = re.sub(r"[^A-Za-z0-9-]+", "-", name.removesuffix("-TIME")).strip("-")
+    ours_base = re.fullmatch(r"(.*?)(-[0-9a-f]{4})?-TIME", own)
+    if ours_base and (base.startswith(IMAGES) or ours_base[1][: len(base)] == base):
+        del theirs["TrainingJobName"], ours["TrainingJobName"]
 
 
 def default_output(theirs, ours):
@@ -45,9 +56,8 @@ def default_output(theirs, ours):
 def slashes(theirs, ours):
     """Checkpoints' places end in a slash with us: a bare prefix also matches its neighbours."""
     for request in (theirs, ours):
-        for name in ("CheckpointConfig.S3Uri", "OutputDataConfig.S3OutputPath"):
-            if name in request:
-                request[name] = request[name].rstrip("/")
+        if "CheckpointConfig.S3Uri" in request:
+            request["CheckpointConfig.S3Uri"] = request["CheckpointConfig.S3Uri"].rstrip("/")
 
 
 def service_defaults(theirs, ours):
@@ -69,6 +79,13 @@ def service_defaults(theirs, ours):
         for request in (theirs, ours):
             if request.get(name) == value:
                 del request[name]
+
+
+def metrics_as_time_series(theirs, ours):
+    """SDK 2 switches on by default what the service does anyway where there are metric definitions."""
+    name = "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries"
+    if theirs.get(name) is True and name not in ours:
+        del theirs[name]
 
 
 def input_modes(theirs, ours):
@@ -122,7 +139,8 @@ def nothing(theirs, ours):
 
 
 BY_DESIGN = (
-    source_channels, spot_checkpoints, debugger, names, slashes, default_output, service_defaults, input_modes, own_metrics,
+    source_channels, spot_checkpoints, debugger, names, slashes, default_output, service_defaults, metrics_as_time_series,
+    input_modes, own_metrics,
     log_level, switched_off, nothing,
 )  # fmt: skip
 """The differences that are meant; their docstrings are the reasons."""
@@ -139,7 +157,6 @@ REFUSED = {
     "container_arguments": "as container_entry_point",
     "use_spot_instances 1": "the service refuses max_wait of a job on demand: said before anything is uploaded",
     "enable_network_isolation 1": "requirements.txt would be installed by a container that has no network: said before",
-    "source_dir 3": "an archive in S3 cannot be looked through, nor this package be put beside it: unpack it into a folder",
 }
 """Part of a call's name -> why we refuse it although SDK 2 does not."""
 

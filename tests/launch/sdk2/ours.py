@@ -7,7 +7,10 @@ what ``test_requests.py`` shows.
 
 import json
 import sys
+import tarfile
 import types
+import unittest.mock
+from pathlib import Path
 
 from lightning_sagemaker.launch import (
     FileSystemInput,
@@ -21,6 +24,7 @@ from lightning_sagemaker.launch import (
 )
 from lightning_sagemaker.launch.request.create import ACCOUNT as STAND_IN
 from lightning_sagemaker.launch.request.create import create_request, default_bucket
+from lightning_sagemaker.launch.source import bundle
 from lightning_sagemaker.launch.spec.carried import carried_config
 from lightning_sagemaker.launch.tracking.jobs import JobStatus
 from tests.conftest import ROOT
@@ -77,11 +81,20 @@ def decoded(text):
         return text
 
 
+def archive_of_sources(client, uri, target):
+    """What an ``s3://`` address of a source holds: that it is fetched from S3 is tested in ``test_capacity.py``."""
+    with tarfile.open(target, "w:gz") as archive:
+        for path in Path("src").iterdir():
+            archive.add(path, path.name)
+    return True
+
+
 def run(function):
     """What a call sends and returns, or the error."""
     sent = []
     try:
-        returned = function(names(sent))
+        with unittest.mock.patch.multiple(bundle, make_client=lambda *_: None, fetch_object=archive_of_sources):
+            returned = function(names(sent))
     except LaunchError as error:
         return {"error": str(error)}
     return {"requests": [normal(plan, request) for plan, request in sent], "returned": returned}

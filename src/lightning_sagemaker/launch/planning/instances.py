@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.errors import LaunchError, suggestion
+from lightning_sagemaker.launch.aws import make_client
+from lightning_sagemaker.simulator.contract import write_atomically
 
 _NEURON = ("Trainium", "Trainium2", "Inferentia", "Inferentia2")
 
@@ -51,7 +56,7 @@ def find_instance(name: str) -> Instance:
     if found is None:
         raise LaunchError(
             f"instance_type={name!r} is no training instance of SageMaker ({instance_table_date()}). HINT:"
-            f" {suggestion(name, INSTANCES)}"
+            f" {suggestion(name, INSTANCES)} A newer one may be known to --refresh-instances."
         )
     if found.gpu in _NEURON:
         raise LaunchError(
@@ -67,11 +72,81 @@ def instance_table_date() -> str:
     return f"{table['date']}, {table['source']}"
 
 
+def refresh_instances(region: str, client: Any = None) -> Path:
+    """Read what is in the instance types from EC2 and keep it; needs credentials for ``ec2:DescribeInstanceTypes``.
+
+    The names are those that the installed botocore knows for CreateTrainingJob. What EC2 does not list in the region, such
+    as types that are no longer sold, stays as it was.
+
+    Args:
+        region: Such as ``us-east-1``.
+        client: A boto3 client of ``ec2``; made when None.
+
+    Returns:
+        The file that is read from then on.
+
+    Raises:
+        LaunchError: If boto3 is not installed, or EC2 lists none of them.
+
+    """
+    if client is None:
+        client = make_client("ec2", region)
+    import botocore.session
+
+    model = botocore.session.get_session().get_service_model("sagemaker")
+    pages = client.get_paginator("describe_instance_types").paginate()
+    found = {f"ml.{one['InstanceType']}": _facts(one) for page in pages for one in page["InstanceTypes"]}
+    names = sorted(model.shape_for("TrainingInstanceType").enum)
+    new = {name: found[name] for name in names if name in found}
+    if not new:
+        raise LaunchError(f"EC2 lists no training instances in {region!r}. HINT: check the region's name.")
+    content = {
+        "date": date.today().isoformat(),
+        "source": f"names: botocore {botocore.__version__}; facts: EC2's DescribeInstanceTypes in {region}",
+        "instances": dict(sorted({**_table()["instances"], **new}.items())),
+    }
+    path = refreshed_table()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(content, indent=1))
+    _table.cache_clear()
+    INSTANCES.update(_instances(content))
+    return path
+
+
+def _facts(one: dict[str, Any]) -> list[Any]:
+    """vCPUs, GiB, accelerators, their model, GiB of each, Gbit/s, whether there is EFA."""
+    network = one["NetworkInfo"]
+    kinds = one.get("GpuInfo", {}).get("Gpus") or one.get("NeuronInfo", {}).get("NeuronDevices") or []
+    first: dict[str, Any] = kinds[0] if kinds else {"Count": 0, "Name": ""}
+    return [
+        one["VCpuInfo"]["DefaultVCpus"],
+        one["MemoryInfo"]["SizeInMiB"] // 1024,
+        first["Count"],
+        first["Name"],
+        round(first.get("MemoryInfo", {}).get("SizeInMiB", 0) / 1024),
+        sum(card["PeakBandwidthInGbps"] for card in network["NetworkCards"]),
+        network["EfaSupported"],
+    ]
+
+
 @cache
 def _table() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((resources.files(__package__) / "data" / "instances.json").read_text())
-    return content
+    own: dict[str, Any] = json.loads((resources.files(__package__) / "data" / "instances.json").read_text())
+    try:
+        found = json.loads(refreshed_table().read_text())
+        return found if found["date"] >= own["date"] and _instances(found) else own
+    except (OSError, ValueError, KeyError, TypeError):
+        return own  # there is none, or something else wrote it
 
 
-INSTANCES = {name: Instance(name, *facts) for name, facts in _table()["instances"].items()}
+def refreshed_table() -> Path:
+    """Where a table that was read from AWS is kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lightning-sagemaker" / "instances.json"
+
+
+def _instances(table: dict[str, Any]) -> dict[str, Instance]:
+    return {name: Instance(name, *facts) for name, facts in table["instances"].items()}
+
+
+INSTANCES = _instances(_table())
 """Name -> what is in it, of every type that CreateTrainingJob takes."""

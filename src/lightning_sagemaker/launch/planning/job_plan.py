@@ -55,6 +55,11 @@ class JobPlan:
     checkpoint_uri: str | None
     uploads: Mapping[str, ChannelFiles] = field(default_factory=dict)
 
+    @property
+    def bytes_to_send(self) -> int:
+        """Of the source and of local channels."""
+        return len(self.bundle.content) + sum(files.size for files in self.uploads.values())
+
     def changed(self, **values: Any) -> JobPlan:
         """The same plan with other values of its configuration that nothing else was decided by."""
         return replace(self, config=self.config.changed(**values))

@@ -16,7 +16,7 @@ from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.planning.job_plan import SPOT_PATIENCE, JobPlan, base_name
 from lightning_sagemaker.launch.planning.pricing import Estimate, estimate, load_prices
 from lightning_sagemaker.launch.source.bundle import make_bundle
-from lightning_sagemaker.launch.source.channel_files import choose_channel_files
+from lightning_sagemaker.launch.source.channel_files import ChannelFiles, choose_channel_files
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.distribution import DistributionRequest
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput
@@ -38,12 +38,13 @@ _LOG_LEVEL = 20
 """Of the SDK's programs in the container, where nothing else is said."""
 
 
-def make_plan(config: JobConfig, suffix: str | None = None) -> JobPlan:
+def make_plan(config: JobConfig, suffix: str | None = None, like: JobPlan | None = None) -> JobPlan:
     """Decide everything about a job; nothing leaves this machine.
 
     Args:
         config: The job as described.
         suffix: Tells apart the names of jobs that are made in the same second; random when None.
+        like: A plan of the same job on other instances, whose source, data and name are taken over.
 
     Raises:
         LaunchError: If something in it is wrong.
@@ -53,7 +54,7 @@ def make_plan(config: JobConfig, suffix: str | None = None) -> JobPlan:
     image = choose_image(config, region)
     rules.check(config, image)
     include = image.takes_plugin if config.include_plugin is None else config.include_plugin
-    bundle = make_bundle(config, include)
+    bundle = make_bundle(config, include) if like is None else like.bundle
     if config.enable_network_isolation and bundle.has_requirements:
         raise LaunchError(
             "The container has no network, but requirements.txt must be installed in it. HINT: use an image_uri"
@@ -69,19 +70,23 @@ def make_plan(config: JobConfig, suffix: str | None = None) -> JobPlan:
         region=region,
         image=image,
         bundle=bundle,
-        base_name=f"{base_name(config)}-{suffix or secrets.token_hex(2)}",
+        base_name=f"{base_name(config)}-{suffix or secrets.token_hex(2)}" if like is None else like.base_name,
         hyperparameters={**config.hyperparameters, **parallel},
         environment=_environment(config),
         channels=config.channels,
         metric_definitions=tuple(names if config.metric_definitions is None else config.metric_definitions),
         max_wait=config.max_wait or (config.max_run + SPOT_PATIENCE if spot else None),
-        uploads={
-            name: choose_channel_files(name, Path(source.s3_data), config.send_anyway)
-            for name, source in config.channels.items()
-            if not isinstance(source, FileSystemInput) and source.is_local
-        },
+        uploads=_uploads(config) if like is None else like.uploads,
         checkpoint_uri=None if uri is None else f"{uri.rstrip('/')}/",
     )
+
+
+def _uploads(config: JobConfig) -> dict[str, ChannelFiles]:
+    return {
+        name: choose_channel_files(name, Path(source.s3_data), config.send_anyway)
+        for name, source in config.channels.items()
+        if not isinstance(source, FileSystemInput) and source.is_local
+    }
 
 
 def _environment(config: JobConfig) -> dict[str, str]:

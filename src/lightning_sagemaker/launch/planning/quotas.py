@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.launch.aws import CapacityError
 from lightning_sagemaker.launch.spec.config import JobConfig
 
 _log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ def check_quota(session: Any, config: JobConfig) -> None:
         config: The job.
 
     Raises:
-        LaunchError: If the quota is smaller. Nothing is raised where it cannot be read.
+        CapacityError: If the quota is smaller. Nothing is raised where it cannot be read.
 
     """
     from botocore.exceptions import BotoCoreError, ClientError
@@ -35,7 +35,7 @@ def check_quota(session: Any, config: JobConfig) -> None:
         return
     for quota in quotas:
         if quota["QuotaName"] == wanted and quota["Value"] < config.instance_count:
-            raise LaunchError(
+            raise CapacityError(
                 f"The account may have {quota['Value']:.0f} of {wanted}, the job wants {config.instance_count}. HINT: ask"
                 f" for more in the console of Service Quotas ({quota['QuotaCode']}), or take fewer."
             )

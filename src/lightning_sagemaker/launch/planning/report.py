@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.launch.planning.alternatives import alternative_configs
 from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.planning.plan import announced_job, announced_strategy, price, world_size
@@ -30,7 +31,7 @@ def describe(plan: JobPlan) -> list[tuple[str, str]]:
 
     """
     config, instance = plan.config, find_instance(plan.config.instance_type)
-    chosen = announced_strategy(plan)
+    chosen, others = announced_strategy(plan), alternative_configs(config)[1:]
     gpus = _gpus(instance.gpus, instance.gpu, instance.gpu_memory)
     lines = [
         ("job", f"{plan.base_name}-<time> in {plan.region}"),
@@ -48,6 +49,10 @@ def describe(plan: JobPlan) -> list[tuple[str, str]]:
         ("checkpoints", plan.checkpoint_uri or ("below the output" if config.use_spot_instances else "not kept in S3")),
         ("spot", f"yes, waiting at most {_hours(plan.max_wait or 0)} in all" if config.use_spot_instances else "no"),
         ("cost", _cost(plan)),
+        *(
+            ("otherwise", f"{one.instance_count} x {one.instance_type} in {one.region or plan.region}")
+            for one in others
+        ),
     ]
     lines += [("remark", remark) for remark in _remarks(plan)]
     return lines

@@ -61,6 +61,7 @@ def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
             "ContainerArguments": _CONTAINER_ARGUMENTS,
             "MetricDefinitions": [dict(one) for one in plan.metric_definitions],
             "TrainingImageConfig": image_config(config),
+            "EnableSageMakerMetricsTimeSeries": config.enable_sagemaker_metrics,
         },
         "RoleArn": role_arn(config.role),
         "InputDataConfig": channels,

@@ -179,6 +179,8 @@ def make_request(plan: JobPlan, archive: Path, session: Session, job_name: str |
     request: dict[str, Any] = trainer._create_training_job_args(make_channels(plan), boto3=True)
     if job_name is not None:
         request["TrainingJobName"] = job_name
+    if plan.config.enable_sagemaker_metrics is not None:
+        request["AlgorithmSpecification"]["EnableSageMakerMetricsTimeSeries"] = plan.config.enable_sagemaker_metrics
     return {**request, **extras(plan.config)}
 
 

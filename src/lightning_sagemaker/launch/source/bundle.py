@@ -16,16 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from lightning_sagemaker.errors import LaunchError, suggestion
+from lightning_sagemaker.launch.aws import make_client, sentences
 from lightning_sagemaker.launch.source.secret_scan import can_scan, check_secrets
 from lightning_sagemaker.launch.source.source_files import Selection, select_files, why_not
 from lightning_sagemaker.launch.source.wheel import make_wheel
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.inputs import is_there
+from lightning_sagemaker.launch.transfer import fetch_object, unpack
 
 MAX_BYTES = 200 * 2**20
 """Of the files together: more than that is data, which belongs into a channel."""
 
 REQUIREMENTS = "requirements.txt"
+
+_GIT_LOGIN = ("2FA_enabled", "username", "password", "token")
+"""Keys of SDK 2's ``git_config`` that are taken where they are off."""
 
 _CLONE_SECONDS = 600
 """For a large repository over a slow line; git itself waits for ever."""
@@ -147,7 +152,9 @@ def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
     if config.entry_point is None:
         raise LaunchError("Neither recipe nor entry_point is set. HINT: say what is to be run.")
     entry = PurePosixPath(config.entry_point)
-    if config.git_config is not None:
+    if (config.source_dir or "").startswith("s3://"):
+        folder = _fetched(str(config.source_dir), config.region, scratch)
+    elif config.git_config is not None:
         folder = _clone(config.git_config, scratch) / (config.source_dir or "")
     elif config.source_dir is not None:
         folder = Path(config.source_dir)
@@ -169,10 +176,29 @@ def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
     return folder, script.relative_to(folder.resolve()).as_posix()
 
 
+def _fetched(uri: str, region: str | None, scratch: Path) -> Path:
+    """The unpacked archive at an S3 address, which is looked through as a folder is."""
+    archive, folder = scratch / "source.tar.gz", scratch / "source"
+    with sentences(f"Getting {uri}"):
+        was_there = fetch_object(make_client("s3", region), uri, archive)
+    if not was_there:
+        raise LaunchError(
+            f"source_dir={uri!r} is no object in S3. HINT: give the address of a source.tar.gz, or a folder."
+        )
+    unpack(archive, folder)
+    return folder
+
+
 def _clone(git: object, scratch: Path) -> Path:
     if not isinstance(git, dict) or not git.get("repo"):
         raise LaunchError(f'git_config={git!r} was set. HINT: write {{"repo": "https://...", "branch": "main"}}.')
-    unknown = set(git) - {"repo", "branch", "commit"}
+    for name in _GIT_LOGIN:
+        if git.get(name):
+            raise LaunchError(
+                f"git_config has {name!r}, which would stand in the command that clones. HINT: leave it out, and log in by"
+                " git's credential helper or an SSH key."
+            )
+    unknown = set(git) - {"repo", "branch", "commit", *_GIT_LOGIN}
     if unknown:
         raise LaunchError(f"git_config has the key {min(unknown)!r}. HINT: repo, branch and commit are known.")
     target = scratch / "repository"

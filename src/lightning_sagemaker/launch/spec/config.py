@@ -24,15 +24,22 @@ class JobConfig:
     Attributes:
         recipe: Name of a recipe (``lightning-sagemaker ls``), or
         entry_point: a script, ``.py`` or ``.sh``, below ``source_dir``.
-        source_dir: Folder that is sent; the script alone when None. With ``git_config``, a folder of the repository.
+        source_dir: Folder that is sent; the script alone when None. With ``git_config``, a folder of the repository. Of a
+            ``s3://`` address of an archive, what is in that.
         git_config: ``repo``, and ``branch`` or ``commit``: the source is taken from there.
         dependencies: Further files and folders that are put beside the source.
         send_anyway: Files that are sent though they are left out by default, by name or pattern (those with credentials by
             name only); and findings that are no secrets, as ``FILE:LINE`` or ``FILE:*``.
         code_location: ``s3://bucket/prefix`` to which the source is uploaded; the default bucket when None.
-        instance_type: Instance type of each host.
+        instance_type: Instance type of each host; of a list, the first.
+        other_instance_types: Tried in this order where there is no capacity, with as many processes: the rest of the list.
+        other_regions: Tried then: the rest of a list given for ``region``.
+        max_cost: US dollars that the job may cost until ``max_run``, earlier attempts included; one that may cost more is
+            not started.
         instance_count: Hosts.
         instance_group: A name for them, which channels may use.
+        job_queue: Name or ARN of a queue of AWS Batch for training jobs, which starts the job, with
+        share_identifier: the share that it counts for, where the queue has shares.
         training_plan: ARN of a plan with reserved capacity.
         instance_placement_config: Placement on UltraServers, in the API's words.
         role: ARN or name of the execution role. None in a dry run.
@@ -55,6 +62,7 @@ class JobConfig:
         volume_kms_key: Encrypts the hosts' disks.
         volume_size: GiB of each host's disk.
         metric_definitions: ``Name`` and ``Regex`` of metrics in the log; those of the recipe's lines when None.
+        enable_sagemaker_metrics: Whether SageMaker keeps them as time series; None leaves it to the service, which does.
         environment: Variables of every process.
         container_log_level: Level of SageMaker's programs in the container, as of Python's ``logging``; 20 is INFO.
         image_uri: Address of an image of your own.
@@ -90,8 +98,13 @@ class JobConfig:
     send_anyway: tuple[str, ...] = ()
     code_location: str | None = None
     instance_type: str = "ml.m5.xlarge"
+    other_instance_types: tuple[str, ...] = ()
+    other_regions: tuple[str, ...] = ()
+    max_cost: float | None = None
     instance_count: int = 1
     instance_group: str | None = None
+    job_queue: str | None = None
+    share_identifier: str | None = None
     training_plan: str | None = None
     instance_placement_config: Mapping[str, Any] | None = None
     role: str | None = None
@@ -113,6 +126,7 @@ class JobConfig:
     volume_kms_key: str | None = None
     volume_size: int = 30
     metric_definitions: tuple[Mapping[str, str], ...] | None = None
+    enable_sagemaker_metrics: bool | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     container_log_level: int = 20
     image_uri: str | None = None
@@ -147,7 +161,7 @@ class JobConfig:
         """
         kinds = {one.name: str(one.type) for one in fields(cls)}
         checked = {}
-        for name, value in values.items():
+        for name, value in listed(values).items():
             if name not in kinds:
                 raise LaunchError(f"The job has the key {name!r}. HINT: {suggestion(str(name), kinds)}")
             checked[name] = _checked(name, kinds[name], value)
@@ -227,11 +241,27 @@ def _strict_loader() -> Any:
     return Loader
 
 
+LISTS = {"instance_type": "other_instance_types", "region": "other_regions"}
+"""Key that may be a list, or a text with commas -> the key for all but its first."""
+
+
+def listed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values with lists of instance types and regions as their first and the others."""
+    found = dict(values)
+    for name, others in LISTS.items():
+        value = found.get(name)
+        if isinstance(value, str) and "," in value:
+            value = [one.strip() for one in value.split(",") if one.strip()]
+        if isinstance(value, (list, tuple)) and value:
+            found[name], found[others] = value[0], list(value[1:])
+    return found
+
+
 def _checked(name: str, kind: str, value: Any) -> Any:
     """``value`` if it is of the field's kind; YAML's lists become tuples."""
     if kind == "Any" or (value is None and "None" in kind):
         return value
-    wanted: type | tuple[type, ...]
+    wanted: Any
     if kind.startswith("tuple"):
         if isinstance(value, str):
             value = (value,)
@@ -241,10 +271,13 @@ def _checked(name: str, kind: str, value: Any) -> Any:
             value = {str(tag.get("Key")): str(tag.get("Value")) for tag in value if isinstance(tag, Mapping)}
         wanted, words = Mapping, "keys and values"
     else:
-        wanted, words = {"str": (str, "text"), "int": (int, "a whole number"), "bool": (bool, "true or false")}[
-            kind.split(" ")[0]
-        ]
-    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        wanted, words = {
+            "str": (str, "text"),
+            "int": (int, "a whole number"),
+            "float": ((int, float), "a number"),
+            "bool": (bool, "true or false"),
+        }[kind.split(" ")[0]]
+    if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
         raise LaunchError(f"{name}={value!r} was set. HINT: it is {words}.")
     texts: Any = value if kind.startswith("tuple[str") else ()
     if not all(isinstance(one, (str, os.PathLike)) for one in texts):

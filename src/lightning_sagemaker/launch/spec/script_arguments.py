@@ -11,9 +11,10 @@ from typing import Any
 from lightning_sagemaker.errors import LaunchError
 
 _OWN = (
-    "config", "instance-type", "instance-count", "distribution", "role", "region", "source-dir", "channel", "spot",
+    "config", "instance-type", "max-cost", "instance-count", "distribution", "role", "region", "source-dir", "channel",
+    "spot",
     "output-path", "max-run", "set", "save", "dry-run", "rehearse", "rehearse-set", "rehearse-channel", "rehearse-hosts",
-    "rehearse-root", "yes", "no-wait", "poll", "refresh-prices",
+    "rehearse-root", "yes", "no-wait", "poll", "refresh-prices", "refresh-instances",
 )  # fmt: skip
 """Options of ``launch``: one that is nearly one of these is a slip, which would start the wrong job."""
 

@@ -39,7 +39,6 @@ _ALIASES = {
 
 _WITHOUT_EFFECT = {
     "disable_profiler": "no profiler is ever attached",
-    "enable_sagemaker_metrics": "the images of PyTorch 1.3 and later send metrics by metric_definitions",
 }
 """Arguments that change nothing, and why."""
 

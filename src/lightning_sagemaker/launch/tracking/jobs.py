@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lightning_sagemaker.errors import LaunchError
-from lightning_sagemaker.launch.aws import make_session, sentences
-from lightning_sagemaker.launch.tracking.transfer import check_replaceable, fetch, fetch_object, put_in_place, unpack
+from lightning_sagemaker.launch.aws import lacks_capacity, make_session, sentences
+from lightning_sagemaker.launch.transfer import check_replaceable, fetch, fetch_object, put_in_place, unpack
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 ENDED = ("Completed", "Failed", "Stopped")
@@ -23,7 +23,8 @@ ENDED = ("Completed", "Failed", "Stopped")
 _LAST_LINES = 5.0
 """Seconds in which CloudWatch still brings lines of a job that has ended."""
 
-_PAIR = re.compile(r"(?:^|\s)([\w./-]+)=([-+]?[0-9.eE+-]+|nan|inf)")
+PAIR = re.compile(r"(?:^|\s)([\w./-]+)=([-+]?[0-9.eE+-]+|nan|inf)")
+"""Name and value in a line of metrics."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class JobStatus:
     seconds: float
     model_data: str | None
     description: dict[str, Any] = field(repr=False)
+
+    @property
+    def lacks_capacity(self) -> bool:
+        """Whether it failed because there were no instances for it."""
+        return self.status == "Failed" and lacks_capacity(self.reason)
 
     @property
     def job_name(self) -> str:
@@ -246,7 +252,7 @@ class _View:
             self._write(f"lightning-sagemaker: {status.phase}")
 
     def line(self, host: str, text: str) -> None:
-        self._last |= dict(_PAIR.findall(text)) if text.startswith(("step=", "epoch=")) else {}
+        self._last |= dict(PAIR.findall(text)) if text.startswith(("step=", "epoch=")) else {}
         self._write(f"{host} | {text.rstrip()}")
 
     def progress(self, status: JobStatus) -> None:

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other instance types and regions for a job, in the order in which they are tried where there is no capacity.
+
+The number of training processes is kept, so that the global batch and what a checkpoint holds of it are the same.
+"""
+
+from __future__ import annotations
+
+from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.launch.planning.instances import Instance, find_instance
+from lightning_sagemaker.launch.planning.job_plan import JobPlan
+from lightning_sagemaker.launch.planning.plan import make_plan, own_region, price
+from lightning_sagemaker.launch.spec.config import JobConfig
+
+
+def alternative_configs(config: JobConfig) -> list[JobConfig]:
+    """The job as described, then with its other instance types, then all of them in its other regions.
+
+    Raises:
+        LaunchError: If a type cannot have as many processes as the first.
+
+    """
+    first = config.changed(other_instance_types=(), other_regions=())
+    types = [first, *(_on(first, name) for name in config.other_instance_types)]
+    regions = [config.region or own_region(), *config.other_regions]
+    if not config.other_regions:
+        return types
+    return [one.changed(region=region) for region in regions for one in types]
+
+
+def _on(config: JobConfig, name: str) -> JobConfig:
+    """The same job on another instance type, with as many processes."""
+    old, new = find_instance(config.instance_type), find_instance(name)
+    hosts, per_host = config.instance_count, config.distributed.processes_per_host
+    if bool(old.gpus) != bool(new.gpus):
+        raise LaunchError(
+            f"instance_type lists {old.name} and {new.name}, of which one has no GPU. HINT: list types of one kind."
+        )
+    has_own_number = per_host is not None and per_host <= (new.gpus or per_host)
+    if config.distributed.kind == "none" or has_own_number:
+        return config.changed(instance_type=name)
+    processes = hosts * _processes(old)
+    if processes % _processes(new):
+        raise LaunchError(
+            f"{hosts} x {old.name} train with {processes} processes, which hosts of {name} with {new.gpus} GPUs cannot make:"
+            " the global batch would be another. HINT: leave the type out, or change instance_count."
+        )
+    return config.changed(instance_type=name, instance_count=processes // _processes(new))
+
+
+def _processes(instance: Instance) -> int:
+    return max(1, instance.gpus)
+
+
+def alternative_plans(plan: JobPlan) -> list[JobPlan]:
+    """The plan itself, and those of the job's other instance types and regions, with the same source and name.
+
+    Raises:
+        LaunchError: If one of them breaks a rule, such as an image that a region does not have.
+
+    """
+    others = alternative_configs(plan.config)[1:]
+    first = plan.changed(other_instance_types=(), other_regions=())
+    return [first, *(make_plan(one, like=plan) for one in others)]
+
+
+def over_limit(plan: JobPlan, spent: float = 0.0) -> str | None:
+    """Why a job may not be started under ``max_cost``; None if it may.
+
+    Args:
+        plan: The job.
+        spent: US dollars for earlier attempts.
+
+    """
+    limit = plan.config.max_cost
+    if limit is None:
+        return None
+    found = price(plan)
+    if found is None:
+        return f"the price of {plan.config.instance_type} is not known, and max_cost is ${limit:,.2f}"
+    if found.at_most + spent > limit:
+        before = f", after ${spent:,.2f} for earlier attempts" if spent else ""
+        return f"it may cost ${found.at_most:,.2f}{before}, and max_cost is ${limit:,.2f}"
+    return None
+
+
+def hosts_in_words(plan: JobPlan) -> str:
+    """Number and type of the hosts, and where."""
+    return f"{plan.config.instance_count} x {plan.config.instance_type} in {plan.region}"

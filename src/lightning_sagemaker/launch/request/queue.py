@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job queue of AWS Batch for training jobs: it starts the job when there is room, and may start it more than once.
+
+The calls are those of the SDK's ``sagemaker.train.aws_batch``, whose ``TrainingQueue`` takes a ``ModelTrainer`` only and a
+client of its own making.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.launch.aws import sentences
+
+_KIND = "SAGEMAKER_TRAINING"
+
+_RETRY = {
+    "attempts": 1,
+    "evaluateOnExit": [
+        {
+            "action": "RETRY",
+            "onStatusReason": "Received status from SageMaker:InternalServerError: We encountered an internal error."
+            " Please try again.",
+        },
+        {"action": "EXIT", "onStatusReason": "*"},
+    ],
+}
+"""The SDK's default."""
+
+
+def submit(session: Any, request: Mapping[str, Any], queue: str, share: str | None, seconds: int) -> str:
+    """Put a training job into a queue.
+
+    Args:
+        session: A boto3 session.
+        request: Of CreateTrainingJob.
+        queue: Name or ARN of a queue for training jobs.
+        share: Identifier of a share, where the queue's scheduling policy has shares.
+        seconds: After which an attempt is stopped.
+
+    Returns:
+        The queue's identifier of the job.
+
+    """
+    tags = {one["Key"]: one["Value"] for one in request.get("Tags", [])}
+    payload = {name: value for name, value in request.items() if name != "Tags"}
+    optional = {"shareIdentifier": share, "tags": tags}
+    with sentences(f"Putting the job into the queue {queue!r}"):
+        done = session.client("batch").submit_service_job(
+            jobName=request["TrainingJobName"],
+            jobQueue=queue,
+            serviceJobType=_KIND,
+            serviceRequestPayload=json.dumps(payload),
+            retryStrategy=_RETRY,
+            timeoutConfig={"attemptDurationSeconds": max(60, seconds)},
+            **{name: value for name, value in optional.items() if value},
+        )
+    return str(done["jobId"])
+
+
+def wait_for_job(session: Any, identifier: str, poll: float, say: Callable[[str], None]) -> str:
+    """Wait until the queue has started a training job; return its name.
+
+    Args:
+        session: A boto3 session.
+        identifier: That :func:`submit` returned.
+        poll: Seconds between two looks.
+        say: Gets a sentence for each state.
+
+    Raises:
+        LaunchError: If it failed in the queue.
+
+    """
+    client, before = session.client("batch"), ""
+    while True:
+        with sentences(f"Looking at the queued job {identifier}"):
+            found = client.describe_service_job(jobId=identifier)
+        if found["status"] != before:
+            before = found["status"]
+            say(f"queue: {before}")
+        arn = found.get("latestAttempt", {}).get("serviceResourceId", {}).get("value")
+        if arn:
+            return str(arn).rpartition("/")[2]
+        if before in ("FAILED", "SUCCEEDED"):
+            raise LaunchError(
+                f"The queue did not start the job: {found.get('statusReason', before)}. HINT: look at it in the console of"
+                " AWS Batch."
+            )
+        time.sleep(poll)
