@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 
 from lightning_sagemaker._compat.dcp import read_whole
 from lightning_sagemaker.checkpoint.export import export_huggingface
@@ -33,9 +36,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             f"{path} is no file, and holds no {META}: it is no checkpoint of Lightning, or saving was interrupted."
             " HINT: name another one."
         )
-    checkpoint: dict[str, Any] = torch.load(meta, map_location="cpu", weights_only=True)
+    checkpoint: dict[str, Any] = _read(path, torch.load, meta, map_location="cpu", weights_only=True)
     if path.is_dir():
-        parts = read_whole(path)
+        parts = _read(path, read_whole, path)
         checkpoint["state_dict"] = parts.pop("state_dict")
         groups = checkpoint.pop(_GROUPS, None)  # of pipeline stages, whose parts hold the states alone
         states = [parts[name] for name in sorted(parts, key=_number) if name.startswith(_OPTIMIZER)]
@@ -43,9 +46,21 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             _by_number(state) if groups is None else _of_stages(state, groups[number])
             for number, state in enumerate(states)
         ]
-    if "state_dict" not in checkpoint:
+    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise CheckpointError(f"{path} holds no state_dict. HINT: name a checkpoint that a Trainer has written.")
     return checkpoint
+
+
+def _read(path: Path, read: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """What ``read`` returns; what torch raises for a file that is damaged, or none of its own, in one sentence."""
+    try:
+        return read(*arguments, **options)
+    except (CheckpointException, EOFError, KeyError, RuntimeError, ValueError, UnpicklingError) as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise CheckpointError(
+            f"{path} cannot be read as a checkpoint ({reason}). HINT: it is damaged, was not written by Lightning, or holds"
+            " objects other than tensors and plain containers; name another one."
+        ) from error
 
 
 def to_file(path: Path, target: Path) -> None:
