@@ -131,6 +131,7 @@ class RecipeCLI(LightningCLI):
         config: dict[str, Any] = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         stage = str(self.subcommand)
         check_num_nodes(self.job, config.get("num_nodes") or 1)
+        self._check_checkpoint()
         resume = stage == "fit" and self._option("resume") == "always"
         folders = RunFolders.of(self.job, self.recipe.name, self._option("run_dir"), stage, resume)
         self._folders = folders
@@ -154,6 +155,15 @@ class RecipeCLI(LightningCLI):
             raise MisconfigurationException(
                 f"{error} HINT: see --help; --debug shows where this was refused."
             ) from error
+
+    def _check_checkpoint(self) -> None:
+        """Before the data is prepared."""
+        path = self._option("ckpt_path")
+        if path and path not in ("best", "last", "hpc") and ":" not in path and not Path(path).exists():
+            raise MisconfigurationException(
+                f"ckpt_path={path!r} was set, but there is no such file in {Path.cwd()}. HINT: a run's checkpoints are in"
+                f" runs/{self.recipe.name}/latest/checkpoints."
+            )
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self._run:
