@@ -93,6 +93,32 @@ def test_debug_shows_everything(tmp_path, program):
     assert any("Traceback" in line for line in lines)
 
 
+STOPS = """
+import os, signal, sys, time
+ready = "ready"
+
+def save(*_):
+    print("it is saved", flush=True)
+    sys.exit(143)
+
+if os.environ["SM_CURRENT_HOST"] == "algo-1":
+    signal.signal(signal.SIGTERM, save)
+    open(ready, "w").close()
+    time.sleep(30)
+while not os.path.exists(ready):
+    time.sleep(0.02)
+sys.exit(143)
+"""
+
+
+def test_what_ranks_say_that_were_asked_to_stop_is_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.py").write_text(STOPS)
+    result, lines, _ = run([sys.executable, str(tmp_path / "program.py")], tmp_path, "")
+    assert result.returncode == 143
+    assert "algo-1 [0] | it is saved" in lines
+
+
 def test_a_refused_call_leaves_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for words in (

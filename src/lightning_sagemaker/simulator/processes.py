@@ -30,6 +30,8 @@ LAUNCHER_GRACE = 1.5
 """Seconds that a launcher has to end by itself after one of its ranks has failed."""
 
 _TIMED_OUT = 124  # as coreutils' timeout says it
+_STOPPED = tuple(128 + number for number in (signal.SIGINT, signal.SIGTERM))
+"""Exit codes after a signal that asks a program to end."""
 
 
 class Job:
@@ -155,6 +157,8 @@ class Job:
     def _fail(self, failure: Failure) -> None:
         self._failure = failure
         assert failure.host is not None
+        if failure.returncode in _STOPPED:
+            return  # it was asked to, and the others say what they have saved
         self._display.state(failure.host, "failed")
         self._display.fail()
 
