@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning_utilities.core.imports import RequirementCache
 from transformers.utils import logging as transformers_logging
 
@@ -22,8 +23,10 @@ from lightning_sagemaker import AutoResume, MetricLogger, SageMakerJob, SpotInte
 from lightning_sagemaker.callbacks import Throughput
 from lightning_sagemaker.recipes._common.arguments import normalise
 from lightning_sagemaker.recipes._common.artifacts import LAST_CHECKPOINT, RunArtifacts
+from lightning_sagemaker.recipes._common.console import show_information
 from lightning_sagemaker.recipes._common.folders import RunFolders
 from lightning_sagemaker.recipes._common.history import ContinueHistory, HistoryLogger
+from lightning_sagemaker.recipes._common.hosts import check_num_nodes
 from lightning_sagemaker.recipes._common.precision import automatic_precision
 from lightning_sagemaker.recipes._common.recipe import Recipe
 from lightning_sagemaker.recipes._common.scaling import TotalExamples
@@ -52,7 +55,7 @@ class RecipeCLI(LightningCLI):
         self.recipe = recipe
         self.job = SageMakerJob.from_environment()
         self._run = run
-        _show_information()
+        show_information()
         tune_allocator()
         given = sys.argv[1:] if arguments is None else arguments
         args = normalise(given, recipe.names, recipe.folder)
@@ -66,6 +69,10 @@ class RecipeCLI(LightningCLI):
                 trainer_defaults={"strategy": "sagemaker"},
                 seed_everything_default=0,  # not True: each host would choose its own
                 auto_configure_optimizers=False,
+                parser_kwargs={
+                    "exit_on_error": False,
+                    self._wanted: {"exit_on_error": False},
+                },  # one sentence, no usage
                 args=args,
             )
         except BaseException:
@@ -123,6 +130,8 @@ class RecipeCLI(LightningCLI):
         """Lightning's trainer with the job's defaults for what was not set."""
         config: dict[str, Any] = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         stage = str(self.subcommand)
+        check_num_nodes(self.job, config.get("num_nodes") or 1)
+        self._check_checkpoint()
         resume = stage == "fit" and self._option("resume") == "always"
         folders = RunFolders.of(self.job, self.recipe.name, self._option("run_dir"), stage, resume)
         self._folders = folders
@@ -138,7 +147,23 @@ class RecipeCLI(LightningCLI):
         if config.get("logger") in (None, True):
             config["logger"] = _loggers(folders, stage, lines=not on_terminal)
         config["callbacks"] = [*_as_list(config.get("callbacks")), *self._callbacks(folders, config)]
-        return self._instantiate_trainer(config, [])
+        try:
+            return self._instantiate_trainer(config, [])
+        except (MisconfigurationException, TypeError, ValueError) as error:
+            if "HINT:" in str(error):
+                raise
+            raise MisconfigurationException(
+                f"{error} HINT: see --help; --debug shows where this was refused."
+            ) from error
+
+    def _check_checkpoint(self) -> None:
+        """Before the data is prepared."""
+        path = self._option("ckpt_path")
+        if path and path not in ("best", "last", "hpc") and ":" not in path and not Path(path).exists():
+            raise MisconfigurationException(
+                f"ckpt_path={path!r} was set, but there is no such file in {Path.cwd()}. HINT: a run's checkpoints are in"
+                f" runs/{self.recipe.name}/latest/checkpoints."
+            )
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self._run:
@@ -265,22 +290,3 @@ def _as_list(callbacks: Any) -> list[Callback]:
     if callbacks is None:
         return []
     return callbacks if isinstance(callbacks, list) else [callbacks]
-
-
-def _show_information() -> None:
-    """Print what this package logs, unless the script has set up logging already."""
-    logger = logging.getLogger("lightning_sagemaker")
-    if not logger.handlers and not logging.getLogger().handlers:
-        handler = _Console(sys.stdout)
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-
-
-class _Console(logging.StreamHandler):  # type: ignore[type-arg]
-    """Ends the run if its output has no reader, as ``print`` does, where logging would print a traceback for each line."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        if isinstance(sys.exc_info()[1], BrokenPipeError):
-            raise
-        super().handleError(record)

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from argparse import ArgumentError
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 from lightning_sagemaker import SageMakerJob
 from lightning_sagemaker.pipes import quiet_pipe
+from lightning_sagemaker.recipe_packages import has_packages
 from lightning_sagemaker.recipes._common.arguments import SUBCOMMANDS, ArgumentNameError, RepeatedOptionError
 from lightning_sagemaker.recipes._common.help import HELP, HELP_ALL, help_text
 from lightning_sagemaker.recipes._common.recipe import Recipe
@@ -31,6 +33,8 @@ def run_recipe(package: str, arguments: Sequence[str] | None = None) -> None:
     with quiet_pipe():
         if any(word in HELP for word in given):
             print(help_text(recipe))
+        elif not has_packages():
+            sys.exit(1)
         elif HELP_ALL in given:
             _run(recipe, [given[0] if given[0] in SUBCOMMANDS else SUBCOMMANDS[0], HELP[0]], debug=False)
         else:
@@ -44,13 +48,20 @@ def _run(recipe: Recipe, words: list[str], debug: bool) -> None:
     try:
         RecipeCLI(recipe, words)
     except (ArgumentNameError, RepeatedOptionError) as error:
-        sys.exit(f"error: {error}")
+        sys.exit(_sentence(error))
+    except ArgumentError as error:  # a value of the wrong type, a file of settings that is not there
+        sys.exit(f"{_sentence(error)} HINT: `lightning-sagemaker run {recipe.name} --help-all` lists the options.")
     except Exception as error:
         if debug or "HINT:" not in str(error) or SageMakerJob.from_environment().in_container:
             raise
         if isinstance(error, SharedError) and error.rank:
             sys.exit(1)  # rank zero says the same
-        sys.exit(f"error: {error}")
+        sys.exit(_sentence(error))
+
+
+def _sentence(error: Exception) -> str:
+    """One line."""
+    return f"error: {' '.join(str(error).split())}"
 
 
 def use_folder(package: str, script: str) -> None:

@@ -50,9 +50,12 @@ def training_lines(
     rows += _existing(
         ("metrics", output / "metrics.json"),
         ("curves", output / "curves.png"),
+        ("confusion", output / "confusion-validate.png"),
+        ("report", output / "report-validate.json"),
         ("data report", output / "data.html"),
         ("evaluation", output / "report-validate.html"),
         ("checkpoint", folders.checkpoints / "last.ckpt"),
+        *(("best checkpoint", path) for path in sorted(folders.checkpoints.glob("best*.ckpt"))),
     )
     config, last = output / "config.yaml", folders.checkpoints / "last.ckpt"
     if config.is_file() and last.is_file():
@@ -93,10 +96,12 @@ def interruption_lines(recipe: str, folders: RunFolders) -> list[str]:
 
 
 def _scores(output: Path) -> list[tuple[str, str]]:
-    """The best and the last value of the validation's loss and scores."""
+    """The best and the last value of the validation's loss and scores, or without a validation of the training's."""
     rows = []
-    for name, points in sorted(read_series(output / "history" / "metrics.csv").items()):
-        if name.startswith("val_") and (name.endswith("loss") or is_score(name, points)):
+    series = read_series(output / "history" / "metrics.csv")
+    validated = any(name.startswith("val_") for name in series)
+    for name, points in sorted(series.items()):
+        if name.startswith("val_") == validated and (name.endswith("loss") or is_score(name, points)):
             choose = min if name.endswith("loss") else max
             step, best = choose(points, key=lambda point: point[1])
             rows.append((name, f"best {best:.4f} at step {step:.0f}, last {points[-1][1]:.4f}"))

@@ -35,6 +35,15 @@ def format_line(metrics: Mapping[str, float], step: int | None) -> str:
     return " ".join(f"{_plain_name(name)}={_plain_value(value)}" for name, value in pairs.items())
 
 
+def parse_line(text: str) -> dict[str, float]:
+    """The metrics of a line of :func:`format_line`, the step among them; empty for another line."""
+    pairs = [word.partition("=") for word in text.split()]
+    if not all(name and re.fullmatch(_NUMBER, value) for name, _, value in pairs):
+        return {}
+    found = {name: float(value) for name, _, value in pairs}
+    return found if "step" in found else {}
+
+
 def metric_definitions(names: Iterable[str]) -> list[dict[str, str]]:
     """SageMaker's ``metric_definitions`` for lines of :func:`format_line`.
 

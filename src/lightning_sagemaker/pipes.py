@@ -19,7 +19,8 @@ def quiet_pipe() -> Iterator[None]:
     """End the program quietly if what it prints has no reader any more; other broken pipes stay errors."""
     try:
         yield
-        sys.stdout.flush()
+        if sys.stdout is not None and not sys.stdout.closed:
+            sys.stdout.flush()
     except BrokenPipeError:
         if not _has_no_reader():
             raise

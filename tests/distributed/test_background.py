@@ -176,7 +176,7 @@ def test_what_cannot_be_converted_says_why(folder, tmp_path, capsys, arguments, 
     places = {"PARTS": folder / "beside" / "step=8.ckpt", "FOLDER": tmp_path}
     places |= {"LIKE": tmp_path / "like", "LARGE": tmp_path / "large", "x": tmp_path / "x"}
     assert cli.main(["convert", *(str(places.get(name, name)) for name in arguments)]) == 1
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert words in said
     assert "HINT" in said
     assert not (tmp_path / "x").exists()

@@ -138,7 +138,7 @@ def test_the_first_failing_rank_ends_the_job(tmp_path, script, distribution):
     assert result.returncode == 1
     assert (result.failure.host, result.failure.rank) == ("algo-2", 1)
     lines = output.splitlines()
-    assert lines[-1] == "algo-2 [1] | RuntimeError: boom"
+    assert lines[-2] == "algo-2 [1] | RuntimeError: boom"
     assert "algo-2 [1] | ValueError: first" in lines[-40:]
     failure = (result.root / "algo-2" / "output" / "failure").read_text()
     assert failure.startswith("RuntimeError: boom (rank 1 failed with exit code 1 on algo-2)")

@@ -139,6 +139,25 @@ def test_a_folder_that_is_used_again_is_said(place, caplog):
         (["--train_file", "absent.csv"], r"error: data\.train='absent\.csv' was set.*does not exist.*HINT"),
         (["--max_step", "3"], r"error: --max_step was set.*HINT"),
         (["--max_steps", "3", "--trainer.max_steps", "4"], r"error: --max_steps 3 and --trainer.max_steps 4.*HINT"),
+        (["--num_nodes", "two"], r'error: Parser key "trainer.num_nodes".*HINT.*--help-all'),
+        (["--num_nodes", "4"], r"error: num_nodes=4 was set, but nothing says where the other hosts are.*HINT"),
+        (["--devices", "none"], r"error: .*devices.*HINT"),
+        (["--ckpt_path", "absent.ckpt"], r"error: ckpt_path='absent.ckpt' was set.*HINT"),
+        pytest.param(
+            ["--config", "absent.yaml"],
+            r"error: .*absent.yaml.*HINT.*--help-all",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ["--train_file", "latin.csv", "--data.encoding", "utf-8"],
+            r"error: latin.csv: it is not utf-8.*HINT: set data.encoding",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ["--pretrained", "no-such-organisation/no-such-model"],
+            r"error: 'no-such-organisation/no-such-model' was given.*HINT.*--pretrained null",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             ["--pretrained", "absent.ckpt"],
             r"error: model.pretrained='absent.ckpt' was set.*HINT",
@@ -152,6 +171,7 @@ def test_a_folder_that_is_used_again_is_said(place, caplog):
     ],
 )
 def test_errors_end_with_one_sentence(place, words, said):
+    Path("latin.csv").write_bytes("text,label\ncaf\xe9,a\n".encode("latin-1"))
     with pytest.raises(SystemExit, match=said) as ended:
         run("fit", *words)
     assert "\n" not in str(ended.value.code)
@@ -186,6 +206,16 @@ def test_a_core_install_says_what_to_install(command, monkeypatch, capsys):
     assert error == (
         "error: the recipes need transformers, not installed here. HINT: pip install 'lightning-sagemaker[recipes]'.\n"
     )
+
+
+@pytest.mark.parametrize("missing", ["transformers", "jsonargparse"])
+def test_a_core_install_says_so_of_train_py_too(missing, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", "--config", "tiny.yaml"])
+    assert ended.value.code == 1
+    assert "pip install 'lightning-sagemaker[recipes]'" in capsys.readouterr().err
+    main(["--help"])  # needs none of them
 
 
 def test_names_of_one_second_do_not_collide(place, monkeypatch):

@@ -5,13 +5,29 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 
 from lightning_sagemaker.checkpoint.export import export_huggingface
 from lightning_sagemaker.checkpoint.parts import read_checkpoint
 from lightning_sagemaker.checkpoint.whole import CheckpointError, whole_file
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A checkpoint; what torch raises for a file that is damaged, or none of its own, in one sentence."""
+    try:
+        return read_checkpoint(path)
+    except CheckpointError:
+        raise
+    except (CheckpointException, EOFError, KeyError, RuntimeError, ValueError, UnpicklingError) as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise CheckpointError(
+            f"{path} cannot be read as a checkpoint ({reason}). HINT: it is damaged, was not written by Lightning, or holds"
+            " objects other than tensors and plain containers; name another one."
+        ) from error
 
 
 def to_file(path: Path, target: Path) -> None:
@@ -21,7 +37,7 @@ def to_file(path: Path, target: Path) -> None:
         CheckpointError: If it cannot be read or written.
 
     """
-    checkpoint = read_checkpoint(path)
+    checkpoint = _read(path)
     if target.is_dir():
         raise CheckpointError(f"{target} is a directory. HINT: name a file, such as {target / 'whole.ckpt'}.")
     with whole_file(target) as file:
@@ -53,7 +69,7 @@ def to_huggingface(path: Path, target: Path, like: str, architecture: str | None
         )
     with torch.device("meta"):
         model = kind(config)
-    state = _of_model(read_checkpoint(path)["state_dict"], model, path)
+    state = _of_model(_read(path)["state_dict"], model, path)
     model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
     tokenizer = None

@@ -176,7 +176,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         else:
             states = [parts.get(f"{_OPTIMIZER}{number}", {}) for number in range(len(groups))]  # SGD has none
             checkpoint["optimizer_states"] = [_of_stages(*pair) for pair in zip(states, groups, strict=True)]
-    if "state_dict" not in checkpoint:
+    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise CheckpointError(f"{path} holds no state_dict. HINT: name a checkpoint that a Trainer has written.")
     return checkpoint
 

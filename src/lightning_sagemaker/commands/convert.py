@@ -11,6 +11,7 @@ LightningModule are written with the configuration (and the tokenizer, if it has
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 HELP = "convert a checkpoint in parts to one file, or any to a Hugging Face folder"
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Convert it."""
+    """Convert it; the exit code is 1 if it cannot be read or written."""
     from lightning_sagemaker.checkpoint import convert
     from lightning_sagemaker.job import SageMakerJobError
 
@@ -35,7 +36,15 @@ def main(args: argparse.Namespace) -> int:
         else:
             convert.to_huggingface(args.checkpoint, args.target, args.like, args.architecture)
     except SageMakerJobError as error:
-        print(f"convert: {error}")
+        print(f"convert: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        reason = str(error).strip().partition("\n")[0]
+        print(
+            f"convert: {reason} HINT: name an existing checkpoint, a place that can be written to, and with --like a folder"
+            " with a config.json or a name of the hub.",
+            file=sys.stderr,
+        )
         return 1
     print(f"{args.target} is written.")
     return 0

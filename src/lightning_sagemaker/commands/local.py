@@ -53,6 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="import torch and Lightning once and fork each process (default: if there are more processes than cores)",
     )
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="stop everything after that long")
+    parser.add_argument(
+        "--debug", action="store_true", help="show every line of every rank, and errors with tracebacks"
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="python train.py --epochs 1")
 
 
@@ -77,6 +80,7 @@ def main(arguments: argparse.Namespace) -> int:
             network=arguments.network,
             preload=arguments.preload,
             timeout=arguments.timeout,
+            debug=arguments.debug,
         )
     except LaunchError as error:
         print(f"lightning-sagemaker local: error: {error}", file=sys.stderr)

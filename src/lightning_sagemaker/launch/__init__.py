@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
     from lightning_sagemaker.simulator.cluster import LocalResult, run_local_cluster
     from lightning_sagemaker.simulator.contract import LocalClusterError
-    from lightning_sagemaker.simulator.processes import Failure
+    from lightning_sagemaker.simulator.streams import Failure
 
 _HOMES = {
     "Estimator": "launch.estimator",
-    "Failure": "simulator.processes",
+    "Failure": "simulator.streams",
     "FileSystemInput": "launch.spec.inputs",
     "HuggingFace": "launch.estimator",
     "InstanceGroup": "launch.spec.vocabulary",

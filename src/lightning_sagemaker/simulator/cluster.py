@@ -19,6 +19,7 @@ from typing import Any, TextIO
 from lightning_sagemaker.simulator import checks
 from lightning_sagemaker.simulator.containers import modeltrainer, toolkit
 from lightning_sagemaker.simulator.contract import MASTER_PORT, Cluster, Folders, write_atomically
+from lightning_sagemaker.simulator.display import Digest, Lines
 from lightning_sagemaker.simulator.hosts import (
     free_port,
     gpu_variables,
@@ -30,15 +31,20 @@ from lightning_sagemaker.simulator.hosts import (
     visible_gpus,
 )
 from lightning_sagemaker.simulator.launchers import Program, host_shim, plan_launch
+from lightning_sagemaker.simulator.live_table import display
 from lightning_sagemaker.simulator.network import Network
 from lightning_sagemaker.simulator.network import network as make_network
 from lightning_sagemaker.simulator.network import obstacle as network_obstacle
 from lightning_sagemaker.simulator.network import parse as parse_network
 from lightning_sagemaker.simulator.output import lasting
 from lightning_sagemaker.simulator.preload import plan as preloading
-from lightning_sagemaker.simulator.processes import Failure, Job
+from lightning_sagemaker.simulator.processes import Job
+from lightning_sagemaker.simulator.streams import Failure, sentence_of
 
 DISTRIBUTIONS = ("smddp", "ddp", "torch_distributed", "mpi", "smp", "none")
+LOGS = "logs"
+"""Folder in that of the job: a file for each launcher and each rank, with all that it printed."""
+
 CONTRACTS: dict[str, ModuleType] = {"toolkit": toolkit, "modeltrainer": modeltrainer}
 
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z_][^=]*)(=(?P<value>.*))?", re.DOTALL)
@@ -80,6 +86,7 @@ def run_local_cluster(
     preload: bool | None = None,
     timeout: float | None = None,
     output: TextIO | None = None,
+    debug: bool = False,
 ) -> LocalResult:
     """Run ``command`` as a SageMaker job of ``hosts`` hosts on this machine.
 
@@ -103,7 +110,10 @@ def run_local_cluster(
         preload: Whether torch and Lightning are imported once, in a process from which every other is forked. None does so
             where there are more processes than cores, and the program is a Python script or module.
         timeout: Seconds after which everything is stopped.
-        output: Where the prefixed lines go; ``sys.stdout`` when None.
+        output: Where the prefixed lines go; ``sys.stdout`` when None, below which a terminal has a table of the hosts.
+        debug: Show every line of every rank. Otherwise a warning of several ranks is shown once, and after a failure only
+            the failed rank's last lines, its traceback only if the error does not say what to do (``HINT:``). The files in
+            ``root/logs`` have everything.
 
     Raises:
         LocalClusterError: If something in the request is wrong; nothing has been started then.
@@ -113,13 +123,12 @@ def run_local_cluster(
     checks.check_choice("distribution", distribution, DISTRIBUTIONS)
     checks.check_choice("contract", contract, tuple(CONTRACTS))
     checks.check_counts(hosts, processes_per_host)
-    output = lasting(sys.stdout if output is None else output)
+    own, output = output is None, lasting(sys.stdout if output is None else output)
     rate = None if network is None else parse_network(network)
     if network is not None and (reason := network_obstacle()) is not None:
         _say(output, f"the hosts share this machine's network, because {reason}")
         network = None
     name = f"local-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    place = checks.make_root(Path("runs", name) if root is None else Path(root))
     code = None if source_dir is None else checks.check_folder("The source directory", source_dir)
     sources = {channel: checks.check_folder(f"Channel {channel!r}", path) for channel, path in (channels or {}).items()}
     module = CONTRACTS[contract]
@@ -146,12 +155,12 @@ def run_local_cluster(
         environment=dict(environment or {}),
     )
     checks.check_limits(cluster, module)
+    place = checks.make_root(Path("runs", name) if root is None else Path(root))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(checks.scratch_folder(checks.temporary_folder())))
         joined = stack.enter_context(make_network(cluster.hosts, rate)) if network else None
-        return _Run(cluster, program, module, place, folder, output, code, sources, visible, joined, preload).execute(
-            timeout
-        )
+        run = _Run(cluster, program, module, place, folder, output, own, code, sources, visible, joined, preload, debug)
+        return run.execute(timeout)
 
 
 @dataclass(frozen=True)
@@ -164,11 +173,13 @@ class _Run:
     root: Path
     folder: Path
     output: TextIO
+    is_own_output: bool
     code: Path | None
     sources: Mapping[str, Path]
     visible_gpus: list[str]
     network: Network | None
     preload: bool | None
+    debug: bool
 
     def execute(self, timeout: float | None) -> LocalResult:
         launch = plan_launch(self.cluster, self.program, self.folder, self.network)
@@ -189,7 +200,8 @@ class _Run:
                 self.output,
                 f"no GPU is used: this machine has {len(self.visible_gpus)}, fewer than there are processes",
             )
-        job = Job(self.folder, self.output)
+        shown = self._display(len(launch.ranks))
+        job = Job(self.folder, shown, self._make_logs())
         for rank, index in launch.ranks.items():
             job.add_rank(rank, names[index])
         try:
@@ -202,10 +214,27 @@ class _Run:
                     first = host_shim(command, names[index], self.network, self.folder)
                     job.start(names[index], first, environments[index] | variables, self._cwd(index))
         finally:
-            failure = job.wait(timeout)
+            try:
+                failure = job.wait(timeout)
+            finally:
+                shown.close()
         if failure is not None:
             self._report(failure)
         return LocalResult(0 if failure is None else failure.returncode, self.root, launch.launcher, failure)
+
+    def _display(self, num_ranks: int) -> Lines:
+        if self.debug:
+            return Lines(self.output)
+        title = f"{self.cluster.job_name}: {len(self.cluster.hosts)} host(s), {self.cluster.distribution}"
+        return Digest(display(self.output, self.is_own_output, title, self.cluster.hosts), num_ranks)
+
+    def _make_logs(self) -> Path:
+        """An empty folder."""
+        logs = self.root / LOGS
+        logs.mkdir(exist_ok=True)
+        for path in logs.glob("*.log"):
+            path.unlink()
+        return logs
 
     def _folders(self, index: int) -> Folders:
         return Folders(self.root / self.cluster.hosts[index])
@@ -233,9 +262,9 @@ class _Run:
         where = f"{failure.reason} on {failure.host}"
         _say(self.output, f"{where}; every other process was stopped. It wrote last:")
         prefix = failure.host if failure.rank is None else f"{failure.host} [{failure.rank}]"
-        for line in failure.last_lines:
+        for line in failure.last_lines if self.debug else sentence_of(failure.last_lines):
             self.output.write(f"{prefix} | {line}\n")
-        self.output.flush()
+        _say(self.output, f"everything that each rank wrote is in {self.root / LOGS}")
         path = Folders(self.root / failure.host).failure
         if not path.exists() or not path.stat().st_size:  # a script's own words are better; SageMaker keeps them too
             write_atomically(path, failure_text(where, failure.last_lines))

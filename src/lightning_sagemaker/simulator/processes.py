@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import selectors
 import signal
 import socket
@@ -14,11 +13,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+
+from lightning_sagemaker.simulator.display import Lines, Source
+from lightning_sagemaker.simulator.streams import Failure, Stream, last_traceback
 
 RUN_VARIABLE = "LIGHTNING_SAGEMAKER_LOCAL_RUN"
 """Marks every process of one simulated job, whatever became of its parents."""
@@ -29,54 +29,9 @@ GRACE = 4.0
 LAUNCHER_GRACE = 1.5
 """Seconds that a launcher has to end by itself after one of its ranks has failed."""
 
-_KEPT_LINES = 400
 _TIMED_OUT = 124  # as coreutils' timeout says it
-_CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
-_NATIVE_LOG = re.compile(r"^(\[rank\d+\]:)?\[[WIEF]\d{3,} |^$")
-"""Lines that torch's C++ code adds after a traceback, when the process ends."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What ended a job."""
-
-    host: str | None
-    """None when the job was stopped from outside."""
-    rank: int | None
-    """None when a host's launcher failed, not one of its ranks."""
-    returncode: int
-    last_lines: tuple[str, ...]
-    """Its last traceback, or its last lines when there is none."""
-    reason: str
-
-
-@dataclass
-class Stream:
-    """The output of one process group as lines with a prefix."""
-
-    prefix: str
-    output: TextIO
-    recent: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
-    _partial: bytes = b""
-
-    def feed(self, data: bytes) -> None:
-        """Print the whole lines of ``data``; keep the rest until its end arrives."""
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        for line in lines:
-            self._print(line)
-
-    def end(self) -> None:
-        """Print what has no end of line."""
-        if self._partial:
-            self._print(self._partial)
-            self._partial = b""
-
-    def _print(self, line: bytes) -> None:
-        # A progress bar redraws its line after a carriage return: show what a terminal would show at the end.
-        text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
-        self.recent.append(text)
-        self.output.write(f"{self.prefix} | {text}\n")
-        self.output.flush()
+_STOPPED = tuple(128 + number for number in (signal.SIGINT, signal.SIGTERM))
+"""Exit codes after a signal that asks a program to end."""
 
 
 class Job:
@@ -84,18 +39,20 @@ class Job:
 
     Args:
         folder: The simulator's own folder; ``host_init.py`` finds ``control`` and ``rank-R.out`` in it.
-        output: Where the prefixed lines go.
+        display: Gets the lines.
+        logs: Folder for a log file of each launcher and rank, with all that it prints; None: none.
 
     """
 
-    def __init__(self, folder: Path, output: TextIO) -> None:
+    def __init__(self, folder: Path, display: Lines, logs: Path | None = None) -> None:
         self.folder = folder
-        self.output = output
+        self._display, self._logs = display, logs
         self.run_id = f"{os.getpid()}-{time.time_ns()}"
         self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._helpers: list[subprocess.Popen[bytes]] = []
         self._streams: dict[str | int, Stream] = {}
         self._rank_hosts: dict[int, str] = {}
+        self._ended: dict[int, int] = {}
         self._selector = selectors.DefaultSelector()
         self._control = b""
         self._received: list[int] = []
@@ -104,7 +61,7 @@ class Job:
     def add_rank(self, rank: int, host: str) -> None:
         """Prepare the output stream of one rank."""
         self._rank_hosts[rank] = host
-        self._streams[rank] = Stream(f"{host} [{rank}]", self.output)
+        self._streams[rank] = Stream(Source(host, rank), self._display, self._logs)
         self._selector.register(_make_pipe(self.folder / f"rank-{rank}.out"), selectors.EVENT_READ, rank)
 
     def start(self, host: str, command: Sequence[str], environment: dict[str, str], cwd: Path) -> None:
@@ -132,7 +89,8 @@ class Job:
             start_new_session=True,
             pass_fds=inherited,
         )
-        self._streams.setdefault(name, Stream(name, self.output))
+        if name not in self._streams:
+            self._streams[name] = Stream(Source(name), self._display, self._logs)
         assert process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
         self._selector.register(process.stdout, selectors.EVENT_READ, name)
@@ -168,6 +126,7 @@ class Job:
     def _pump(self, seconds: float) -> None:
         for key, _ in self._selector.select(seconds):
             self._read(key)
+        self._display.tick()
 
     def _read(self, key: selectors.SelectorKey) -> bool:
         try:
@@ -187,8 +146,21 @@ class Job:
 
     def _notice_rank(self, report: dict[str, int]) -> None:
         rank, code = report["rank"], report["code"]
+        host = self._rank_hosts[rank]
+        self._ended[rank] = code
+        codes = [self._ended.get(other) for other, place in self._rank_hosts.items() if place == host]
+        if None not in codes and self._failure is None:
+            self._display.state(host, "failed" if any(codes) else "finished")
         if code and self._failure is None:
-            self._failure = Failure(self._rank_hosts[rank], rank, code, (), f"rank {rank} failed with exit code {code}")
+            self._fail(Failure(host, rank, code, (), f"rank {rank} failed with exit code {code}"))
+
+    def _fail(self, failure: Failure) -> None:
+        self._failure = failure
+        assert failure.host is not None
+        if failure.returncode in _STOPPED:
+            return  # it was asked to, and the others say what they have saved
+        self._display.state(failure.host, "failed")
+        self._display.fail()
 
     def _notice_host_failures(self) -> None:
         if any(process.poll() for _, process in self._processes):
@@ -197,7 +169,7 @@ class Job:
             code = process.poll()
             if code and self._failure is None:
                 code = 128 - code if code < 0 else code
-                self._failure = Failure(host, None, code, (), f"the launcher failed with exit code {code}")
+                self._fail(Failure(host, None, code, (), f"the launcher failed with exit code {code}"))
 
     def _stopped(self, timeout: float | None, deadline: float | None) -> Failure | None:
         if self._received:
@@ -270,19 +242,6 @@ class Job:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-
-
-def last_traceback(lines: list[str]) -> tuple[str, ...]:
-    """The last traceback of ``lines``, with the exceptions that it is chained to; the last 20 lines when there is none."""
-    while lines and _NATIVE_LOG.match(lines[-1]):
-        lines.pop()
-    starts = [i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line]
-    if not starts:
-        return tuple(lines[-20:])
-    start = starts.pop()
-    while starts and any(mark in line for line in lines[starts[-1] : start] for mark in _CHAINED):
-        start = starts.pop()
-    return tuple(lines[start:])
 
 
 def _make_pipe(path: Path) -> int:

@@ -19,6 +19,7 @@ from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.simulator import checks
 from lightning_sagemaker.simulator.cluster import LocalResult
 from lightning_sagemaker.simulator.contract import GROUP, Folders, write_atomically
+from lightning_sagemaker.simulator.display import Lines
 from lightning_sagemaker.simulator.hosts import (
     free_port,
     gpu_variables,
@@ -70,7 +71,7 @@ def run_request(
     commands = [run.command(host) for host in hosts]
     run.prepare(fetch, {name: Path(path) for name, path in (folders or {}).items()})
     with checks.scratch_folder(checks.temporary_folder()) as scratch:
-        job = Job(Path(scratch), sys.stdout if output is None else output)
+        job = Job(Path(scratch), Lines(sys.stdout if output is None else output))
         try:
             for index, host in enumerate(hosts):
                 job.start(

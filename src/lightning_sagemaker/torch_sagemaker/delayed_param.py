@@ -92,7 +92,9 @@ def _as_transformers(model: nn.Module) -> Callable[[nn.Module], Any]:
         frequencies = getattr(module, "inv_freq", None)
         if hasattr(module, "rope_init_fn") and frequencies is not None and _is_empty(frequencies):
             # transformers 4 computes rotary frequencies only when the module is made
-            module.inv_freq, module.attention_scaling = cast(Any, module).rope_init_fn(module.config, frequencies.device)
+            module.inv_freq, module.attention_scaling = cast(Any, module).rope_init_fn(
+                module.config, frequencies.device
+            )
             module.original_inv_freq = module.inv_freq
 
     return init

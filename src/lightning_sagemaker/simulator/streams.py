@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The output of a host or a rank: lines for the display, everything for its log file, the last lines for a failure."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_sagemaker.simulator.display import Lines, Source
+
+_KEPT_LINES = 400
+_TRACEBACK = "Traceback (most recent call last)"
+_CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
+_NATIVE_LOG = re.compile(r"^(\[rank\d+\]:)?\[[WIEF]\d{3,} |^$")
+"""Lines that torch's C++ code adds after a traceback, when the process ends."""
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
+"""What torch puts before each line of an uncaught exception."""
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(?P<name>\w+)")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What ended a job."""
+
+    host: str | None
+    """None when the job was stopped from outside."""
+    rank: int | None
+    """None when a host's launcher failed, not one of its ranks."""
+    returncode: int
+    last_lines: tuple[str, ...]
+    """Its last traceback, or its last lines when there is none."""
+    reason: str
+
+
+class Stream:
+    """The output of one process group.
+
+    Args:
+        source: Whose it is.
+        display: Gets its lines.
+        logs: Folder of the log files; None: none.
+
+    """
+
+    def __init__(self, source: Source, display: Lines, logs: Path | None) -> None:
+        self._source, self._display = source, display
+        self.recent: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._partial = b""
+        self._log = None if logs is None else (logs / source.log_name).open("wb", buffering=0)
+
+    def feed(self, data: bytes) -> None:
+        """Take the whole lines of ``data``; keep the rest until its end arrives."""
+        if self._log is not None:
+            with contextlib.suppress(OSError):  # a full disk is not the job's end
+                self._log.write(data)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            self._take(line)
+
+    def end(self) -> None:
+        """Take what has no end of line."""
+        if self._partial:
+            self._take(self._partial)
+            self._partial = b""
+        if self._log is not None:
+            self._log.close()
+
+    def _take(self, line: bytes) -> None:
+        # A progress bar redraws its line after a carriage return: show what a terminal would show at the end.
+        text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
+        self.recent.append(text)
+        self._display.show(self._source, text)
+
+
+def last_traceback(lines: list[str]) -> tuple[str, ...]:
+    """The last traceback of ``lines``, with the exceptions that it is chained to; the last 20 lines when there is none."""
+    while lines and _NATIVE_LOG.match(lines[-1]):
+        lines.pop()
+    starts = [i for i, line in enumerate(lines) if _TRACEBACK in line]
+    if not starts:
+        return tuple(lines[-20:])
+    start = starts.pop()
+    while starts and any(mark in line for line in lines[starts[-1] : start] for mark in _CHAINED):
+        start = starts.pop()
+    return tuple(lines[start:])
+
+
+def sentence_of(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """The message alone of an error that says what to do about it; else ``lines``.
+
+    Args:
+        lines: From :func:`last_traceback`.
+
+    """
+    plain = [_RANK_PREFIX.sub("", line) for line in lines]
+    starts = [i for i, line in enumerate(plain) if _TRACEBACK in line]
+    if starts:
+        frames = starts[-1] + 1
+        while frames < len(plain) and plain[frames].startswith(" "):
+            frames += 1
+        message = tuple(plain[frames:])
+    else:
+        message = tuple(plain[-1:])
+    if missing := _MISSING.match(" ".join(message)):
+        name = missing["name"]
+        return (
+            *message,
+            f"HINT: pip install {name} here; for a job on SageMaker, name it in requirements.txt as well.",
+        )
+    return message if any("HINT:" in line for line in message) else lines

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reader that has seen enough ends a command quietly; other broken pipes stay errors."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lightning_sagemaker.pipes import EXIT_CODE, quiet_pipe
+
+PRINTS = "import sys; sys.path.insert(0, '.')\nfrom lightning_sagemaker.pipes import quiet_pipe\nwith quiet_pipe():\n"
+
+
+def shell(command):
+    """Exit code of the first command of a pipe, and what all wrote to stderr."""
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("words", ["--help", "ls", "launch --help", "run bert-qa --help", "metrics bert-qa"])
+def test_a_command_is_quiet(words):
+    code, error = shell(f"{sys.executable} -m lightning_sagemaker.cli {words}")
+    assert error == ""
+    assert code in (0, EXIT_CODE)  # short output may be written before the reader has gone
+
+
+def test_an_endless_command_ends():
+    program = PRINTS + "    while True: print('x' * 1000)"
+    assert shell(f'{sys.executable} -c "{program}"') == (EXIT_CODE, "")
+
+
+def test_another_pipe_is_an_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with pytest.raises(BrokenPipeError), quiet_pipe():
+        os.write(writer, b"x")
+    os.close(writer)
+
+
+def test_what_recipes_log_ends_them_too():
+    program = (
+        "import logging, sys\n"
+        "from lightning_sagemaker.pipes import quiet_pipe\n"
+        "from lightning_sagemaker.recipes._common.console import Console\n"
+        "log = logging.getLogger('x'); log.addHandler(Console(sys.stdout)); log.setLevel('INFO')\n"
+        "with quiet_pipe():\n"
+        "    while True: log.info('y' * 1000)"
+    )
+    assert shell(f'{sys.executable} -c "{program}"') == (EXIT_CODE, "")
