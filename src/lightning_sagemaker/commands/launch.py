@@ -71,6 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--rehearse-root", metavar="DIR", default="runs/rehearsal", help="default: %(default)s")
     run.add_argument("--yes", action="store_true", help="do not ask before the job is started")
     run.add_argument("--no-wait", action="store_true", help="return when the job is started")
+    run.add_argument(
+        "--register", metavar="GROUP", help="register the model in SageMaker's registry when the job has succeeded"
+    )
+    run.add_argument("--inference-image", metavar="URI", help="of the registered model, to serve it with")
     run.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="between two looks (default: 10)")
     run.add_argument("--refresh-prices", action="store_true", help="read the region's prices from AWS first")
     parser.epilog = (
@@ -114,6 +118,10 @@ def _launch(arguments: argparse.Namespace) -> int:
 
         with sentences("Reading the prices"):
             print(f"prices: {refresh_prices(config.region or own_region())}", file=sys.stderr)
+    if arguments.register:
+        from lightning_sagemaker.launch.tracking.registry import check_group
+
+        check_group(arguments.register)
     plan = make_plan(config)
     _print_rows(describe(plan), sys.stderr if arguments.dry_run else sys.stdout)
     if arguments.dry_run:
@@ -121,7 +129,9 @@ def _launch(arguments: argparse.Namespace) -> int:
 
         from lightning_sagemaker.launch.estimator import Estimator
 
-        print(json.dumps(Estimator.from_config(config).request(plan=plan), indent=2))
+        request = Estimator.from_config(config).request(plan=plan)
+        shown = request if arguments.register is None else _with_registration(request, arguments, config)
+        print(json.dumps(shown, indent=2))
     if arguments.rehearse and (code := _rehearse(arguments, plan, sys.stderr if arguments.dry_run else sys.stdout)):
         return code
     if arguments.dry_run or (arguments.rehearse and not arguments.yes):
@@ -216,6 +226,8 @@ def _start(arguments: argparse.Namespace, plan: Any) -> int:
     estimator.fit(wait=False, plan=plan)
     print(f"started: {estimator.job_name}")
     if arguments.no_wait:
+        if arguments.register:
+            print(f"When it has succeeded, `{_register_command(arguments, estimator)}` registers its model.")
         return 0
     try:
         cost = price(plan)
@@ -226,7 +238,52 @@ def _start(arguments: argparse.Namespace, plan: Any) -> int:
         return 130
     print(f"{status.name}: {status.status}{f': {status.reason}' if status.reason else ''}")
     print(f"artefact: {status.model_data}")
-    return 0 if status.status == "Completed" else 1
+    if status.status != "Completed":
+        return 1
+    return _register(arguments, estimator) if arguments.register else 0
+
+
+def _with_registration(request: dict[str, Any], arguments: argparse.Namespace, config: Any) -> dict[str, Any]:
+    """Both requests of ``--dry-run --register``; the model's is that of a job which has succeeded, without its metrics."""
+    from lightning_sagemaker.launch.tracking.registry import git_source, package_request
+
+    place = (
+        f"{request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/output/model.tar.gz"
+    )
+    job = {**request, "ModelArtifacts": {"S3ModelArtifacts": place}}
+    package = package_request(job, arguments.register, arguments.inference_image, git_source(config))
+    return {"CreateTrainingJob": request, "CreateModelPackage": package}
+
+
+def _register(arguments: argparse.Namespace, estimator: Any) -> int:
+    from lightning_sagemaker.launch.tracking.registry import git_source, register
+
+    source = git_source(estimator.config)
+    try:
+        arn = register(estimator.jobs, estimator.job_name, arguments.register, arguments.inference_image, source)
+    except LaunchError as error:
+        print(
+            f"The model was not registered: {error} Later: `{_register_command(arguments, estimator)}`.",
+            file=sys.stderr,
+        )
+        return 1
+    print(f"registered: {arn} (PendingManualApproval)")
+    if arguments.inference_image is None:
+        print("It names the image of the training, which has no server: --inference-image names one to deploy it with.")
+    return 0
+
+
+def _register_command(arguments: argparse.Namespace, estimator: Any) -> str:
+    import shlex
+
+    from lightning_sagemaker.launch.tracking.registry import git_source
+
+    words = ["lightning-sagemaker", "register", str(estimator.job_name), arguments.register]
+    if arguments.inference_image:
+        words += ["--inference-image", arguments.inference_image]
+    if commit := git_source(estimator.config).get("CommitId"):
+        words += ["--commit", commit]
+    return shlex.join(words)
 
 
 def _agreed() -> bool:
