@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Three interruptions of a training that logs to a real MLflow server; ``make chaos`` has fifty, of every kind."""
 
+import subprocess
+import sys
+
 import pytest
 
-from tests.chaos.mlflow_server import PACKAGES, Server
+from tests.chaos.mlflow_server import PACKAGES, Server, environment
 from tests.chaos.tracked import Tracked
 
 pytestmark = pytest.mark.skipif(not PACKAGES.is_dir(), reason="MLflow was not brought by `make containers`")
@@ -36,3 +39,42 @@ def test_an_interrupted_training_is_one_run(server, tmp_path):
     assert failing.run.info.status == "FAILED"
     for one in (reference, tracked, failing):
         one.close()
+
+
+@pytest.mark.slow
+def test_a_recipe_that_is_resumed_is_one_run(server, tmp_path):
+    from mlflow.tracking import MlflowClient
+
+    def run(steps, *more):
+        options = [
+            "--config",
+            "tiny.yaml",
+            "--strategy",
+            "auto",
+            "--run_dir",
+            str(tmp_path / "run"),
+            "--max_steps",
+            steps,
+        ]
+        options += ["--trainer.max_epochs", "-1", "--log_every_n_steps", "1", "--max_train_samples", "160"]
+        options += [
+            "--max_eval_samples",
+            "40",
+            "--cache_dir",
+            str(tmp_path / "cache"),
+            "--mlflow",
+            server.address,
+            *more,
+        ]
+        command = [sys.executable, "-m", "lightning_sagemaker.cli", "run", "sequence-classification", *options]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=250, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+
+    run("3")
+    run("8", "--resume", "always")
+    client = MlflowClient(server.address)
+    experiment = client.get_experiment_by_name("sequence-classification")
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.info.status == "FINISHED"
+    steps = sorted(one.step for one in client.get_metric_history(found.info.run_id, "loss"))
+    assert steps == [*range(1, 9)]

@@ -85,7 +85,7 @@ def send(journal, start=None):
 
 
 def test_rows_arrive_once_and_the_run_ends_as_it_did(store, journal):
-    journal.append({"start": 0, "id": "a"}, {"params": {"lr": "0.1"}}, *rows(0, 5))
+    journal.append({"start": "a"}, {"params": {"lr": "0.1"}}, *rows(0, 5))
     delivery = Delivery(journal, "a")
     assert delivery.send()
     journal.append(*rows(5, 7), {"status": "FINISHED"})
@@ -100,32 +100,32 @@ def test_rows_arrive_once_and_the_run_ends_as_it_did(store, journal):
 
 
 def test_steps_that_are_repeated_keep_their_first_values(store, journal):
-    journal.append({"start": 0, "id": "a"}, *rows(0, 10))
+    journal.append({"start": "a"}, *rows(0, 10))
     send(journal, "a")
-    journal.append({"start": 5, "id": "b"}, *rows(6, 15, begin=1000))
+    journal.append({"start": "b"}, *rows(6, 15, begin=1000))
     send(journal, "b")
     assert store.steps == losses(0, 15)
     assert [one.milliseconds for one in store.points if one.step == 9] == [9]
 
 
 def test_an_unsent_row_of_an_earlier_start_goes_before_its_repetition(store, journal):
-    journal.append({"start": 0, "id": "a"}, *rows(0, 10), {"start": 5, "id": "b"}, *rows(5, 12, begin=1000))
+    journal.append({"start": "a"}, *rows(0, 10), {"start": "b"}, *rows(5, 12, begin=1000))
     send(journal)
     assert store.steps == losses(0, 12)
 
 
 def test_a_disk_that_is_lost_does_not_double_what_had_arrived(store, journal, tmp_path):
-    journal.append({"start": 0, "id": "a"}, *rows(0, 10))
+    journal.append({"start": "a"}, *rows(0, 10))
     send(journal, "a")
     other = Journal(tmp_path / "other", "key")  # of a checkpoint that did not know of 6 and 7
-    other.append({"about": journal.about}, *rows(6, 8), {"start": 7, "id": "b"}, *rows(8, 12, begin=1000))
+    other.append({"about": journal.about}, *rows(6, 8), {"start": "b"}, *rows(8, 12, begin=1000))
     send(other, "b")
     assert store.steps == losses(0, 12)
     assert len(store.runs) == 1
 
 
 def test_what_arrived_without_an_answer_is_not_sent_again(store, journal):
-    journal.append({"start": 0, "id": "a"}, *rows(0, 4))
+    journal.append({"start": "a"}, *rows(0, 4))
     delivery = Delivery(journal, "a")
     store.forgets_to_answer = True
     with pytest.raises(TimeoutError):
@@ -139,7 +139,7 @@ def test_what_arrived_without_an_answer_is_not_sent_again(store, journal):
 
 
 def test_a_sender_that_was_killed_before_it_wrote_down_what_it_sent(store, journal):
-    journal.append({"start": 0, "id": "a"}, *rows(0, 4))
+    journal.append({"start": "a"}, *rows(0, 4))
     before = journal.progress()
     first = send(journal, "a")
     journal.note(type(before)(run_id=first.progress.run_id))
@@ -150,7 +150,7 @@ def test_a_sender_that_was_killed_before_it_wrote_down_what_it_sent(store, journ
 
 def test_one_start_may_log_a_step_twice(store, journal):
     test = {"t": 50, "step": 4, "metrics": {"test_loss": 1.0}}
-    journal.append({"start": 0, "id": "a"}, *rows(0, 4), test, {"status": "FINISHED"})
+    journal.append({"start": "a"}, *rows(0, 4), test, {"status": "FINISHED"})
     send(journal, "a").end()
     journal.append({"status": "RUNNING"}, test | {"t": 60}, {"status": "FINISHED"})
     send(journal, "a")
@@ -159,20 +159,20 @@ def test_one_start_may_log_a_step_twice(store, journal):
 
 
 def test_a_training_that_ends_without_a_word_was_killed(store, journal):
-    journal.append({"start": 0, "id": "a"}, *rows(0, 4))
+    journal.append({"start": "a"}, *rows(0, 4))
     send(journal, "a").end()
     assert store.statuses == ["RUNNING", "KILLED"]
 
 
 def test_a_sender_leaves_the_next_start_alone(store, journal):
-    journal.append({"start": 0, "id": "a"}, *rows(0, 4), {"start": 3, "id": "b"}, *rows(3, 6))
+    journal.append({"start": "a"}, *rows(0, 4), {"start": "b"}, *rows(3, 6))
     send(journal, "a").end()
     assert store.steps == losses(0, 4)
     assert store.statuses == ["RUNNING"]  # not KILLED: it goes on
 
 
 def test_what_was_left_is_sent_when_the_server_is_back(store, journal):
-    journal.append({"start": 0, "id": "a"}, *rows(0, 4), {"status": "FINISHED"})
+    journal.append({"start": "a"}, *rows(0, 4), {"status": "FINISHED"})
     store.is_down = True
     ((_, error),) = send_all(journal.folder)
     assert error == "ConnectionError: refused"
@@ -183,7 +183,7 @@ def test_what_was_left_is_sent_when_the_server_is_back(store, journal):
 
 
 def test_a_row_that_was_cut_short_is_left_out(store, journal):
-    journal.append({"start": 0, "id": "a"}, *rows(0, 2))
+    journal.append({"start": "a"}, *rows(0, 2))
     with journal.path.open("a") as file:
         file.write('{"t":5,"step":2,"metr')
     again = Journal(journal.folder, "key")

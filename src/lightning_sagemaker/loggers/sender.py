@@ -57,7 +57,7 @@ class Delivery:
         self._uncertain = True  # an earlier sender may have been killed after it sent, before it wrote that down
         self._own: dict[str, set[tuple[int, int]]] = {}
         self._earlier: dict[str, set[int]] = {}
-        self._start: dict[str, Any] = {"start": 0, "id": None}
+        self._start: str | None = None
 
     def send(self) -> bool:
         """Send some of what is there; whether there was anything. Raises whatever the client does."""
@@ -114,7 +114,7 @@ class Delivery:
 
     def _is_later(self, row: dict[str, Any]) -> bool:
         """Whether a row begins a start after the one that is sent here."""
-        return "start" in row and self._until is not None and self._start["id"] == self._until != row["id"]
+        return "start" in row and self._until is not None and self._start == self._until != row["start"]
 
     def _connect(self) -> None:
         about = self.journal.about
@@ -136,8 +136,8 @@ class Delivery:
         self._store = store
 
     def _begin(self, row: dict[str, Any]) -> None:
-        """Rows from here on are of a new start; values that are there, from its step on, are those of earlier ones."""
-        self._start = row
+        """Rows from here on are of a new start; values that are there are those of earlier ones."""
+        self._start = row["start"]
         self._own, self._earlier = {}, {}
         self._is_new = self._is_new and not self._logged
 
@@ -156,7 +156,7 @@ class Delivery:
         there = {name: store.history(run_id, name) for name in sorted(names if self._uncertain else unknown)}
         for name in unknown:
             own = self._own.pop(name)
-            self._earlier[name] = {step for step, _ in there[name] - own if step >= self._start["start"]}
+            self._earlier[name] = {step for step, _ in there[name] - own}
         return [
             point
             for point in points
