@@ -8,6 +8,7 @@ import pytest
 from lightning_sagemaker.loggers import address, sender
 from lightning_sagemaker.loggers.address import TrackingError, keep_password, tracking_address, without_password
 from lightning_sagemaker.loggers.journal import Journal, journals
+from lightning_sagemaker.loggers.mlflow_store import metric_name
 from lightning_sagemaker.loggers.sender import Delivery, send_all
 
 
@@ -192,6 +193,24 @@ def test_a_row_that_was_cut_short_is_left_out(store, journal):
     send(again)
     assert store.steps == [*losses(0, 2), ("loss", 3)]
     assert [one.key for one in journals(journal.folder)] == ["key"]
+
+
+def test_a_lost_answer_before_a_later_start(store, journal):
+    journal.append({"start": "a"}, *rows(0, 4), {"start": "b"}, *rows(2, 6, begin=1000))
+    delivery = Delivery(journal)
+    store.forgets_to_answer = True
+    with pytest.raises(TimeoutError):
+        delivery.send()
+    delivery.failed(TimeoutError())
+    while delivery.send():
+        pass
+    assert store.steps == losses(0, 6)
+
+
+def test_names_that_mlflow_takes():
+    assert [metric_name(name) for name in ("val/f1", "a b@c", "/x//../y", "..", "n" * 300)] == [
+        *("val/f1", "a b_c", "x/y", "_", "n" * 250),
+    ]
 
 
 @pytest.fixture

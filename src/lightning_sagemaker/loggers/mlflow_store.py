@@ -11,6 +11,7 @@ _MOST_METRICS, _MOST_PARAMS = 1000, 100
 """In one request, by MLflow's documentation of ``log-batch``."""
 _LONGEST = 500
 """Characters of a parameter's value, likewise."""
+_LONGEST_NAME = 250
 _KEY = "lightning_sagemaker.run"
 """Tag by which a run is found whose id never arrived here."""
 
@@ -82,5 +83,6 @@ class MLflowStore:
 
 
 def metric_name(name: str) -> str:
-    """``name`` with the characters that MLflow takes."""
-    return re.sub(r"[^\w/. -]", "_", name)
+    """``name`` as MLflow takes it: some characters only, and what could be a path within a folder."""
+    parts = re.sub(r"[^\w/. -]", "_", name).split("/")
+    return "/".join(part for part in parts if part not in ("", ".", ".."))[:_LONGEST_NAME] or "_"

@@ -91,8 +91,8 @@ class Delivery:
         if params:
             store.log_params(run_id, params)
         if points and (new := self._new(points, store, run_id)):
+            self._logged = True  # even if no answer comes
             store.log(run_id, new)
-            self._logged = True
         if status is not None:
             store.set_status(run_id, status)
             self._status = status
@@ -261,7 +261,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     journal = Journal(given.folder, given.key)
     with journal.alone():
         follow(Delivery(journal, given.start), training)
-    send_all(given.folder)  # what earlier runs have left
     return 0
 
 
