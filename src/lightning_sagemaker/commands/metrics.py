@@ -59,8 +59,8 @@ def _send(folder: Path) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     sent = send_all(folder)
-    for journal, error in sent:
-        print(f"{journal.path}: {error or 'sent'}")
+    for journal, why_not in sent:
+        print(f"{journal.path}: {why_not or 'sent'}")
     if not sent:
         print(f"{folder}: everything has arrived")
-    return 1 if any(error for _, error in sent) else 0
+    return 1 if any(why_not for _, why_not in sent) else 0
