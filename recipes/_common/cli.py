@@ -167,8 +167,8 @@ class RecipeCLI(LightningCLI):
             config["enable_progress_bar"] = on_terminal
         if config.get("logger") in (None, True):
             config["logger"] = _loggers(folders, stage, lines=not on_terminal)
-            if stage == "fit" and self._option("mlflow") is not None:
-                config["logger"].append(self._mlflow(folders))
+        if stage == "fit" and self._option("mlflow") is not None:
+            config["logger"] = [*_as_list(config["logger"] or None), self._mlflow(folders)]
         config["callbacks"] = [*_as_list(config.get("callbacks")), *self._callbacks(folders, config)]
         return self._instantiate_trainer(config, [])
 
@@ -260,7 +260,7 @@ class RecipeCLI(LightningCLI):
 
     def _mlflow(self, folders: RunFolders) -> Logger:
         """One run for all starts of this training."""
-        name = None if folders.root is None else folders.root.name
+        name = None if self.job.in_container else folders.output.resolve().parent.name
         return MLflowLogger(
             self._option("mlflow"), self.recipe.name, name, save_dir=folders.output / "mlflow", resume=self._goes_on
         )
@@ -300,10 +300,10 @@ def _loggers(folders: RunFolders, stage: str, lines: bool) -> list[Logger]:
     return loggers
 
 
-def _as_list(callbacks: Any) -> list[Callback]:
-    if callbacks is None:
+def _as_list(given: Any) -> list[Any]:
+    if given is None:
         return []
-    return callbacks if isinstance(callbacks, list) else [callbacks]
+    return given if isinstance(given, list) else [given]
 
 
 def _show_information() -> None:
