@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -34,6 +35,8 @@ class MLflowStore:
     """
 
     def __init__(self, address: str) -> None:
+        if address.startswith("file:"):  # a folder was asked for; MLflow would rather have a database
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         from mlflow.tracking import MlflowClient
 
         self._client: Any = MlflowClient(address)
