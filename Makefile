@@ -31,7 +31,7 @@ demo: $(VENV)/recipes ## install into .venv and pretrain a tiny ALBERT on two si
 
 # AWS's own container programs. The toolkit's C extension needs a compiler and headers, and the tests that run it need root.
 OPEN_MPI := .containers/open_mpi
-CONTAINERS := .containers/sdk $(if $(filter Linux,$(shell uname)),$(OPEN_MPI)/bin/mpirun)
+CONTAINERS := .containers/sdk .containers/mlflow $(if $(filter Linux,$(shell uname)),$(OPEN_MPI)/bin/mpirun)
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
 
 .containers/sdk .containers/toolkit: .containers/%: tests/launch/%.txt | $(VENV)/dev
@@ -46,7 +46,14 @@ $(OPEN_MPI)/bin/mpirun: tests/launch/open_mpi.txt | $(VENV)/dev
 	$(BIN)/python -m pip --python $(OPEN_MPI)/bin/python install --quiet --disable-pip-version-check --no-deps -r $<
 	touch $@
 
-containers: $(CONTAINERS) .containers/toolkit ## AWS's own container programs, to which the tests compare the simulated cluster
+# MLflow's server, without what it brings for other uses.
+.containers/mlflow: tests/chaos/mlflow.txt | $(VENV)/dev
+	rm -rf $@ $@.part
+	$(PIP_INSTALL) --no-deps --target $@.part -r $<
+	mv $@.part $@
+	touch $@
+
+containers: $(CONTAINERS) .containers/toolkit ## AWS's own container programs, and MLflow's server, for the tests
 
 test: $(VENV)/dev $(CONTAINERS) ## install into .venv and .containers, and run the tests that CI runs
 	@if [ "$$(id -u)" = 0 ] && command -v gcc >/dev/null && [ -e "$(PYTHON_H)" ]; then $(MAKE) .containers/toolkit; fi || \
@@ -127,9 +134,10 @@ bench-safe: $(VENV)/dev ## step time with checkpoints and signals looked after, 
 bench-rehearsal: $(VENV)/dev ## a rehearsal of 4 hosts with 8 processes each, forked and not; three minutes
 	$(BIN)/python benchmarks/rehearsal.py
 
-chaos: $(VENV)/dev ## 300 kinds of runs, interrupted and compared with stock Lightning, and 200 interruptions of one job; an hour
+chaos: $(VENV)/dev .containers/mlflow ## 300 kinds of runs, interrupted and compared with stock Lightning, 200 interruptions of one job, 50 of a tracked one; an hour
 	$(BIN)/python -m tests.chaos.run_array --cases 300
 	$(BIN)/python -m tests.chaos.run --cases 200
+	$(BIN)/python -m tests.chaos.tracked --cases 50
 
 stopping-times: $(VENV)/dev ## seconds from a signal to the end, by phase and length of a batch; five minutes
 	$(BIN)/python -m tests.chaos.stopping_times --at-once 5

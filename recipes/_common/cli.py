@@ -19,8 +19,9 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning_utilities.core.imports import RequirementCache
 from transformers.utils import logging as transformers_logging
 
-from lightning_sagemaker import AutoResume, MetricLogger, SageMakerJob, SpotInterruption, select_strategy
+from lightning_sagemaker import AutoResume, MetricLogger, MLflowLogger, SageMakerJob, SpotInterruption, select_strategy
 from lightning_sagemaker.callbacks import Throughput
+from lightning_sagemaker.loggers.address import keep_password
 from lightning_sagemaker.recipes._common.arguments import normalise
 from lightning_sagemaker.recipes._common.artifacts import LAST_CHECKPOINT, RunArtifacts
 from lightning_sagemaker.recipes._common.console import show_information
@@ -88,6 +89,9 @@ class RecipeCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Without Lightning's warning that ``sys.argv`` is not used."""
         self.config = parser.parse_args(args)
+        stage = self.config.get(str(self.config.get("subcommand")), {})
+        if stage.get("mlflow") is not None:  # the configuration is kept in a file
+            stage["mlflow"] = keep_password(stage["mlflow"])
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """The options in :data:`~lightning_sagemaker.recipes._common.options.OWN_OPTIONS`."""
@@ -125,6 +129,12 @@ class RecipeCLI(LightningCLI):
             help="Resume from the newest complete checkpoint of the run (without run_dir: of the latest training);"
             " auto: in a training job.",
         )
+        parser.add_argument(
+            "--mlflow",
+            type=str | None,
+            default=None,
+            help="Log to MLflow too: a folder, http://HOST:PORT, or the ARN of SageMaker's managed tracking server.",
+        )
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Lightning's trainer with the job's defaults for what was not set."""
@@ -146,6 +156,8 @@ class RecipeCLI(LightningCLI):
             config["enable_progress_bar"] = on_terminal
         if config.get("logger") in (None, True):
             config["logger"] = _loggers(folders, stage, lines=not on_terminal)
+        if stage == "fit" and self._option("mlflow") is not None:
+            config["logger"] = [*_as_list(config["logger"] or None), self._mlflow(folders)]
         config["callbacks"] = [*_as_list(config.get("callbacks")), *self._callbacks(folders, config)]
         try:
             return self._instantiate_trainer(config, [])
@@ -251,6 +263,13 @@ class RecipeCLI(LightningCLI):
         selection = select_strategy(self.job)
         return {"backend": selection.backend, "strategy_reason": selection.reason}
 
+    def _mlflow(self, folders: RunFolders) -> Logger:
+        """One run for all starts of this training."""
+        name = None if self.job.in_container else folders.output.resolve().parent.name
+        return MLflowLogger(
+            self._option("mlflow"), self.recipe.name, name, save_dir=folders.output / "mlflow", resume=self._goes_on
+        )
+
     def _precision(self) -> str:
         asked: str = self._option("precision")
         if asked != "auto":
@@ -286,7 +305,7 @@ def _loggers(folders: RunFolders, stage: str, lines: bool) -> list[Logger]:
     return loggers
 
 
-def _as_list(callbacks: Any) -> list[Callback]:
-    if callbacks is None:
+def _as_list(given: Any) -> list[Any]:
+    if given is None:
         return []
-    return callbacks if isinstance(callbacks, list) else [callbacks]
+    return given if isinstance(given, list) else [given]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 OWN_OPTIONS = frozenset(
-    {"run_dir", "baseline", "precision", "checkpoint_every", "checkpoint_minutes", "resume", "total_examples"}
+    {"run_dir", "baseline", "precision", "checkpoint_every", "checkpoint_minutes", "mlflow", "resume", "total_examples"}
 )
 """Options that every recipe has beside LightningCLI's."""
 

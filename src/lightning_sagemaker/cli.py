@@ -26,6 +26,7 @@ COMMANDS = {
     "logs": "lightning_sagemaker.commands.logs",
     "stop": "lightning_sagemaker.commands.stop",
     "download": "lightning_sagemaker.commands.download",
+    "register": "lightning_sagemaker.commands.register",
     "metrics": "lightning_sagemaker.commands.metrics",
     "convert": "lightning_sagemaker.commands.convert",
     "template": "lightning_sagemaker.commands.template",

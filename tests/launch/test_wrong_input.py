@@ -88,6 +88,10 @@ REFUSED = {
     ),
     "a key twice": (["--set", "max_run=3", "--set", "max_run=4"], "names 'max_run' twice"),
     "smp without parameters": (["--distribution", "smp"], 'distribution="smp" was set without parameters'),
+    "a password in an address": (
+        ["--set", "hyperparameters.mlflow=https://me:word@host"],
+        "an address with a password",
+    ),
     "nothing near": (["--set", "colour=red"], "none of the "),
     "something near": (["--set", "max_runn=3"], "did you mean 'max_run'?"),
     "a file that is none": (["--config", "none.yaml"], "none.yaml cannot be read"),

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,21 @@ def test_every_yaml_parses():
         cli = RecipeCLI(RECIPE, ["--config", str(path), "--strategy", "auto"], run=False)
         assert cli.trainer.max_steps > 0
         assert cli.model.hparams["size"] in ("tiny", "base", "large")
+
+
+def test_a_password_of_mlflow_is_in_no_configuration(tmp_path, monkeypatch):
+    from lightning_sagemaker import MLflowLogger
+    from lightning_sagemaker.loggers import address
+    from lightning_sagemaker.recipes._common.cli import RecipeCLI
+    from lightning_sagemaker.recipes.albert_mlm.recipe import RECIPE
+
+    monkeypatch.setattr(address, "_needs", lambda *_: None)
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+        monkeypatch.setenv(name, "")  # so that what is set is taken back
+    options = ["--strategy", "auto", "--run_dir", str(tmp_path), "--mlflow", "https://me:geheim@mlflow.example.com"]
+    cli = RecipeCLI(RECIPE, options, run=False)
+    assert "geheim" not in str(cli.config)
+    assert cli.config["fit"]["mlflow"] == "https://mlflow.example.com"
+    (logger,) = [one for one in cli.trainer.loggers if isinstance(one, MLflowLogger)]
+    assert (logger.name, logger.save_dir) == ("albert-mlm", str(tmp_path / "output" / "mlflow"))
+    assert os.environ["MLFLOW_TRACKING_PASSWORD"] == "geheim"

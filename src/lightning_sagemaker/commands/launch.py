@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
+from lightning_sagemaker.commands.register import register_command, register_model, with_registration
 from lightning_sagemaker.errors import LaunchError, pairs, suggestion
 from lightning_sagemaker.launch.spec.script_arguments import script_hyperparameters
 
@@ -84,6 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--rehearse-root", metavar="DIR", default="runs/rehearsal", help="default: %(default)s")
     run.add_argument("--yes", action="store_true", help="do not ask before the job is started")
     run.add_argument("--no-wait", action="store_true", help="return when the job is started")
+    run.add_argument(
+        "--register", metavar="GROUP", help="register the model in SageMaker's registry when the job has succeeded"
+    )
+    run.add_argument("--inference-image", metavar="URI", help="of the registered model, to serve it with")
     run.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="between two looks (default: 10)")
     run.add_argument("--refresh-prices", action="store_true", help="read the region's prices from AWS first")
     run.add_argument(
@@ -138,6 +143,10 @@ def _launch(arguments: argparse.Namespace) -> int:
 
         with sentences("Reading the prices"):
             print(f"prices: {refresh_prices(config.region or own_region())}", file=sys.stderr)
+    if arguments.register:
+        from lightning_sagemaker.launch.tracking.registry import check_group
+
+        check_group(arguments.register)
     plan = make_plan(config)
     _print_rows(describe(plan), sys.stderr if arguments.dry_run else sys.stdout)
     if arguments.dry_run:
@@ -146,7 +155,9 @@ def _launch(arguments: argparse.Namespace) -> int:
         from lightning_sagemaker.launch.estimator import Estimator
 
         request = Estimator.from_config(config).request(plan=plan)
-        print(json.dumps({"RoleArn": _NO_ROLE, **request}, indent=2))
+        request = {"RoleArn": _NO_ROLE, **request}
+        shown = request if arguments.register is None else with_registration(request, arguments, config)
+        print(json.dumps(shown, indent=2))
     if arguments.rehearse and (code := _rehearse(arguments, plan, sys.stderr if arguments.dry_run else sys.stdout)):
         return code
     if arguments.dry_run or (arguments.rehearse and not arguments.yes):
@@ -261,10 +272,14 @@ def _start(arguments: argparse.Namespace, plan: Any) -> int:
         print(f"\nThe job goes on. `lightning-sagemaker stop {estimator.job_name}` ends it.")
         return 130
     if status is None:
+        if arguments.register:
+            print(f"When it has succeeded, `{register_command(arguments, estimator)}` registers its model.")
         return 0
     print(f"{status.name}: {status.status}{f': {status.reason}' if status.reason else ''}")
     print(f"artefact: {status.model_data}")
-    return 0 if status.status == "Completed" else 1
+    if status.status != "Completed":
+        return 1
+    return register_model(arguments, estimator) if arguments.register else 0
 
 
 def _agreed() -> bool:

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print SageMaker's metric definitions for the lines that a recipe, or any script with ``MetricLogger``, prints."""
+"""Print SageMaker's metric definitions for the lines that a recipe, or any script with ``MetricLogger``, prints.
+
+``--send FOLDER`` sends to MLflow what a training with ``MLflowLogger`` has left there because the server did not answer.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from lightning_sagemaker.metric_lines import RECIPE_METRICS, metric_definitions, names_of
 
@@ -17,10 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", nargs="?", help="its name; without one, those of a script that logs as recipes do")
     parser.add_argument("--name", action="append", default=[], help="a further metric of the script; repeatable")
     parser.add_argument("--json", action="store_true", help="as JSON, for an estimator's metric_definitions")
+    parser.add_argument("--send", type=Path, metavar="FOLDER", help="send what has not arrived at MLflow, and end")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print them."""
+    """Print them, or send."""
+    if arguments.send is not None:
+        return _send(arguments.send)
     if arguments.recipe is not None and arguments.recipe not in RECIPE_METRICS:
         known = ", ".join(RECIPE_METRICS)
         print(f"error: no recipe is called {arguments.recipe!r}. HINT: choose one of {known}.", file=sys.stderr)
@@ -31,3 +38,29 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(f"{one['Name']:<24}{one['Regex']}" for one in definitions))
     return 0
+
+
+def _send(folder: Path) -> int:
+    from lightning_sagemaker.loggers.address import TrackingError, tracking_address
+    from lightning_sagemaker.loggers.journal import journals
+    from lightning_sagemaker.loggers.sender import send_all
+
+    found = journals(folder)
+    if not found:
+        print(
+            f"error: no metrics wait in {folder}. HINT: it is the folder named `mlflow` in a run's output.",
+            file=sys.stderr,
+        )
+        return 2
+    try:
+        for journal in found:
+            tracking_address((journal.about or {}).get("address", ""))
+    except TrackingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    sent = send_all(folder)
+    for journal, why_not in sent:
+        print(f"{journal.path}: {why_not or 'sent'}")
+    if not sent:
+        print(f"{folder}: everything has arrived")
+    return 1 if any(why_not for _, why_not in sent) else 0

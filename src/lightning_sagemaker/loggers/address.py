@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 _SERVERS = ("http", "https")
 _STORES = ("file", "sqlite", "databricks")
@@ -51,7 +52,7 @@ def tracking_address(given: str) -> str:
         )
     if scheme in _SERVERS:
         _check_host(given)
-        return _keep_password(given)
+        return keep_password(given)
     return given
 
 
@@ -76,14 +77,16 @@ def _check_host(given: str) -> None:
         raise TrackingError(f"mlflow={without_password(given)!r} was set, which names no host. HINT: http://HOST:PORT.")
 
 
-def _keep_password(given: str) -> str:
-    parts = urlsplit(given)
-    if parts.username is not None:
-        from urllib.parse import unquote
-
-        os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username)
-        os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password or "")
-    return without_password(given)
+def keep_password(address: str) -> str:
+    """``address`` without a user and password, which become MLflow's variables for this process and its children."""
+    if address.partition("://")[0] not in _SERVERS:
+        return address
+    with contextlib.suppress(ValueError):  # what is no address is refused where it is used
+        parts = urlsplit(address)
+        if parts.username is not None:
+            os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username)
+            os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password or "")
+    return without_password(address)
 
 
 def _needs(module: str, package: str, what: str) -> None:

@@ -35,8 +35,8 @@ class Progress:
 class Journal:
     """One run's rows, in the order in which they were logged.
 
-    Rows are mappings: first ``{"about": ...}``, where to send them and the run's name; ``{"start": step, "id": ...}`` when a
-    process begins to train at a step; ``{"params": {...}}``; ``{"t": milliseconds, "step": n, "metrics": {...}}``;
+    Rows are mappings: first ``{"about": ...}``, where to send them and the run's name; ``{"start": ...}`` with an id when a
+    process begins to train; ``{"params": {...}}``; ``{"t": milliseconds, "step": n, "metrics": {...}}``;
     ``{"status": ...}``.
 
     A row is written at once and whole, so a process may be killed at any time; the machine itself may not.

@@ -86,7 +86,6 @@ class MLflowLogger(Logger):
         self._journal: Journal | None = None
         self._sender: subprocess.Popen[bytes] | None = None
         self._start_id: str | None = None
-        self._step = 0
         self._waiting: list[dict[str, Any]] = []
         self._carried: list[str] = []
         self._begin, self._sender_began = time.monotonic(), 0.0
@@ -159,11 +158,10 @@ class MLflowLogger(Logger):
         written = [] if self._journal is None else journal.unsent()
         return {"key": self._key, "run_id": self.run_id, "address": self._about["address"], "unsent": written}
 
-    def load_run_state(self, state: Mapping[str, Any], step: int) -> None:
-        """Go on with the run of a checkpoint that was made after rows of so many steps."""
+    def load_run_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with the run of a checkpoint."""
         if self._journal is not None:
             return
-        self._step = max(0, step - 1)  # rows are counted from zero, and the last may not have been written
         if state["address"] != self._about["address"] or self._about["run_id"] is not None:
             return  # another place: a run of its own
         self._key, self._about["run_id"] = state["key"], state["run_id"]
@@ -200,7 +198,7 @@ class MLflowLogger(Logger):
                 journal.append_lines([line for line in self._carried if not line.startswith('{"about"')])
                 journal.note(Progress(run_id=self._about["run_id"]))
             self._start_id = uuid.uuid4().hex
-            journal.append({"start": self._step, "id": self._start_id})
+            journal.append({"start": self._start_id})
             self._journal = journal
         return self._journal
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ _MOST_METRICS, _MOST_PARAMS = 1000, 100
 """In one request, by MLflow's documentation of ``log-batch``."""
 _LONGEST = 500
 """Characters of a parameter's value, likewise."""
+_LONGEST_NAME = 250
 _KEY = "lightning_sagemaker.run"
 """Tag by which a run is found whose id never arrived here."""
 
@@ -33,6 +35,8 @@ class MLflowStore:
     """
 
     def __init__(self, address: str) -> None:
+        if address.startswith("file:"):  # a folder was asked for; MLflow would rather have a database
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         from mlflow.tracking import MlflowClient
 
         self._client: Any = MlflowClient(address)
@@ -82,5 +86,6 @@ class MLflowStore:
 
 
 def metric_name(name: str) -> str:
-    """``name`` with the characters that MLflow takes."""
-    return re.sub(r"[^\w/. -]", "_", name)
+    """``name`` as MLflow takes it: some characters only, and what could be a path within a folder."""
+    parts = re.sub(r"[^\w/. -]", "_", name).split("/")
+    return "/".join(part for part in parts if part not in ("", ".", ".."))[:_LONGEST_NAME] or "_"

@@ -53,11 +53,11 @@ class Delivery:
         self.progress = journal.progress()
         self._store: MLflowStore | None = None
         self._status: str | None = None  # the last in the journal
-        self._created = False
+        self._is_new = self._logged = False  # whether the run had nothing when this start began; whether it has now
         self._uncertain = True  # an earlier sender may have been killed after it sent, before it wrote that down
         self._own: dict[str, set[tuple[int, int]]] = {}
         self._earlier: dict[str, set[int]] = {}
-        self._start: dict[str, Any] = {"start": 0, "id": None}
+        self._start: str | None = None
 
     def send(self) -> bool:
         """Send some of what is there; whether there was anything. Raises whatever the client does."""
@@ -91,6 +91,7 @@ class Delivery:
         if params:
             store.log_params(run_id, params)
         if points and (new := self._new(points, store, run_id)):
+            self._logged = True  # even if no answer comes
             store.log(run_id, new)
         if status is not None:
             store.set_status(run_id, status)
@@ -113,7 +114,7 @@ class Delivery:
 
     def _is_later(self, row: dict[str, Any]) -> bool:
         """Whether a row begins a start after the one that is sent here."""
-        return "start" in row and self._until is not None and self._start["id"] == self._until
+        return "start" in row and self._until is not None and self._start == self._until != row["start"]
 
     def _connect(self) -> None:
         about = self.journal.about
@@ -122,7 +123,7 @@ class Delivery:
         run_id = self.progress.run_id or about.get("run_id") or store.find(about["experiment"], self.journal.key)
         if run_id is None:
             run_id = store.create(about["experiment"], self.journal.key, about.get("name"), about.get("tags", {}))
-            self._created, self._uncertain = True, False
+            self._is_new, self._uncertain = True, False
         for row, after in self.journal.rows():
             if after > self.progress.sent:
                 break
@@ -135,13 +136,14 @@ class Delivery:
         self._store = store
 
     def _begin(self, row: dict[str, Any]) -> None:
-        """Rows from here on are of a new start; values that are there, from its step on, are those of earlier ones."""
-        self._start = row
+        """Rows from here on are of a new start; values that are there are those of earlier ones."""
+        self._start = row["start"]
         self._own, self._earlier = {}, {}
+        self._is_new = self._is_new and not self._logged
 
     def _remember(self, points: list[Point]) -> None:
         """Points of this start, until it is known which are of earlier ones."""
-        if not self._created:
+        if not self._is_new:
             for point in points:
                 if point.name not in self._earlier:
                     self._own.setdefault(point.name, set()).add((point.step, point.milliseconds))
@@ -150,11 +152,11 @@ class Delivery:
         """Those that are not there yet."""
         self._remember(points)
         names = {point.name for point in points}
-        unknown = set() if self._created else names - self._earlier.keys()
+        unknown = set() if self._is_new else names - self._earlier.keys()
         there = {name: store.history(run_id, name) for name in sorted(names if self._uncertain else unknown)}
         for name in unknown:
             own = self._own.pop(name)
-            self._earlier[name] = {step for step, _ in there[name] - own if step >= self._start["start"]}
+            self._earlier[name] = {step for step, _ in there[name] - own}
         return [
             point
             for point in points
@@ -259,7 +261,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     journal = Journal(given.folder, given.key)
     with journal.alone():
         follow(Delivery(journal, given.start), training)
-    send_all(given.folder)  # what earlier runs have left
     return 0
 
 

@@ -33,6 +33,7 @@ MAX_REGEX = 500
 _JOB_NAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9](-*[A-Za-z0-9])*")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+|[\w+=,.@-]{1,64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PASSWORD = re.compile(r"://[^/@\s:]+:[^/@\s]+@")
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d")
 
 
@@ -147,6 +148,11 @@ def _check_hyperparameters(config: JobConfig) -> None:
             raise LaunchError(
                 f"Hyperparameter {name[:MAX_NAME]!r} has {len(text)} characters, SageMaker takes {MAX_VALUE} (and"
                 f" {MAX_NAME} in a name). HINT: pass a file."
+            )
+        if _PASSWORD.search(text):
+            raise LaunchError(
+                f"Hyperparameter {name!r} has an address with a password, which everybody reads who may describe the job."
+                " HINT: leave it out of the address, and let the program get it from AWS Secrets Manager."
             )
 
 

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model of a job that has succeeded, in SageMaker's model registry, where somebody approves it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.launch.aws import sentences
+from lightning_sagemaker.launch.spec.config import JobConfig
+from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
+
+CONTENT_TYPES = ("application/json",)
+"""What the serving code of the recipes takes and returns."""
+
+_GROUP = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+_UNUSUAL = re.compile(r"[^\w .:/=+@-]")
+"""Characters that the registry does not take in a property."""
+_MOST_PROPERTIES, _LONGEST_VALUE = 50, 256
+
+
+def check_group(name: str) -> None:
+    """Refuse a name that no model package group can have.
+
+    Raises:
+        LaunchError: If it is one.
+
+    """
+    if not _GROUP.fullmatch(name):
+        raise LaunchError(
+            f"The model package group {name!r} was named. HINT: 1 to 63 letters, digits and dashes, no dash at an end."
+        )
+
+
+def git_source(config: JobConfig | None = None) -> dict[str, str]:
+    """Repository and commit of the source of a job: what was cloned, or the checkout that it was sent from.
+
+    Args:
+        config: The job; None for the current folder.
+
+    """
+    if config is not None and config.git_config is not None:
+        found = {"Repository": config.git_config["repo"], "CommitId": config.git_config.get("commit", "")}
+    elif config is not None and config.recipe is not None and config.source_dir is None:
+        return {}  # the package's own
+    else:
+        folder = Path("." if config is None or config.source_dir is None else config.source_dir)
+        found = {
+            "Repository": _git(folder, "remote", "get-url", "origin"),
+            "CommitId": _git(folder, "rev-parse", "HEAD"),
+        }
+    found["Repository"] = _without_password(found["Repository"])
+    return {name: value for name, value in found.items() if value}
+
+
+def package_request(
+    job: Mapping[str, Any], group: str, image: str | None = None, source: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The CreateModelPackage request for a job.
+
+    Args:
+        job: As SageMaker describes it.
+        group: The model package group.
+        image: To serve it with; the training's, which has no server, when None.
+        source: As of :func:`git_source`.
+
+    """
+    name = job["TrainingJobName"]
+    settings = job.get("HyperParameters", {})
+    program = settings.get("sagemaker_program") or job.get("Environment", {}).get("SM_USER_ENTRY_POINT", "")
+    properties = {"training_job": name, "program": str(program).strip('"')}
+    properties |= {metric: f"{value:.6g}" for metric, value in _metrics(job).items()}
+    container = {
+        "Image": image or job["AlgorithmSpecification"]["TrainingImage"],
+        "ModelDataUrl": job["ModelArtifacts"]["S3ModelArtifacts"],
+    }
+    metadata = {"GeneratedBy": job.get("TrainingJobArn", ""), **(source or {})}
+    return {
+        "ModelPackageGroupName": group,
+        "ModelPackageDescription": f"Model of the training job {name}",
+        "ModelApprovalStatus": "PendingManualApproval",
+        "InferenceSpecification": {
+            "Containers": [container],
+            "SupportedContentTypes": list(CONTENT_TYPES),
+            "SupportedResponseMIMETypes": list(CONTENT_TYPES),
+        },
+        "ModelMetrics": {
+            "ModelQuality": {"Statistics": {"ContentType": "application/json", "S3Uri": _metrics_place(job)}}
+        },
+        "MetadataProperties": {key: value for key, value in metadata.items() if value},
+        "CustomerMetadataProperties": _taken(properties),
+    }
+
+
+def register(
+    jobs: TrainingJobs, name: str, group: str, image: str | None = None, source: Mapping[str, str] | None = None
+) -> str:
+    """Register the model of a job that has succeeded, in a group that is made if it does not exist.
+
+    Args:
+        jobs: Of the account.
+        name: Of the job.
+        group: The model package group.
+        image: As in :func:`package_request`.
+        source: Likewise.
+
+    Returns:
+        The ARN of the model package, which waits for approval.
+
+    Raises:
+        LaunchError: If the job has not succeeded, or AWS refuses.
+
+    """
+    check_group(group)
+    status = jobs.describe(name)
+    if status.status != "Completed":
+        raise LaunchError(
+            f"The job {name} is {status.status}, so there is no model to register. HINT: wait until it is Completed."
+        )
+    request = package_request(status.description, group, image, source)
+    client = jobs.session.client("sagemaker")
+    with sentences(f"Registering the model of {name!r}"):
+        _make_group(client, group)
+        place = urlsplit(request["ModelMetrics"]["ModelQuality"]["Statistics"]["S3Uri"])
+        body = json.dumps({"training_job": name, "metrics": _metrics(status.description)}).encode()
+        jobs.session.client("s3").put_object(Bucket=place.netloc, Key=place.path[1:], Body=body)
+        return str(client.create_model_package(**request)["ModelPackageArn"])
+
+
+def _make_group(client: Any, group: str) -> None:
+    pages = client.get_paginator("list_model_package_groups").paginate(NameContains=group)
+    known = {one["ModelPackageGroupName"] for page in pages for one in page["ModelPackageGroupSummaryList"]}
+    if group not in known:
+        client.create_model_package_group(ModelPackageGroupName=group)
+
+
+def _metrics(job: Mapping[str, Any]) -> dict[str, float]:
+    """The last values that SageMaker has read from the job's lines."""
+    return {one["MetricName"]: float(one["Value"]) for one in job.get("FinalMetricDataList", ())}
+
+
+def _metrics_place(job: Mapping[str, Any]) -> str:
+    return f"{job['ModelArtifacts']['S3ModelArtifacts'].rpartition('/')[0]}/metrics.json"
+
+
+def _taken(properties: Mapping[str, str]) -> dict[str, str]:
+    """As many as the registry takes, of the characters that it takes."""
+    pairs = [(_UNUSUAL.sub("_", key), _UNUSUAL.sub("_", value)) for key, value in properties.items() if value]
+    return {key[:128]: value[:_LONGEST_VALUE] for key, value in pairs[:_MOST_PROPERTIES]}
+
+
+def _git(folder: Path, *words: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _without_password(address: str) -> str:
+    parts = urlsplit(address)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.scheme else address
