@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -17,14 +16,12 @@ from typing import Any
 from lightning_sagemaker.recipes._common import preparation as _preparation
 from lightning_sagemaker.recipes._common.cache import (
     MANIFEST,
-    all_files,
     complete_manifest,
     load_manifest,
     manifest_text,
     read_manifest,
     settings_key,
 )
-from lightning_sagemaker.recipes._common.checksums import find_change, find_damage
 from lightning_sagemaker.recipes._common.files import write_text
 from lightning_sagemaker.recipes._common.fingerprints import pretrained_fingerprint
 from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER
@@ -37,8 +34,8 @@ from lightning_sagemaker.recipes.albert_mlm.jobs import (
     find_short_splits,
     run_jobs,
     split_of,
-    write_record,
 )
+from lightning_sagemaker.recipes.albert_mlm.resuming import STARTED, keep_complete
 from lightning_sagemaker.recipes.albert_mlm.text import TextSource, TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import (
     TRAIN,
@@ -51,9 +48,6 @@ _FORMAT = 3
 _SHARD_CHARACTERS = (1_000_000, 8_000_000)
 """Least and most text of one shard: a 64th of the text, so that several processes have something to do, but not so much
 that it would fill the memory."""
-
-_STARTED = ".started.json"
-"""In the folder of an interrupted run: its settings."""
 
 _TOKENIZER_CHARACTERS = 20_000_000
 """A tokenizer learns from at most so many characters; more would not change it much but would fill the memory."""
@@ -150,7 +144,7 @@ class Preparation(_preparation.Preparation):
         if manifest is not None:
             return manifest, False
         self._reopen(folder, settings)
-        started = folder / _STARTED
+        started = folder / STARTED
         write_text(started, json.dumps(settings))
         manifest = complete_manifest(folder, settings, self.fill(folder, workers, progress))
         write_text(folder / MANIFEST, manifest_text(manifest))
@@ -165,7 +159,7 @@ class Preparation(_preparation.Preparation):
             kept, total = keep_complete(folder, found)
             _log.info("%s: %d of %d shards are complete and kept", folder, kept, total)
             return
-        started = folder / _STARTED
+        started = folder / STARTED
         if (folder / MANIFEST).exists() or (started.exists() and json.loads(started.read_text()) != settings):
             what = (
                 "a damaged manifest" if found is None and not started.exists() else "shards of other text or settings"
@@ -268,36 +262,6 @@ class Preparation(_preparation.Preparation):
             f"{what}, too short for a sequence of data.sequence_length={self.sequence_length} tokens."
             f" HINT: {remedy}, or lower data.sequence_length."
         )
-
-
-def keep_complete(folder: Path, manifest: Mapping[str, Any]) -> tuple[int, int]:
-    """Turn prepared data of which files are missing or damaged into that of an interrupted run.
-
-    Args:
-        folder: Of the shards.
-        manifest: Of when they were complete; its file is deleted.
-
-    Returns:
-        How many shards are as they were made, and of how many.
-
-    """
-    changed = {
-        name
-        for name, entry in all_files(manifest).items()
-        if find_damage(folder, name, entry) or find_change(folder, name, entry)
-    }
-    if any(name.startswith(f"{TOKENIZER_FOLDER}/") for name in changed):
-        shutil.rmtree(folder / TOKENIZER_FOLDER, ignore_errors=True)
-        changed = set(manifest["files"])
-    shards: dict[str, dict[str, Any]] = {}
-    for name, entry in manifest["files"].items():
-        shards.setdefault(name.split("-")[1].removesuffix(".npy"), {})[name] = entry
-    complete = {number: files for number, files in shards.items() if not changed & files.keys()}
-    for number, files in complete.items():
-        write_record(folder, int(number), files)
-    write_text(folder / _STARTED, json.dumps(manifest["settings"]))
-    (folder / MANIFEST).unlink()
-    return len(complete), len(shards)
 
 
 def _chunked(documents: Iterable[str], total: int) -> Iterator[list[str]]:

@@ -16,7 +16,7 @@ from lightning_sagemaker.recipes.sequence_classification.labels import MULTI, RE
 AUTO = "auto"
 """Instead of a number: what the last validation has found."""
 CALIBRATION = "calibration"
-"""Entry of the model's configuration with what the last validation has found: ``temperature`` and ``threshold``."""
+"""Entry of the model's configuration with what the last validation has found, from :func:`~calibration.calibrate`."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,6 @@ class SequenceClassifier(FineTunedModule):
         self._token_dropout: TokenDropout | None = None
         self._rows: list[Rows] = []
         self._evaluated: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._found: dict[str, float] = {}
         self._report: dict[str, Any] = {}
 
     def settings(self) -> dict[str, Any]:
@@ -192,15 +191,13 @@ class SequenceClassifier(FineTunedModule):
     def _say_missing(self) -> None:
         auto = [name for name in ("temperature", "threshold") if self.hparams[name] == AUTO]
         if auto and getattr(self.model.config, CALIBRATION, None) is None:
-            self.data.say("model.%s: auto is the default here, as the model was saved without a validation", auto[0])
+            self.data.say("model.%s=auto changes nothing: the model was saved without a validation", auto[0])
 
     def _calibrate(self, logits: Tensor, labels: Tensor) -> None:
         """Keep what a validation says about the outputs where the model's folder and checkpoints take it along."""
         if self.scheme.problem == REGRESSION or self.trainer.sanity_checking or not len(logits):
             return
-        self._found = calibrate(self.scheme, logits, labels)
-        kept = {name: value for name, value in self._found.items() if name in ("temperature", "threshold")}
-        setattr(self.model.config, CALIBRATION, kept)
+        setattr(self.model.config, CALIBRATION, calibrate(self.scheme, logits, labels))
 
     def on_validation_epoch_start(self) -> None:
         """Forget what was evaluated before."""
@@ -253,8 +250,8 @@ class SequenceClassifier(FineTunedModule):
         if not self._evaluated:
             return
         index, logits, labels = self._evaluated[0]
-        found = self._found or getattr(self.model.config, CALIBRATION, None) or {}
-        self._report = report(self.scheme, logits, labels, self.decision, found)
+        found = getattr(self.model.config, CALIBRATION, None)
+        self._report = report(self.scheme, logits, labels, self.decision, found or {})
         if self._report:
             for pair in self._report.get("most_confused", ()):
                 pair["samples"] = index[pair["samples"]].tolist()

@@ -7,15 +7,20 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.recipes._common.cache import MANIFEST
 from lightning_sagemaker.recipes._common.unigram import train_tokenizer
+from lightning_sagemaker.recipes.albert_mlm import jobs, prepare
 from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
 from lightning_sagemaker.recipes.albert_mlm.packing import Words, swap_segments, two_segments
+from lightning_sagemaker.recipes.albert_mlm.prepare import Preparation
 from lightning_sagemaker.recipes.albert_mlm.prepare_text import main
+from lightning_sagemaker.recipes.albert_mlm.text import TextSourceError, find_own_text, find_text
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import load_tokenizer
 
 CLS, SEP, STOP = 2, 3, 9
@@ -105,8 +110,6 @@ def test_prepared_shards_are_those_that_training_makes_itself(text_file, tmp_pat
 
 
 def test_an_interrupted_preparation_goes_on(text_file, tmp_path, monkeypatch):
-    from lightning_sagemaker.recipes.albert_mlm import jobs, prepare
-
     monkeypatch.setattr(prepare, "_SHARD_CHARACTERS", (10_000, 10_000))
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert main([str(text_file), str(whole), *OPTIONS]) == 0
@@ -132,13 +135,18 @@ def test_an_interrupted_preparation_goes_on(text_file, tmp_path, monkeypatch):
     assert not list(broken.glob(".*"))
 
 
+def prepare_here(folder, source, **options):
+    """As the command does, but in this process."""
+    settings = {"vocab_size": 300, "sequence_length": 32, "test_fraction": 0.1}
+    preparation = Preparation(find_text(str(source), {}), **{**settings, **options})
+    return preparation.run_in(folder, 0, lambda _: None)[0]
+
+
 @pytest.mark.parametrize("lost", ["shards", "tokenizer"])
 def test_a_folder_that_half_exists_is_completed(text_file, tmp_path, monkeypatch, lost):
-    from lightning_sagemaker.recipes.albert_mlm import prepare
-
     monkeypatch.setattr(prepare, "_SHARD_CHARACTERS", (10_000, 10_000))
     whole, half = tmp_path / "whole", tmp_path / "half"
-    assert main([str(text_file), str(whole), *OPTIONS]) == 0
+    prepare_here(whole, text_file)
     shutil.copytree(whole, half)
     if lost == "shards":
         (half / "train-00001.npy").unlink()
@@ -150,8 +158,9 @@ def test_a_folder_that_half_exists_is_completed(text_file, tmp_path, monkeypatch
     else:
         (half / "tokenizer" / "tokenizer.json").unlink()
     made = []
-    monkeypatch.setattr(prepare, "run_jobs", lambda job, chunks, _: watched(job, chunks, made))
-    assert main([str(text_file), str(half), *OPTIONS]) == 0
+    real = jobs.ShardJob.__call__
+    monkeypatch.setattr(jobs.ShardJob, "__call__", lambda job, text: made.append(job.number) or real(job, text))
+    prepare_here(half, text_file)
     total = len(list(whole.glob("train-*.npy")))
     assert made == ([1, 3, 4] if lost == "shards" else list(range(total)))
     contents = [
@@ -161,71 +170,60 @@ def test_a_folder_that_half_exists_is_completed(text_file, tmp_path, monkeypatch
     assert contents[0] == contents[1]
 
 
-def watched(job, chunks, made):
-    """As one process makes them; the numbers of those that are made."""
-    for number, (split, documents) in enumerate(chunks):
-        one = replace(job, number=number, split=split)
-        result = one.finished(documents)
-        if result is None:
-            made.append(number)
-        yield result or one(documents)
-
-
-def test_validation_and_test_may_have_text_of_their_own(text_file, tmp_path, capsys):
-    articles = [line for line in text_file.read_text().split("\n") if line]
-    names = {"train": articles[:80], "val": articles[80:110], "test": articles[110:]}
-    for name, lines in names.items():
-        (tmp_path / f"{name}.txt").write_text("\n".join(lines))
+def test_validation_and_test_may_have_text_of_their_own(text_file, tmp_path):
+    first, second = sorted(text_file.read_text().split())[:2]
+    texts = {"train": text_file.read_text(), "val": f"{first} " * 500, "test": f"{second} " * 500}
+    names = list(texts)
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text)
     files = [str(tmp_path / f"{name}.txt") for name in names]
-    own = [f"--validation={files[1]}", f"--test={files[2]}"]
-    assert main([files[0], str(tmp_path / "shards"), *OPTIONS, *own]) == 0
-    manifest = json.loads((tmp_path / "shards" / MANIFEST).read_text())
-    assert manifest["articles"] == 120
-    tokenizer = load_tokenizer(str(tmp_path / "shards" / "tokenizer"))
-    for split, lines in names.items():
-        words = {word for line in lines for word in line.split()}
-        rows = np.concatenate([np.load(path) for path in sorted((tmp_path / "shards").glob(f"{split}-*.npy"))])
-        assert manifest["counts"][split] == len(rows)
-        seen = {word for row in rows for word in tokenizer.decode(row[1:-1], skip_special_tokens=True).split()[1:-1]}
-        assert len(seen) > 50
-        assert len(seen - words) < 0.05 * len(seen)  # pieces of words at the ends of sequences
-    # The recipe makes the same of the same options.
+    own = find_own_text({"validation": files[1], "test": [files[2]]}, {})
+    shards = tmp_path / "shards"
+    manifest = prepare_here(shards, files[0], **own)
+    assert manifest["articles"] == 122
+    tokenizer = load_tokenizer(str(shards / "tokenizer"))
+    for split in names:
+        rows = np.concatenate([np.load(path) for path in sorted(shards.glob(f"{split}-*.npy"))])
+        assert manifest["counts"][split] == len(rows) > 5
+        its_tokens = set(tokenizer(texts[split])["input_ids"])  # of one word, but in training
+        assert set(rows.flatten().tolist()) <= its_tokens
+        assert (len(its_tokens) > 100) == (split == "train")
+    # The recipe makes the same of the same options; a job's channels are taken as other recipes take them.
     options = {"vocab_size": 300, "sequence_length": 32, "global_batch_size": 8, "test_fraction": 0.1}
     data = MLMDataModule(files[0], validation=files[1], test=[files[2]], cache_dir=str(tmp_path / "cache"), **options)
     data.prepare_data()
     data.setup("fit")
-    assert data.manifest["counts"] == manifest["counts"]
-    assert main([files[0], str(tmp_path / "shards"), *OPTIONS]) == 1
-    assert "other text or settings" in capsys.readouterr().err
+    assert data.manifest["files"] == manifest["files"]
+    assert find_own_text({"validation": None, "test": None}, {"test": Path(files[2])}) == {"test": own["test"]}
+    with pytest.raises(TextSourceError, match="other text or settings"):
+        prepare_here(shards, files[0])
 
 
 def test_a_text_too_short_is_said_by_the_option_before_any_shard(text_file, tmp_path, capsys, monkeypatch):
-    from lightning.fabric.utilities.exceptions import MisconfigurationException
-
-    from lightning_sagemaker.recipes.albert_mlm import prepare
-
     (tmp_path / "few.txt").write_text("only some words")
-    monkeypatch.setattr(prepare, "run_jobs", None)  # not reached
-    few, whole, shards = str(tmp_path / "few.txt"), str(text_file), str(tmp_path / "shards")
-    for given, said in (
-        (
-            [whole, shards, *OPTIONS, "--validation", few],
-            r"--validation \(.*few.txt\) has 1 articles, too short .*--sequence-length=32",
-        ),
-        (
-            [whole, shards, *OPTIONS, "--val-fraction", "1e-9"],
-            r"--val-fraction=1e-09 of .* is 0 articles, .*raise --val-fraction",
-        ),
-        ([few, shards, *OPTIONS], r"INPUT \(.*few.txt\) has . articles for training, too short"),
-    ):
-        assert main(given) == 1
-        assert re.search(said, capsys.readouterr().err)
-        assert not list((tmp_path / "shards").glob("*.npy"))
-        shutil.rmtree(tmp_path / "shards")
-    monkeypatch.undo()
-    assert main([whole, shards, *OPTIONS]) == 0
+    few, shards = tmp_path / "few.txt", tmp_path / "shards"
+    own = find_own_text({"validation": str(few), "test": None}, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare, "run_jobs", None)  # not reached
+        for source, options, said in (
+            (text_file, own, r"data.validation \(.*few.txt\) has 1 articles, too short .*data.sequence_length=32"),
+            (
+                text_file,
+                {"val_fraction": 1e-9},
+                r"data.val_fraction=1e-09 of .* is 0 articles.*HINT: .*raise data.val_fr",
+            ),
+            (few, {}, r"data.text \(.*few.txt\) has . articles for training, too short"),
+        ):
+            with pytest.raises(TextSourceError, match=said):
+                prepare_here(shards, source, **options)
+            assert not list(shards.glob("*.npy"))
+            shutil.rmtree(shards)
+        assert main([str(text_file), str(shards), *OPTIONS, "--val-fraction", "1e-9"]) == 1
+        assert re.search(r"error: --val-fraction=1e-09 of .*--sequence-length=32", capsys.readouterr().err)
+    shutil.rmtree(shards)
+    prepare_here(shards, text_file)
     with pytest.raises(MisconfigurationException, match=r"data\.validation was set.*HINT"):
-        MLMDataModule(shards, validation=few)
+        MLMDataModule(str(shards), validation=str(few))
 
 
 def serial(job, chunks):
@@ -249,8 +247,6 @@ def test_damage_is_found_and_other_settings_are_refused(text_file, tmp_path, cap
 
 
 def test_shards_of_another_length_are_refused(text_file, tmp_path):
-    from lightning.fabric.utilities.exceptions import MisconfigurationException
-
     assert main([str(text_file), str(tmp_path / "shards"), *OPTIONS]) == 0
     data = MLMDataModule(str(tmp_path / "shards"), sequence_length=64)
     with pytest.raises(MisconfigurationException, match=r"sequence_length=64.*made with 32.*HINT"):

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prepared data of which files are missing or damaged, made ready to be completed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker.recipes._common.cache import MANIFEST, all_files
+from lightning_sagemaker.recipes._common.checksums import find_change, find_damage
+from lightning_sagemaker.recipes._common.files import write_text
+from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER
+from lightning_sagemaker.recipes.albert_mlm.jobs import write_record
+
+STARTED = ".started.json"
+"""In the folder of an interrupted run: its settings."""
+
+
+def keep_complete(folder: Path, manifest: Mapping[str, Any]) -> tuple[int, int]:
+    """Turn prepared data of which files are missing or damaged into that of an interrupted run.
+
+    Args:
+        folder: Of the shards.
+        manifest: Of when they were complete; its file is deleted.
+
+    Returns:
+        How many shards are as they were made, and of how many.
+
+    """
+    changed = {
+        name
+        for name, entry in all_files(manifest).items()
+        if find_damage(folder, name, entry) or find_change(folder, name, entry)
+    }
+    if any(name.startswith(f"{TOKENIZER_FOLDER}/") for name in changed):
+        shutil.rmtree(folder / TOKENIZER_FOLDER, ignore_errors=True)
+        changed = set(manifest["files"])
+    shards: dict[str, dict[str, Any]] = {}
+    for name, entry in manifest["files"].items():
+        shards.setdefault(name.split("-")[1].removesuffix(".npy"), {})[name] = entry
+    complete = {number: files for number, files in shards.items() if not changed & files.keys()}
+    for number, files in complete.items():
+        write_record(folder, int(number), files)
+    write_text(folder / STARTED, json.dumps(manifest["settings"]))
+    (folder / MANIFEST).unlink()
+    return len(complete), len(shards)
