@@ -79,13 +79,19 @@ def torchrun(script: Path, *arguments: object, processes: int, **environment: st
     assert result.returncode == 0, result.stdout[-6000:]
 
 
-def fork_ranks(script: str | Path, *arguments: object, processes: int, **environment: str) -> None:
+def fork_ranks(
+    script: str | Path, *arguments: object, processes: int, timeout: float = 240, **environment: str
+) -> None:
     """As :func:`torchrun`, but sooner; 0 processes are one on its own. See tests/forked.py."""
     command = [str(part) for part in (script, *arguments)]
     clean = {k: v for k, v in os.environ.items() if not is_contract_variable(k)}
     with tempfile.NamedTemporaryFile("r") as output:
         code = run_forked(
-            command, processes, {**clean, "OMP_NUM_THREADS": "1", **environment}, Path(output.name), 240 * PATIENCE
+            command,
+            processes,
+            {**clean, "OMP_NUM_THREADS": "1", **environment},
+            Path(output.name),
+            timeout * PATIENCE,
         )
         assert code == 0, f"{command} ended with {code}:\n{output.read()[-6000:]}"
 

@@ -150,6 +150,7 @@ class BackgroundSave:
         task = _Task(state, self._staging.version, content.getvalue(), place, step, messages)
         self._is_whole = None
         self._written.clear()
+        self._given_up.clear()
         self._thread = threading.Thread(target=self._run, args=(task,), name="checkpoint")
         self._thread.start()
 
@@ -233,9 +234,12 @@ class BackgroundSave:
     def _write_first(self, task: _Task) -> None:
         """On the first process, which says how it went."""
         failure: str | None = None
-        part = _Part(task.place, 0, self._remote)
         try:
-            self._write_whole(task, part)
+            part = _Part(task.place, 0, self._remote)
+            try:
+                self._write_whole(task, part)
+            finally:
+                part.remove()
         except Refusal as refusal:
             failure = str(refusal)
             raise
@@ -243,7 +247,6 @@ class BackgroundSave:
             failure = f"rank 0: {type(error).__name__}: {error}"
             raise Refusal(failure) from error
         finally:
-            part.remove()
             task.messages.say("end", failure)
 
     def _write_whole(self, task: _Task, part: _Part) -> None:

@@ -56,7 +56,9 @@ class Messages:
             if instead is not None and self._is_said(instead):
                 raise Refusal(self._get(instead))
             if time.monotonic() > deadline or (given_up is not None and given_up.is_set()):
-                raise CheckpointError(f"nothing was heard of {topic}. HINT: see the logs of the other processes.")
+                raise CheckpointError(
+                    f"nothing was heard of {topic!r} (rank, and what it did). HINT: see the logs of the other processes."
+                )
             time.sleep(_PAUSE)
         return self._get(topic)
 
