@@ -18,6 +18,9 @@ pytest_plugins = ["tests.alone", "tests.skips"]
 
 ROOT = Path(__file__).parent.parent
 
+PATIENCE = float(os.environ.get("TEST_PATIENCE", "1"))
+"""Factor of the time limits of what tests launch: more than 1 on a machine that is busy with other work."""
+
 _CONTRACT_PREFIXES = (
     "SM_",
     "OMPI_",
@@ -63,7 +66,7 @@ def run_bounded(command: list[str], *, timeout: float = 240, **environment: str)
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=timeout)
+        output, _ = process.communicate(timeout=timeout * PATIENCE)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
@@ -78,13 +81,19 @@ def torchrun(script: Path, *arguments: object, processes: int, **environment: st
     assert result.returncode == 0, result.stdout[-6000:]
 
 
-def fork_ranks(script: str | Path, *arguments: object, processes: int, **environment: str) -> None:
+def fork_ranks(
+    script: str | Path, *arguments: object, processes: int, timeout: float = 240, **environment: str
+) -> None:
     """As :func:`torchrun`, but sooner; 0 processes are one on its own. See tests/forked.py."""
     command = [str(part) for part in (script, *arguments)]
     clean = {k: v for k, v in os.environ.items() if not is_contract_variable(k)}
     with tempfile.NamedTemporaryFile("r") as output:
         code = run_forked(
-            command, processes, {**clean, "OMP_NUM_THREADS": "1", **environment}, Path(output.name), timeout=240
+            command,
+            processes,
+            {**clean, "OMP_NUM_THREADS": "1", **environment},
+            Path(output.name),
+            timeout * PATIENCE,
         )
         text = output.read()
         if code:

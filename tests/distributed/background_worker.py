@@ -13,12 +13,14 @@ import warnings
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
 from torch.utils.data import DataLoader, DistributedSampler
 
 from lightning_sagemaker import AutoResume, SMDDPFSDPStrategy, SMPShardedStrategy, SpotInterruption
+from lightning_sagemaker.checkpoint.background import BackgroundSave
 from lightning_sagemaker.checkpoint.resume import find_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -89,6 +91,44 @@ def failing_part(folder: Path) -> str | None:
         FileSystemWriter.write_data = write
 
 
+class OwnWork:
+    """What a save does in the step itself: how often it plans, and that it asks no other process for anything."""
+
+    COLLECTIVES = ("all_gather_object", "gather_object", "scatter_object_list", "broadcast", "all_reduce", "barrier")
+
+    def __init__(self) -> None:
+        self.plans = self.asked = 0
+        self._plan, self._begin = DefaultSavePlanner.create_local_plan, BackgroundSave.begin
+        self._collectives = {name: getattr(dist, name) for name in self.COLLECTIVES}
+
+    def __enter__(self):
+        def plan(planner):
+            self.plans += 1
+            return self._plan(planner)
+
+        def begin(save, *args):
+            for name in self.COLLECTIVES:
+                setattr(dist, name, self._ask)
+            try:
+                self._begin(save, *args)
+            finally:
+                self._restore()
+
+        DefaultSavePlanner.create_local_plan, BackgroundSave.begin = plan, begin
+        return self
+
+    def _ask(self, *args, **kwargs):
+        self.asked += 1
+        raise AssertionError("a collective in the step that saves")
+
+    def _restore(self) -> None:
+        for name, collective in self._collectives.items():
+            setattr(dist, name, collective)
+
+    def __exit__(self, *_):
+        DefaultSavePlanner.create_local_plan, BackgroundSave.begin = self._plan, self._begin
+
+
 class Overlap(Losses):
     """How many batches were trained on while a checkpoint was being written."""
 
@@ -149,7 +189,9 @@ def main() -> None:
     else:
         found["at once"] = fit(trainer_of(SMDDPFSDPStrategy(save_distributed_checkpoint=True), OUT / "at once"))
         overlap, restore = Overlap(), slow_parts(0.2)
-        found["beside"] = fit(trainer_of(beside(), OUT / "beside", callbacks=[overlap])) | {"overlap": overlap.count}
+        with OwnWork() as work:
+            found["beside"] = fit(trainer_of(beside(), OUT / "beside", callbacks=[overlap]))
+        found["beside"] |= {"overlap": overlap.count, "plans": work.plans, "asked": work.asked}
         restore()
         found["failure"] = failing_part(OUT / "failure")
         found["left by failure"] = sorted(path.name for path in (OUT / "failure").glob("*"))

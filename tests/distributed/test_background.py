@@ -60,6 +60,12 @@ def test_training_goes_on_and_is_as_it_was(ranks):
         assert rank["beside"]["sums"] == rank["at once"]["sums"]
 
 
+def test_a_save_asks_no_other_process_and_plans_once(ranks):
+    for rank in ranks:
+        assert rank["beside"]["asked"] == 0
+        assert rank["beside"]["plans"] == 1
+
+
 def test_an_interrupted_run_goes_on_to_the_same_weights(ranks):
     for rank in ranks:
         stopped = rank["interrupted"]["step"]

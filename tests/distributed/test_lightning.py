@@ -40,7 +40,8 @@ def launch(tmp_path_factory):
     @functools.cache
     def run(strategy: str, processes: int, **environment: str) -> list[dict]:
         folder = tmp_path_factory.mktemp(f"{strategy}-{processes}")
-        fork_ranks(WORKER, strategy, folder, processes=processes, **environment)
+        limit = 900 if "COMPILERS" in environment else 240
+        fork_ranks(WORKER, strategy, folder, processes=processes, timeout=limit, **environment)
         return read_ranks(folder)
 
     return run
@@ -79,12 +80,17 @@ def test_the_default_group_is_the_composite(ddp, smddp):
 
 
 @pytest.mark.slow  # the compiler's part takes most of it
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(shutil.which("cc") is None, reason="a C compiler (cc) not found")
-def test_compiled_by_others_equals_ddp(launch):
-    only = {"SCENARIOS": "fit,compiled", "COMPILERS": "eager,inductor"}
-    ddp, smddp = (launch(strategy, 2, **only)[0]["compiled"] for strategy in ("ddp", "smddp"))
-    assert "error" not in smddp
-    assert smddp == ddp
+@pytest.mark.parametrize("compiler", ["eager", "aot_eager", "inductor"])
+def test_compiled_by_others_equals_ddp(launch, compiler):
+    """Within and around DDP's wrapper and Fabric's, and a compiled module in a Trainer."""
+    only = {"SCENARIOS": "fit,compiled", "COMPILERS": compiler}
+    ddp = launch("ddp", 2, **only)[0]["compiled"]
+    assert "error" not in ddp
+    assert len(ddp) == 2
+    for strategy in ("smddp", "sagemaker"):
+        assert launch(strategy, 2, **only)[0]["compiled"] == ddp, strategy
 
 
 def test_checkpoints_are_interchangeable(ddp, smddp, launch):

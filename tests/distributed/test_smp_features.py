@@ -22,7 +22,7 @@ def runs(tmp_path_factory):
     def make(name):
         folder = tmp_path_factory.mktemp(name)
         layout, processes = LAYOUTS[name]
-        fork_ranks(WORKER, folder, layout, processes=processes)
+        fork_ranks(WORKER, folder, layout, processes=processes, timeout=240 if processes < 4 else 900)
         return read_ranks(folder)
 
     return Runs(make)

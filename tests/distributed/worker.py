@@ -127,6 +127,17 @@ def fit():
     }
 
 
+def fit_compiled() -> dict:
+    """A compiled module given to the Trainer, where the compilers are named: it takes long."""
+    results = {}
+    for backend in filter(None, os.environ.get("COMPILERS", "").split(",")):
+        torch._dynamo.reset()
+        model = Regression()
+        make_trainer().fit(torch.compile(model, backend=backend))
+        results[f"Trainer, {backend}"] = weights(model)
+    return results
+
+
 def _fit_with(**arguments):
     def run():
         model = Regression(unused=arguments.pop("unused", False))
@@ -364,7 +375,7 @@ SCENARIOS = {
     "cli": cli,
     "asynchronous_checkpoint": asynchronous_checkpoint,
     "monitored_barrier": monitored_barrier,
-    "compiled": lambda: compiled(STRATEGY),
+    "compiled": lambda: compiled(STRATEGY) | fit_compiled(),
 }
 
 

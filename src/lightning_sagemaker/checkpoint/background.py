@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints that are written beside the training, each process its part; whole or absent, whenever it ends.
 
-All that is collective is done by the training itself, in one exchange: how the last checkpoint went, where this one goes,
-and whether who writes what is as before. Then a thread of each process writes, without any collective, to a folder with
-another name. What it has written it says in the store by which the processes found each other. The first process's thread
-waits for all, completes the folder and gives it its name.
+The step that saves copies its tensors and goes on; nothing in it is collective. Then a thread of each process writes the
+copies to a folder with another name. The threads tell each other by messages, and the first process's decides: it says where
+the checkpoint goes and who writes what, waits for all parts, completes the folder, gives it its name, and says how it went,
+which all processes know before they begin the next.
 """
 
 from __future__ import annotations
 
-import base64
 import io
 import itertools
-import pickle
 import shutil
 import tempfile
 import threading
@@ -23,59 +21,80 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
+from torch.distributed.checkpoint import FileSystemWriter
 
 from lightning_sagemaker._compat.store import process_store
+from lightning_sagemaker.checkpoint.messages import Messages, Refusal
 from lightning_sagemaker.checkpoint.resume import META, file_sum, write_sums
 from lightning_sagemaker.checkpoint.s3 import SCHEME, S3CheckpointIO
 from lightning_sagemaker.checkpoint.staging import Staging
-from lightning_sagemaker.checkpoint.whole import CheckpointError, sync_folder
-from lightning_sagemaker.collectives.agreement import of_all
+from lightning_sagemaker.checkpoint.whole import sync_folder
+from lightning_sagemaker.checkpoint.write_plan import WritePlan
 
 _PART, _OLD = ".part", ".old.ckpt"
 """Ends of the names of a folder that is being written, and of one that is being replaced: AutoResume finds the latter."""
-_PAUSE = 0.02
-_TIME_LIMIT = 1800.0
-"""Seconds for which the first process waits for the parts of the others, as torch's collectives do."""
+_HEAD_START = 0.01
+"""Seconds before the thread does anything, so that the training goes on first: Python runs one of them at a time."""
 
 _NUMBERS = itertools.count()
 """Of the checkpoints of this process; alike on all, whose Trainers save in the same order."""
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """Who writes what; the same for all checkpoints of a model.
+class _Task:
+    """What the thread has to do.
 
     Attributes:
-        local: What this process has.
-        own: What of it this process writes, as of replicas one does.
-        metadata: Of all; on the first process.
+        state: Copies, which stay as they are until it is done.
+        version: Of what ``state`` consists of.
+        rest: All else, as the content of a file; the first process's is written.
+        place: Folder, or address in S3; the first process's is used.
+        step: Optimizer steps.
+        messages: Of this checkpoint.
 
     """
 
-    local: Any
-    own: Any
-    metadata: Any
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What the thread has to do."""
-
-    writer: FileSystemWriter
-    planner: DefaultSavePlanner
-    plan: _Plan
-    folder: Path
+    state: dict[str, Any]
+    version: int
+    rest: bytes
     place: str
     step: int
-    rest: bytes
-    store: dist.Store
-    key: str
+    messages: Messages
 
-    @property
-    def is_remote(self) -> bool:
-        return self.place.startswith(SCHEME)
+
+class _Part:
+    """Where this process writes its part, and what it has written.
+
+    Args:
+        place: Of the checkpoint.
+        rank: Of this process.
+        remote: Writes to S3.
+
+    """
+
+    def __init__(self, place: str, rank: int, remote: Callable[[], S3CheckpointIO]) -> None:
+        self.place, self.is_remote = place, place.startswith(SCHEME)
+        self._rank, self._remote = rank, remote
+        name = Path(place)
+        self.folder = Path(tempfile.mkdtemp()) if self.is_remote else name.with_name(f".{name.name}{_PART}")
+        self.writer = FileSystemWriter(self.folder)
+        self.writer.set_up_storage_writer(rank == 0)
+
+    def write(self, plan: Any, planner: Any) -> tuple[Any, dict[str, list[int]]]:
+        """What torch's writer says of it, and check sums by name."""
+        writes = self.writer.write_data(plan, planner)
+        writes.wait()
+        own = sorted(self.folder.glob(f"__{self._rank}_*"))
+        return writes.value(), {path.name: self.put(path) for path in own}
+
+    def put(self, path: Path) -> list[int]:
+        """Send a file that is complete to where it belongs; its size and check sum."""
+        return self._remote().put_part(self.place, path) if self.is_remote else file_sum(path)
+
+    def remove(self) -> None:
+        """Remove what is on this disk, if it does not have the checkpoint's name by now."""
+        if self._rank == 0 or self.is_remote:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class BackgroundSave:
@@ -87,17 +106,20 @@ class BackgroundSave:
         remote: Makes what writes to S3, where an address is one there.
 
     Attributes:
-        seconds: What the last checkpoint took from its beginning until it was whole, on this process.
+        seconds: What the last checkpoint took from its beginning until it was whole.
 
     """
 
     def __init__(self, rank: int, world_size: int, remote: Callable[[], S3CheckpointIO]) -> None:
         self._rank, self._world_size, self._remote = rank, world_size, remote
+        self._staging, self._plan = Staging(), WritePlan(rank, world_size)
         self._thread: threading.Thread | None = None
-        self._failure: Exception | None = None
+        self._lock = threading.Lock()
+        self._is_whole: bool | None = None
         self._after: list[Callable[[], None]] = []
-        self._staging = Staging()
-        self._plan: _Plan | None = None
+        self._error: Exception | None = None
+        self._written, self._given_up = threading.Event(), threading.Event()
+        self._last: Messages | None = None
         self._is_new = True
         self.seconds = 0.0
 
@@ -107,7 +129,7 @@ class BackgroundSave:
         return self._thread is not None
 
     def begin(self, parts: dict[str, Any], rest: dict[str, Any], place: str) -> None:
-        """Wait for the last one, copy, and begin to write. Collective.
+        """Wait for the last one, copy, and begin to write.
 
         Args:
             parts: Weights and optimizer states of this process.
@@ -118,127 +140,150 @@ class BackgroundSave:
             RuntimeError: On all processes, if one could not write its part of the last checkpoint.
 
         """
-        is_first = self._rank == 0
-        self.wait()
-        copied = self._staging.copy(parts)
-        planner = DefaultSavePlanner()
-        planner.set_up_planner(copied, None, is_first)
-        local = planner.create_local_plan()
-        is_known = self._plan is not None and self._plan.local == local
-        told = of_all((self._text_of_failure(), place, is_known), self._world_size)
-        self._conclude([failure for failure, _, _ in told])
-        place = told[0][1]
-        name = Path(place)
-        is_remote = place.startswith(SCHEME)
-        folder = Path(tempfile.mkdtemp()) if is_remote else name.with_name(f".{name.name}{_PART}")
-        writer = FileSystemWriter(folder)
-        writer.set_up_storage_writer(is_first)
-        if self._plan is None or not all(known for _, _, known in told):
-            self._plan = _make_plan(planner, writer, local, self._rank, self._world_size)
-        planner.finish_plan(self._plan.own)
+        self.finish()
+        state = self._staging.copy(parts)
         content = io.BytesIO()
-        if is_first:
+        if self._rank == 0:
             torch.save(rest, content)
-        store, key = process_store(), f"lightning-sagemaker/checkpoint/{next(_NUMBERS)}"
+        messages = Messages(process_store(), f"lightning-sagemaker/checkpoint/{next(_NUMBERS)}")
         step = int(rest.get("global_step", 0))
-        task = _Task(writer, planner, self._plan, folder, place, step, content.getvalue(), store, key)
+        task = _Task(state, self._staging.version, content.getvalue(), place, step, messages)
+        self._is_whole = None
+        self._written.clear()
+        self._given_up.clear()
         self._thread = threading.Thread(target=self._run, args=(task,), name="checkpoint")
         self._thread.start()
 
     def after(self, action: Callable[[], None]) -> None:
         """Do something on this process when the checkpoint under way is whole; not if it fails."""
-        self._after.append(action)
+        with self._lock:
+            if self._is_whole is None:
+                self._after.append(action)
+                return
+        if self._is_whole:
+            action()
 
     def finish(self) -> None:
-        """Wait for the checkpoint under way. Collective.
+        """Wait for the checkpoint under way.
 
         Raises:
             RuntimeError: On all processes, if one could not write its part; what was at its place is as it was.
 
         """
         if self._thread is not None:
-            self.wait()
-            self._conclude(of_all(self._text_of_failure(), self._world_size))
+            self._thread.join()
+            self._thread = None
+            error, self._error = self._error, None
+            if isinstance(error, Refusal):
+                raise RuntimeError(
+                    f"The last checkpoint was not written. {error}. HINT: make room or give leave to write there; the"
+                    " checkpoints before it are as they were."
+                ) from error.__cause__
+            if error is not None:
+                raise error
 
-    def wait(self, seconds: float | None = None) -> None:
-        """Give the checkpoint under way some time; not collective, as after an error others may not come."""
+    def give_up(self, seconds: float) -> None:
+        """After an error: give the part of this process some time, and do not wait for others, who may not come."""
         if self._thread is not None:
-            self._thread.join(seconds)
-
-    def _text_of_failure(self) -> str | None:
-        return None if self._failure is None else f"{type(self._failure).__name__}: {self._failure}"
-
-    def _conclude(self, failures: list[str | None]) -> None:
-        self._thread = None
-        cause, self._failure = self._failure, None
-        after, self._after = self._after, []
-        found = [f"rank {rank}: {text}" for rank, text in enumerate(failures) if text is not None]
-        if found:
-            raise RuntimeError(
-                f"The last checkpoint was not written. {'; '.join(found)}. HINT: make room or give leave to write there; the"
-                " checkpoints before it are as they were."
-            ) from cause
-        for action in after:
-            action()
+            self._written.wait(seconds)
+            self._given_up.set()
 
     def _run(self, task: _Task) -> None:
         """The thread."""
         begin = time.monotonic()
+        time.sleep(_HEAD_START)
+        error: Exception | None = None
         try:
-            if self._rank:
-                self._write_part(task)
-            else:
-                self._write_first(task)
-        except Exception as error:
-            self._failure = error
-        finally:
-            if self._rank == 0 or task.is_remote:
-                shutil.rmtree(task.folder, ignore_errors=True)  # nothing, if it has its name
-            self.seconds = time.monotonic() - begin
+            (self._write_first if self._rank == 0 else self._write_part)(task)
+        except Exception as found:
+            error = found
+            self._plan.forget()
+        self.seconds = time.monotonic() - begin
+        with self._lock:
+            self._is_whole = error is None
+            after, self._after = self._after, []
+        try:
+            if self._is_whole:
+                for action in after:
+                    action()
+        except Exception as found:
+            error = found
+        self._error = error
+        self._written.set()
 
     def _write_part(self, task: _Task) -> None:
-        """On all but the first process, which learns of a failure here, too."""
-        said: dict[str, Any] = {"failure": "it ended"}
+        """On all but the first process; a failure of any process is an error here, too."""
+        cause: Exception | None = None
         try:
-            if not task.is_remote:
-                ready = self._hear(task, 0)
-                if "failure" in ready:
-                    raise CheckpointError(f"rank 0 could not begin {task.place}: {ready['failure']}")
-                task.folder.mkdir(parents=True, exist_ok=True)  # of another host
-            results, sums = self._write(task)
-            said = {"results": results, "sums": sums}
+            planner, place = self._plan.planner(task.state, task.version, task.messages, task.place)
+            part = _Part(place, self._rank, self._remote)
+            try:
+                part.folder.mkdir(parents=True, exist_ok=True)  # of another host
+                task.messages.say(f"{self._rank}/wrote", part.write(self._plan.own, planner))
+            finally:
+                part.remove()
+        except Refusal:
+            pass  # heard again below
         except Exception as error:
-            said = {"failure": f"{type(error).__name__}: {error}"}
-            raise
-        finally:
-            task.store.set(f"{task.key}/{self._rank}", _pack(said))
+            cause = error
+            task.messages.say(f"{self._rank}/failed", f"{type(error).__name__}: {error}")
+        self._written.set()
+        if failure := task.messages.hear("end", given_up=self._given_up):
+            raise Refusal(failure) from cause
 
     def _write_first(self, task: _Task) -> None:
-        """On the first process: make the folder, write, wait for the others, complete it."""
+        """On the first process, which says how it went."""
+        failure: str | None = None
         try:
-            if not task.is_remote:
-                self._make_folder(task.folder)
-            task.store.set(f"{task.key}/0", _pack({}))
-        except Exception as error:
-            task.store.set(f"{task.key}/0", _pack({"failure": f"{type(error).__name__}: {error}"}))
+            part = _Part(task.place, 0, self._remote)
+            try:
+                self._write_whole(task, part)
+            finally:
+                part.remove()
+        except Refusal as refusal:
+            failure = str(refusal)
             raise
-        results, sums = self._write(task)
-        others = [self._hear(task, rank) for rank in range(1, self._world_size)]
-        failed = [(rank, other["failure"]) for rank, other in enumerate(others, 1) if "failure" in other]
-        if failed:
-            raise CheckpointError(f"rank {failed[0][0]} did not write its part of {task.place}: {failed[0][1]}")
-        task.writer.finish(task.plan.metadata, [results, *(other["results"] for other in others)])
-        (task.folder / META).write_bytes(task.rest)
-        for path in (task.folder / META, task.folder / ".metadata"):
-            sums[path.name] = self._put(task, path)
-        everything = {
-            name: facts for one in (sums, *(other["sums"] for other in others)) for name, facts in one.items()
-        }
-        if task.is_remote:
+        except Exception as error:
+            failure = f"rank 0: {type(error).__name__}: {error}"
+            raise Refusal(failure) from error
+        finally:
+            task.messages.say("end", failure)
+
+    def _write_whole(self, task: _Task, part: _Part) -> None:
+        if not part.is_remote:
+            self._make_folder(part.folder)
+        planner, _ = self._plan.planner(task.state, task.version, task.messages, task.place)
+        if self._last is not None:
+            self._last.forget("end")  # all have heard it, as they have begun this one
+        self._last = task.messages
+        own: list[Any] = []
+        try:
+            own.append(part.write(self._plan.own, planner))
+        finally:
+            others = self._hear_others(task.messages)  # a folder in which they write could not be removed
+        if failures := [told for told in others if isinstance(told, str)]:
+            raise Refusal("; ".join(failures))
+        results, sums = zip(*own, *others, strict=True)
+        part.writer.finish(self._plan.metadata, list(results))
+        (part.folder / META).write_bytes(task.rest)
+        everything = {name: facts for of_one in sums for name, facts in of_one.items()}
+        everything |= {name: part.put(part.folder / name) for name in (META, ".metadata")}
+        if part.is_remote:
             self._remote().finish_parts(task.place, task.step, everything)
         else:
-            write_sums(task.folder, everything)
-            _put_in_place(task.folder, Path(task.place))
+            write_sums(part.folder, everything)
+            _put_in_place(part.folder, Path(task.place))
+
+    def _hear_others(self, messages: Messages) -> list[Any]:
+        """What each of the other processes has written, or why it could not."""
+        told: list[Any] = []
+        for rank in range(1, self._world_size):
+            try:
+                told.append(messages.hear(f"{rank}/wrote", instead=f"{rank}/failed"))
+                messages.forget(f"{rank}/wrote")
+            except Refusal as refusal:
+                told.append(f"rank {rank}: {refusal}")
+        return told
 
     def _make_folder(self, folder: Path) -> None:
         if self._is_new and folder.parent.is_dir():
@@ -247,44 +292,6 @@ class BackgroundSave:
         self._is_new = False
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-
-    def _write(self, task: _Task) -> tuple[Any, dict[str, list[int]]]:
-        """The own part: what torch's writer says of it, and check sums by name."""
-        writes = task.writer.write_data(task.plan.own, task.planner)
-        writes.wait()
-        own = sorted(task.folder.glob(f"__{self._rank}_*"))
-        return writes.value(), {path.name: self._put(task, path) for path in own}
-
-    def _put(self, task: _Task, path: Path) -> list[int]:
-        return self._remote().put_part(task.place, path) if task.is_remote else file_sum(path)
-
-    def _hear(self, task: _Task, rank: int) -> dict[str, Any]:
-        """What the thread of a process says of this checkpoint."""
-        key, deadline = f"{task.key}/{rank}", time.monotonic() + _TIME_LIMIT
-        while not task.store.check([key]):
-            if time.monotonic() > deadline:
-                raise CheckpointError(
-                    f"rank {rank} said nothing of {task.place} in {_TIME_LIMIT:.0f} s. HINT: see its log."
-                )
-            time.sleep(_PAUSE)
-        found = _unpack(task.store.get(key))
-        if rank:  # heard by the first process alone
-            task.store.delete_key(key)
-        return found
-
-
-def _make_plan(planner: DefaultSavePlanner, writer: FileSystemWriter, local: Any, rank: int, world_size: int) -> _Plan:
-    """Who writes what, by torch's planner; replicated tensors are written once. Collective."""
-    gathered: list[Any] | None = [None] * world_size if rank == 0 else None
-    dist.gather_object(writer.prepare_local_plan(local), gathered)
-    plans: list[Any] | None = None
-    metadata = None
-    if gathered is not None:
-        plans, metadata = planner.create_global_plan(gathered)
-        plans = writer.prepare_global_plan(plans)
-    own: list[Any] = [None]
-    dist.scatter_object_list(own, plans)
-    return _Plan(local, own[0], metadata)
 
 
 def _put_in_place(folder: Path, place: Path) -> None:
@@ -299,12 +306,3 @@ def _put_in_place(folder: Path, place: Path) -> None:
     folder.replace(place)
     sync_folder(place.parent)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _pack(value: dict[str, Any]) -> str:
-    return base64.b64encode(pickle.dumps(value)).decode()
-
-
-def _unpack(content: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = pickle.loads(base64.b64decode(content))
-    return found

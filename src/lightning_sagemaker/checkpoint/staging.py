@@ -3,18 +3,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+_Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor is copied to.
+
+    Attributes:
+        layout: All that a plan of who writes what depends on.
+        memory: Of this process's part.
+        copy: ``memory``, as a ``DTensor`` if the tensor is one; made once, as making one takes longer than most copies.
+
+    """
+
+    layout: tuple[Any, ...]
+    memory: Tensor
+    copy: Tensor
+
 
 class Staging:
-    """Memory that is taken once and used for each checkpoint: pinned where the tensors are a GPU's."""
+    """Memory that is taken once and used for each checkpoint: pinned where the tensors are a GPU's.
+
+    Attributes:
+        version: Another number after each copy whose containers, or whose tensors' shapes or places, differ from those of
+            the copy before; values that are no tensors may differ.
+
+    """
 
     def __init__(self) -> None:
-        self._buffers: dict[tuple[str | int, ...], Tensor] = {}
+        self._places: dict[_Path, _Place] = {}
+        self._used: dict[_Path, _Place] = {}
+        self._structure: list[Any] = []
+        self._found: list[Any] = []
+        self.version = 0
 
     def copy(self, state: Any) -> Any:
         """The same containers with copies of their tensors, valid until the next call. Waits for the device.
@@ -23,38 +52,48 @@ class Staging:
             state: Dictionaries and lists of tensors, of ``DTensor`` and of anything else, which is not copied.
 
         """
-        self._buffers = {path: buffer for path, buffer in self._buffers.items() if _is_in(path, state)}
-        copied = self._copy(state, ())
-        if any(buffer.is_pinned() for buffer in self._buffers.values()):
+        self._used, self._found = {}, []
+        with torch.no_grad():
+            copied = self._copy(state, ())
+        if any(place.memory.is_pinned() for place in self._used.values()):
             torch.cuda.synchronize()
+        self._places = self._used
+        if self._found != self._structure:
+            self._structure = self._found
+            self.version += 1
         return copied
 
-    def _copy(self, value: Any, path: tuple[str | int, ...]) -> Any:
-        if isinstance(value, DTensor):
-            local = self._copy(value.to_local(), path)
-            return DTensor.from_local(
-                local, value.device_mesh, value.placements, run_check=False, shape=value.shape, stride=value.stride()
-            )
+    def _copy(self, value: Any, path: _Path) -> Any:
         if isinstance(value, Tensor):
-            return self._buffer(value.detach(), path).copy_(value.detach(), non_blocking=True)
+            return self._copy_tensor(value, path)
         if isinstance(value, dict):
+            self._found.append((dict, path, tuple(value)))
             return {key: self._copy(entry, (*path, key)) for key, entry in value.items()}
         if isinstance(value, list):
+            self._found.append((list, path, len(value)))
             return [self._copy(entry, (*path, index)) for index, entry in enumerate(value)]
+        self._found.append(type(value))
         return value
 
-    def _buffer(self, tensor: Tensor, path: tuple[str | int, ...]) -> Tensor:
-        found = self._buffers.get(path)
-        if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
-            found = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-            self._buffers[path] = found
-        return found
+    def _copy_tensor(self, tensor: Tensor, path: _Path) -> Tensor:
+        local: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        layout: tuple[Any, ...] = (local.shape, local.dtype, local.is_cuda)
+        if isinstance(tensor, DTensor):
+            layout = (*layout, tensor.shape, tensor.stride(), tensor.placements, tensor.device_mesh)
+        place = self._places.get(path)
+        if place is None or place.layout != layout:
+            place = _make_place(tensor, local, layout)
+        self._used[path] = place
+        self._found.append(layout)
+        place.memory.copy_(local, non_blocking=True)
+        return place.copy
 
 
-def _is_in(path: tuple[str | int, ...], state: Any) -> bool:
-    for key in path:
-        try:
-            state = state[key]
-        except (KeyError, IndexError, TypeError):
-            return False
-    return True
+def _make_place(tensor: Tensor, local: Tensor, layout: tuple[Any, ...]) -> _Place:
+    memory = torch.empty(local.shape, dtype=local.dtype, pin_memory=local.is_cuda)
+    if not isinstance(tensor, DTensor):
+        return _Place(layout, memory, memory)
+    shared = DTensor.from_local(
+        memory, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+    )
+    return _Place(layout, memory, shared)

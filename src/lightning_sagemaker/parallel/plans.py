@@ -17,6 +17,8 @@ from torch import nn
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
 COLUMNS, ROWS = "colwise", "rowwise"
+BY_INPUTS, BY_DIMENSION = "by inputs", "by dimension"
+"""A linear layer by itself, which cuts its input and adds up; an embedding, which joins the dimensions of its vectors."""
 
 _ENCODER = {
     r"encoder\.layer\.\d+\.attention\.self\.(query|key|value)": COLUMNS,

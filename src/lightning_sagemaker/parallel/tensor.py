@@ -20,12 +20,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from lightning_sagemaker.parallel.groups import ParallelGroups
-from lightning_sagemaker.parallel.plans import COLUMNS, count_own_heads
+from lightning_sagemaker.parallel.plans import BY_DIMENSION, BY_INPUTS, COLUMNS, ROWS, count_own_heads
 from lightning_sagemaker.parallel.trace import ReplacedForwards
 
 
 class SharedMatrices:
-    """The linear layers of this process's stages, shared with the processes of its ``TP`` group.
+    """The linear layers and embeddings of this process's stages, shared with the processes of its ``TP`` group.
 
     Args:
         root: The module; all processes of the group have the same values.
@@ -47,14 +47,16 @@ class SharedMatrices:
         copied = _CopiedOnce(groups.groups["TP"])
         for path, style in own.items():
             self._share(root.get_submodule(path), style, copied)
-        self._undo_heads = count_own_heads(root, own, self._degree)
+        heads = [path for path, style in own.items() if style in (COLUMNS, ROWS)]
+        self._undo_heads = count_own_heads(root, heads, self._degree)
 
     def _share(self, linear: Any, style: str, copied: _CopiedOnce) -> None:
         if style == COLUMNS:
             parameters, dim, forward = [linear.weight, linear.bias], 0, functools.partial(_by_columns, linear, copied)
         else:
+            compute = {BY_INPUTS: _by_inputs, BY_DIMENSION: _by_dimension}.get(style, _by_rows)
             group = self._groups.groups["TP"]
-            parameters, dim, forward = [linear.weight], 1, functools.partial(_by_rows, linear, group)
+            parameters, dim, forward = [linear.weight], 1, functools.partial(compute, linear, group)
         for parameter in parameters:
             if parameter is not None:
                 self._dims[id(parameter)] = dim
@@ -124,6 +126,16 @@ def _by_rows(linear: Any, group: Any, x: Tensor) -> Tensor:
     return total if linear.bias is None else total + linear.bias
 
 
+def _by_inputs(linear: Any, group: Any, x: Tensor) -> Tensor:
+    return _by_rows(linear, group, _Cut.apply(x, group))  # type: ignore[no-untyped-call]
+
+
+def _by_dimension(embedding: Any, group: Any, numbers: Tensor) -> Tensor:
+    own = F.embedding(numbers, embedding.weight, embedding.padding_idx, scale_grad_by_freq=embedding.scale_grad_by_freq)
+    joined: Tensor = _Joined.apply(own, group)  # type: ignore[no-untyped-call]
+    return joined
+
+
 class _CopiedOnce:
     """Query, key and value are computed from one tensor: its gradient is summed over the group once, not three times."""
 
@@ -169,3 +181,40 @@ class _Summed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
+
+
+class _Cut(torch.autograd.Function):
+    """This process's part of the last dimension of what all have; the gradients of all parts are joined."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        return _own_part(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _join_parts(gradient, ctx.group), None
+
+
+class _Joined(torch.autograd.Function):
+    """The parts of all processes along the last dimension, each of which has the gradient of the whole."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        return _join_parts(part, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _own_part(gradient, ctx.group), None
+
+
+def _own_part(whole: Tensor, group: Any) -> Tensor:
+    return whole.chunk(dist.get_world_size(group), -1)[dist.get_rank(group)].contiguous()
+
+
+def _join_parts(part: Tensor, group: Any) -> Tensor:
+    part = part.contiguous()
+    parts = [torch.empty_like(part) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, part, group)
+    return torch.cat(parts, -1)

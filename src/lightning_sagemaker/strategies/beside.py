@@ -93,8 +93,13 @@ class WritesBeside:
         if self.lightning_module.trainer.state.finished:  # nothing goes on beside which it could be written
             self.finish_saving()
 
+    def barrier(self, name: str | None = None) -> None:
+        """Wait for all processes; not after a checkpoint has begun to be written, as none can rely on it yet."""
+        if not (self.async_checkpoint and name == "Trainer.save_checkpoint"):
+            super().barrier(name)  # type: ignore[misc]
+
     def finish_saving(self) -> None:
-        """Wait for a checkpoint under way. Collective.
+        """Wait for a checkpoint under way.
 
         Raises:
             RuntimeError: On all processes, if one could not write its part.
@@ -127,5 +132,5 @@ class WritesBeside:
     def teardown(self) -> None:
         """Called when the Trainer ends, by an error too."""
         if self._background is not None:
-            self._background.wait(_PATIENCE)
+            self._background.give_up(_PATIENCE)
         super().teardown()  # type: ignore[misc]

@@ -24,7 +24,7 @@ NEWEST = "newest"
 
 def _own(path: str | os.PathLike[str], v3: bool = False) -> Path:
     """The file of this process: AWS's suffixes."""
-    suffix = f"{pp_rank()}_{tp_rank()}_{rdp_rank()}" if v3 else f"{mp_rank()}"
+    suffix = f"{pp_rank()}_{tp_rank()}_{rdp_rank()}" if v3 or _is_sharded() else f"{mp_rank()}"
     return Path(f"{os.fspath(path)}_{suffix}")
 
 
@@ -35,7 +35,7 @@ def save(obj: Any, f: str | os.PathLike[str], partial: bool = True, v3: bool = F
         obj: What ``torch.save`` takes.
         f: The file; with ``partial``, followed by ``_`` and the ``mp_rank``.
         partial: Each process of a copy of the model writes a file of its own.
-        v3: The suffix is ``PP_TP_RDP``, for states that differ among replicas.
+        v3: The suffix is ``PP_TP_RDP``, for states that differ among replicas; it always is if parameters are sharded.
 
     """
     path = _own(f, v3) if partial else Path(f)
@@ -65,8 +65,14 @@ def load(
     return torch.load(path, map_location=map_location, weights_only=options.get("weights_only", True))
 
 
+def _is_sharded() -> bool:
+    """Whether each process has a part of everything, whatever copy of the model it is."""
+    return state.groups.degrees.shard > 1
+
+
 def _rank_info() -> str:
-    return f"{pp_rank()}_{tp_rank()}"
+    place = f"{pp_rank()}_{tp_rank()}"
+    return f"{place}_{rdp_rank()}" if _is_sharded() else place
 
 
 def save_checkpoint(
@@ -85,7 +91,8 @@ def save_checkpoint(
         path: Folder.
         tag: Name of the checkpoint.
         partial: Each process of the first copy of the model writes ``path/TAG_partial/model_PP_TP.pt`` and
-            ``optimizer_PP_TP.pt``; else the first process writes the whole model as ``path/TAG``.
+            ``optimizer_PP_TP.pt``, each process at all ``..._PP_TP_RDP.pt`` if parameters are sharded; else the first
+            process writes the whole model as ``path/TAG``.
         model: The distributed model.
         optimizer: The distributed optimizer; not part of a full checkpoint.
         user_content: What else to keep.
@@ -99,7 +106,7 @@ def save_checkpoint(
     whole = None if partial or model is None else model.state_dict(gather_to_rank0=True)
 
     def write() -> None:
-        if partial and rdp_rank() == 0:
+        if partial and (rdp_rank() == 0 or _is_sharded()):
             for name, part in (("model", model), ("optimizer", optimizer)):
                 if part is not None:
                     save(part.local_state_dict(), place / f"{name}_{_rank_info()}.pt", partial=False)

@@ -18,6 +18,7 @@ from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.smdistributed.modelparallel.torch.hooks import Hooks
 from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts
 from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends, shared_plan
+from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, local_of, whole_of
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 from lightning_sagemaker.smdistributed.modelparallel.torch.step import moved
 
@@ -72,10 +73,13 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         self._backward_steps = 0
         self._pending: list[Tensor | None] | None = None
         self._after_partition, self._after_step = {}, {}
+        self.sharded: ShardedParameters | None = None
         state.model = self
         if self._is_alone:
             self.module.to(state.device)
             self._make_equal()
+            if state.groups.degrees.shard > 1:
+                self.sharded = ShardedParameters(self.module, state.groups.degrees, state.device)
 
     @property
     def _is_alone(self) -> bool:
@@ -198,10 +202,10 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         for parameter, gradient in zip(own, found, strict=True):
             parameter.grad = gradient
         if self._pending is None and torch.is_grad_enabled():
-            if self._pipeline is None:
-                gradients.average(own, state.groups.groups["RDP"])
-            else:
+            if self._pipeline is not None:
                 self._pipeline.reduce_gradients()
+            elif self.sharded is None:  # else each backward pass has reduced them
+                gradients.average(own, state.groups.groups["RDP"])
         for parameter, gradient in zip(own, _sums([one.grad for one in own], kept), strict=True):
             parameter.grad = gradient
 
@@ -225,6 +229,8 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
 
         """
         found: dict[str, Any] = self.module.state_dict(*args, **kwargs)
+        if self.sharded is not None:
+            return self.sharded.whole_state(found, gather_to_rank0)
         if self._pipeline is None:
             return found
         return self._pipeline.gather(found, on_all=not gather_to_rank0)
@@ -236,6 +242,8 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         parameters = dict(self.module.named_parameters(remove_duplicate=False))
         found = self.module.state_dict(*args, **kwargs)
         kept = {name: value for name, value in found.items() if name not in names or id(parameters[name]) in own}
+        if self.sharded is not None:
+            return {**{name: local_of(value) for name, value in kept.items()}, IS_PARTIAL: True}
         return {**kept, IS_PARTIAL: self._pipeline is not None}
 
     def load_state_dict(
@@ -252,6 +260,8 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         """
         content = dict(state_dict)
         is_partial = content.pop(IS_PARTIAL, False)
+        if self.sharded is not None:
+            return self.sharded.load(content, is_partial, strict)
         if is_partial and len(state.groups.ranks["TP"]) > 1:  # parts of matrices fit the same layout only
             if self._pipeline is None:
                 return self.register_post_partition_hook(lambda *_: self._load_own(content, strict))
@@ -295,12 +305,16 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
 
     def clip_norm(self, max_norm: float) -> Tensor:
         """Clip the norm of the whole model's gradients; the norm before. Collective over the copy of the model."""
+        if self.sharded is not None:
+            return self.sharded.clip_norm(max_norm)
         if self._pipeline is None:
             return torch.nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
         return self._pipeline.clip_norm(self.own, max_norm)
 
     def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The whole optimizer's state on all processes of the copy of the model. Collective over it."""
+        if self.sharded is not None:
+            return self.sharded.map_optimizer(optimizer, whole_of)
         if self._pipeline is None:
             return optimizer.state_dict()
         merged: list[Any] = [self._pipeline.gather_optimizer(optimizer)]

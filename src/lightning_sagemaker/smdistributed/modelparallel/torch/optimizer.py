@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lightning_sagemaker.parallel.optimizer_scope import check_scope
 from lightning_sagemaker.smdistributed.modelparallel.torch.model import IS_PARTIAL
+from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, local_of
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 
@@ -39,9 +40,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ) -> None:
         if state.initialized and len(state.groups.ranks["MP"]) > 1:
             check_scope(optimizer, state.groups.degrees.tensor > 1)
+        if self._sharded is not None:
+            self._sharded.adopt(optimizer)
+        self._global_grad_norm: Tensor | None = None
         self.optimizer = optimizer  # not super().__init__: parameters and state are the wrapped one's
         self.overflow = False
         state.optimizer = self
+
+    @property
+    def _sharded(self) -> ShardedParameters | None:
+        """Of the model, which there is before its optimizer then."""
+        found: ShardedParameters | None = getattr(state.model, "sharded", None)
+        return found
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -62,7 +72,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return f"DistributedOptimizer({self.optimizer!r})"
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update this process's parameters."""
+        """Update this process's parameters; sharded ones by gradients clipped to ``sdp_gradient_clipping``, as AWS's are."""
+        if self._sharded is not None:
+            assert state.cfg is not None
+            self._global_grad_norm = self._sharded.clip_norm(state.cfg.sdp_gradient_clipping)
         return self.optimizer.step() if closure is None else self.optimizer.step(closure)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -91,6 +104,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             gather_if_shard: Without effect: states are not sharded among replicas.
 
         """
+        if self._sharded is not None:
+            return {**self._sharded.map_optimizer(self.optimizer, local_of), IS_PARTIAL: True}
         partial = state.model is not None and len(state.groups.ranks["MP"]) > 1
         return {**self.optimizer.state_dict(), IS_PARTIAL: partial}
 
@@ -101,6 +116,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         content = dict(state_dict)
         is_partial = content.pop(IS_PARTIAL, False)
+        if self._sharded is not None:
+            self.optimizer.load_state_dict(self._sharded.optimizer_state(self.optimizer, content, is_partial))
+            return
         is_cut = state.model is not None and state.model.partitioned
         if is_partial and not is_cut and len(state.groups.ranks["TP"]) > 1:  # parts of matrices need to be cut first
             state.model.register_post_partition_hook(lambda *_: self.load_state_dict({**content, IS_PARTIAL: True}))

@@ -15,6 +15,7 @@ from torch.utils import checkpoint
 from lightning_sagemaker.parallel.blocks import Blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.plans import tensor_plan
+from lightning_sagemaker.smdistributed.modelparallel.torch.nn.layers import own_plan
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 
@@ -76,7 +77,7 @@ def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **_: Any) ->
 
 
 def shared_plan(module: nn.Module) -> dict[str, str]:
-    """Which matrices of the model are shared, and how: those of our plans that the script wants to be.
+    """Which matrices of the model are shared, and how: layers of ``smp.nn``, and those of our plans that the script wants.
 
     Raises:
         ParallelConfigError: If there is no plan, or the script wants none of its matrices, or some of a block's only.
@@ -85,6 +86,9 @@ def shared_plan(module: nn.Module) -> dict[str, str]:
     degree = state.groups.degrees.tensor
     if degree == 1:
         return {}
+    own = own_plan(module)
+    if own and not any(hasattr(getattr(one, "config", None), "model_type") for one in module.modules()):
+        return own
     plan, shared = tensor_plan(module, degree), state.module_manager.shared
     wanted = {path: style for path, style in plan.items() if shared.get(id(module.get_submodule(path)), False)}
     if wanted.keys() != plan.keys():
@@ -93,7 +97,7 @@ def shared_plan(module: nn.Module) -> dict[str, str]:
             f" {len(plan)} matrices that can be shared. HINT: create the model within smp.tensor_parallelism(), or call"
             " smp.set_tensor_parallelism(model)."
         )
-    return plan
+    return {**plan, **own}
 
 
 @contextmanager

@@ -16,6 +16,10 @@ from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.job.source import is_true
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.groups import ParallelGroups
+from lightning_sagemaker.parallel.sharding import check_shardable
+
+_USED_HERE = ("prescaled_batch", "sdp_gradient_clipping")
+"""Keys without effect on the strategy, which has other means; steps here use them."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Config:
     bf16: bool = False
     prescaled_batch: bool = False
     shard_optimizer_state: bool = False
+    sdp_gradient_clipping: float = 1.0
 
     def __getattr__(self, name: str) -> Any:
         values = {
@@ -34,7 +39,7 @@ class Config:
             "partitions": self.degrees.pipeline,
             "tensor_parallel_degree": self.degrees.tensor,
             "microbatches": self.degrees.microbatches,
-            "sharded_data_parallel_degree": 1,
+            "sharded_data_parallel_degree": self.degrees.shard,
         }
         if name not in values:
             raise AttributeError(f"smp.state.cfg has no {name!r}")
@@ -117,21 +122,21 @@ class State:
         parameters = {**(config or {}), **job.model_parallel_parameters}
         degrees, notes = ParallelDegrees.from_parameters(parameters)
         degrees.replicas(job.world_size or 1)
-        if degrees.shard not in (0, 1):
-            raise ParallelConfigError(
-                f"mp_parameters has a shard degree of {degrees.shard}, which this stand-in for AWS's library does not have."
-                " HINT: use partitions and tensor_parallel_degree, or train with Lightning's Trainer(strategy='smp')."
-            )
+        _check_sharding(degrees, job.world_size or 1)
         ending.register()
         if not dist.is_initialized():
             init_process_group(job)
             ending.register(dist.get_backend())  # scripts do not destroy what they have not made
         self._groups = ParallelGroups.build(degrees)
         self.objects = dist.new_group(backend="gloo")
-        self.cfg = Config(degrees, prescaled_batch=is_true(parameters.get("prescaled_batch", False)))
+        self.cfg = Config(
+            degrees,
+            prescaled_batch=is_true(parameters.get("prescaled_batch", False)),
+            sdp_gradient_clipping=float(parameters.get("sdp_gradient_clipping", 1.0)),
+        )
         if dist.get_rank() == 0:
             for note in notes:
-                if "prescaled_batch" not in note:  # the strategy has no use for it; steps here have
+                if not any(name in note for name in _USED_HERE):
                     print(note)
 
 
@@ -144,6 +149,19 @@ def init_process_group(job: SageMakerJob) -> None:
     os.environ.setdefault("MASTER_ADDR", job.main_address)
     os.environ.setdefault("MASTER_PORT", str(job.main_port))
     dist.init_process_group(backend, rank=job.global_rank, world_size=job.world_size)
+
+
+def _check_sharding(degrees: ParallelDegrees, world_size: int) -> None:
+    if degrees.shard == 1:
+        return
+    if degrees.shard == 0 or degrees.tensor > 1 or degrees.pipeline > 1:
+        raise ParallelConfigError(
+            f"mp_parameters has a shard degree of {degrees.shard} beside tensor_parallel_degree={degrees.tensor} and"
+            f" partitions={degrees.pipeline}, which this stand-in for AWS's library does not have. HINT: set"
+            " sharded_data_parallel_degree alone, or train with Lightning's Trainer(strategy='smp')."
+        )
+    degrees.shards(world_size)
+    check_shardable("cuda" if torch.cuda.is_available() else "cpu")
 
 
 state = State()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mirrors ``smdistributed.modelparallel.torch.nn``: AWS's own layers, in whose place transformers' are shared."""
+"""Mirrors ``smdistributed.modelparallel.torch.nn``: AWS's own layers; in place of most, transformers' are shared."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from torch import nn
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.smdistributed.modelparallel.torch.nn import huggingface
+from lightning_sagemaker.smdistributed.modelparallel.torch.nn.layers import (
+    DistributedEmbedding,
+    DistributedLinear,
+    DistributedModule,
+)
 
 
 class FusedLayerNorm(nn.LayerNorm):
     """torch's; scripts only ask whether a module is one."""
 
 
-class DistributedModule(nn.Module):
-    """Base class of the distributed modules.
+class _Refused(DistributedModule):
+    """A layer whose numbers AWS does not document.
 
     Raises:
-        ParallelConfigError: When a subclass of this module is built.
+        ParallelConfigError: When it is built.
 
     """
 
@@ -30,35 +35,27 @@ class DistributedModule(nn.Module):
         )
 
 
-class DistributedLinear(DistributedModule):
+class DistributedAttentionLayer(_Refused):
     """Refused."""
 
 
-class DistributedEmbedding(DistributedModule):
+class DistributedTransformer(_Refused):
     """Refused."""
 
 
-class DistributedAttentionLayer(DistributedModule):
+class DistributedTransformerLayer(_Refused):
     """Refused."""
 
 
-class DistributedTransformer(DistributedModule):
+class DistributedTransformerLMHead(_Refused):
     """Refused."""
 
 
-class DistributedTransformerLayer(DistributedModule):
+class DistributedTransformerOutputLayer(_Refused):
     """Refused."""
 
 
-class DistributedTransformerLMHead(DistributedModule):
-    """Refused."""
-
-
-class DistributedTransformerOutputLayer(DistributedModule):
-    """Refused."""
-
-
-class FlashAttentionLayer(DistributedModule):
+class FlashAttentionLayer(_Refused):
     """Refused."""
 
 

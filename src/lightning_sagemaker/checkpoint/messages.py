@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the threads that write one checkpoint tell each other, by the store by which the processes found each other."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import threading
+import time
+from typing import Any
+
+import torch.distributed as dist
+
+from lightning_sagemaker.checkpoint.whole import CheckpointError
+
+_PAUSE = 0.02
+_TIME_LIMIT = 1800.0
+"""Seconds for which a thread waits for another process's, as torch's collectives do."""
+
+
+class Refusal(Exception):
+    """Said instead of what was waited for."""
+
+
+class Messages:
+    """Of one checkpoint. Asked for again and again: a store that waits would keep the training from using it.
+
+    Args:
+        store: Of the processes.
+        name: Of the checkpoint; the same on all.
+
+    """
+
+    def __init__(self, store: dist.Store, name: str) -> None:
+        self._store, self._name = store, name
+
+    def say(self, topic: str, value: Any) -> None:
+        """Tell whoever asks; ``value`` is pickled."""
+        self._store.set(f"{self._name}/{topic}", base64.b64encode(pickle.dumps(value)).decode())
+
+    def hear(self, topic: str, instead: str | None = None, given_up: threading.Event | None = None) -> Any:
+        """Wait for what was said.
+
+        Args:
+            topic: Of the message.
+            instead: Another topic, whose message says why there will be none of the first.
+            given_up: Ends waiting when set.
+
+        Raises:
+            Refusal: If ``instead`` was said, with its text.
+            CheckpointError: If nothing was said in time.
+
+        """
+        deadline = time.monotonic() + _TIME_LIMIT
+        while not self._is_said(topic):
+            if instead is not None and self._is_said(instead):
+                raise Refusal(self._get(instead))
+            if time.monotonic() > deadline or (given_up is not None and given_up.is_set()):
+                raise CheckpointError(
+                    f"nothing was heard of {topic!r} (rank, and what it did). HINT: see the logs of the other processes."
+                )
+            time.sleep(_PAUSE)
+        return self._get(topic)
+
+    def forget(self, topic: str) -> None:
+        """Remove a message that all have heard."""
+        self._store.delete_key(f"{self._name}/{topic}")
+
+    def _is_said(self, topic: str) -> bool:
+        return bool(self._store.check([f"{self._name}/{topic}"]))
+
+    def _get(self, topic: str) -> Any:
+        return pickle.loads(base64.b64decode(self._store.get(f"{self._name}/{topic}")))

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who writes what of a checkpoint beside the training, by torch's planner: agreed by messages, and anew when it changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
+
+from lightning_sagemaker.checkpoint.messages import Messages, Refusal
+
+
+class WritePlan:
+    """Of one process, kept from checkpoint to checkpoint.
+
+    Args:
+        rank: Of this process.
+        world_size: Number of processes.
+
+    Attributes:
+        own: What this process writes, as of replicas one does.
+        metadata: Of all; on the first process.
+
+    """
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self._rank, self._world_size = rank, world_size
+        self._version: int | None = None
+        self._has: list[Any] = [None] * world_size
+        self.own: Any = None
+        self.metadata: Any = None
+
+    def forget(self) -> None:
+        """Agree anew at the next checkpoint."""
+        self._version = None
+
+    def planner(self, state: dict[str, Any], version: int, messages: Messages, place: str) -> tuple[Any, str]:
+        """Agree with the other threads.
+
+        Args:
+            state: Of this process.
+            version: Another number than at the last checkpoint if what it consists of has changed.
+            messages: Of this checkpoint.
+            place: Where it goes; the first process's counts.
+
+        Returns:
+            What finds the tensors for :attr:`own`, and the first process's ``place``.
+
+        Raises:
+            Refusal: If another process could not say what it has.
+
+        """
+        planner = DefaultSavePlanner()
+        planner.set_up_planner(state, None, self._rank == 0)
+        has = planner.create_local_plan() if version != self._version else None
+        self._version = version
+        if self._rank == 0:
+            self._agree(planner, has, messages, place)
+        else:
+            messages.say(f"{self._rank}/has", has)
+            place, own = messages.hear(f"{self._rank}/writes", instead="end")
+            messages.forget(f"{self._rank}/writes")
+            self.own = own if own is not None else self.own
+        planner.finish_plan(self.own)
+        return planner, place
+
+    def _agree(self, planner: DefaultSavePlanner, has: Any, messages: Messages, place: str) -> None:
+        """On the first process."""
+        told = [has]
+        for rank in range(1, self._world_size):
+            try:
+                told.append(messages.hear(f"{rank}/has", instead=f"{rank}/failed"))
+            except Refusal as refusal:
+                raise Refusal(f"rank {rank}: {refusal}") from None
+            messages.forget(f"{rank}/has")
+        plans: list[Any] = [None] * self._world_size
+        if any(one is not None for one in told):
+            self._has = [new if new is not None else old for new, old in zip(told, self._has, strict=True)]
+            plans, self.metadata = planner.create_global_plan(list(self._has))
+            plans = FileSystemWriter(".").prepare_global_plan(plans)
+            self.own = plans[0]
+        for rank in range(1, self._world_size):
+            messages.say(f"{rank}/writes", (place, plans[rank]))

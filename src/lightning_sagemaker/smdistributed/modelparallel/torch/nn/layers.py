@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AWS's own layers whose definition is that of torch's: each rank of ``TP_GROUP`` has a part of their matrix.
+
+They are shared wherever the script has built them, when ``tensor_parallel_degree`` is more than 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.plans import BY_DIMENSION, BY_INPUTS
+from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+
+
+class DistributedModule(nn.Module):
+    """Base class of the distributed modules."""
+
+
+class DistributedLinear(nn.Linear, DistributedModule):
+    """``nn.Linear``, of which each rank has the columns of some input features.
+
+    Args:
+        in_features: A multiple of ``tensor_parallel_degree``.
+        out_features: Of any size.
+        bias: Whether there is one; each rank has all of it.
+
+    Raises:
+        ParallelConfigError: If ``in_features`` does not divide.
+
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, **options: Any) -> None:
+        _check("in_features", in_features)
+        super().__init__(in_features, out_features, bias, **options)
+
+
+class DistributedEmbedding(nn.Embedding, DistributedModule):
+    """``nn.Embedding``, of which each rank has some dimensions of all vectors.
+
+    Args:
+        num_embeddings: Number of vectors.
+        embedding_dim: A multiple of ``tensor_parallel_degree``.
+        padding_idx: As in ``nn.Embedding``.
+        max_norm: Refused: no rank has whole vectors.
+        norm_type: Of ``max_norm``.
+        scale_grad_by_freq: As in ``nn.Embedding``.
+        sparse: Refused with ``tensor_parallel_degree``.
+        initializer_range: Standard deviation of the normal distribution that weights are drawn from.
+        **options: AWS's ``_weight`` is not taken, ``_skip_allgather`` and ``_skip_scatter_and_merge`` are refused.
+
+    Raises:
+        ParallelConfigError: If ``embedding_dim`` does not divide, or something is refused.
+
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        _weight: torch.Tensor | None = None,
+        initializer_range: float = 0.02,
+        **options: Any,
+    ) -> None:
+        refused = {"max_norm": max_norm, "sparse": sparse, **options}
+        for name, value in refused.items():
+            if value:
+                raise ParallelConfigError(
+                    f"smp.nn.DistributedEmbedding({name}={value!r}) was built, which this stand-in for AWS's library"
+                    f" does not have. HINT: leave {name} out, or use torch's nn.Embedding."
+                )
+        _check("embedding_dim", embedding_dim)
+        self.initializer_range = initializer_range
+        super().__init__(
+            num_embeddings, embedding_dim, padding_idx, None, norm_type, scale_grad_by_freq, _weight=_weight
+        )
+
+    def reset_parameters(self) -> None:
+        """Draw the weights."""
+        nn.init.normal_(self.weight, std=self.initializer_range)
+        self._fill_padding_idx_with_zero()
+
+
+def own_plan(root: nn.Module) -> dict[str, str]:
+    """Which of AWS's layers are in a model, and how they are shared."""
+    styles = {DistributedLinear: BY_INPUTS, DistributedEmbedding: BY_DIMENSION}
+    return {path: styles[type(module)] for path, module in root.named_modules() if type(module) in styles}
+
+
+def _check(name: str, size: int) -> None:
+    degree = state.groups.degrees.tensor if state.initialized else 1
+    if size % degree:
+        raise ParallelConfigError(
+            f"{name}={size} was given to a layer of smp.nn, which tensor_parallel_degree={degree} does not divide. HINT:"
+            " choose a multiple of it."
+        )

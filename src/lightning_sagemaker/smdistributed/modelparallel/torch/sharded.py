@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``sharded_data_parallel_degree``: the copies of a model share its parameters, gradients and optimizer states (FSDP2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+from lightning_sagemaker.parallel.sharding import clip_norm, make_mesh, shard_module
+from lightning_sagemaker.parallel.tensor import map_state
+
+
+class ShardedParameters:
+    """Those of a model, each block of which is gathered and freed as a whole.
+
+    Args:
+        module: The model, equal on all processes; its parameters are replaced.
+        degrees: How many processes share them.
+        device: Of this process.
+
+    """
+
+    def __init__(self, module: nn.Module, degrees: ParallelDegrees, device: torch.device) -> None:
+        self._module = module
+        before = dict(module.named_parameters())
+        shard_module(module, make_mesh(degrees, dist.get_world_size(), device.type), ())
+        after = dict(module.named_parameters())
+        self._successors = WeakTensorKeyDictionary()
+        for name, parameter in before.items():
+            self._successors[parameter] = after[name]
+
+    def adopt(self, optimizer: torch.optim.Optimizer) -> None:
+        """Give an optimizer that was built before the model was wrapped the parameters that are there now.
+
+        Raises:
+            ParallelConfigError: If it has made steps already.
+
+        """
+        for group in optimizer.param_groups:
+            if any(one in self._successors and one in optimizer.state for one in group["params"]):
+                raise ParallelConfigError(
+                    "the optimizer made steps before the model was sharded (sharded_data_parallel_degree). HINT: build it"
+                    " from the parameters of smp.DistributedModel."
+                )
+            successor: Callable[[Any, Any], Any] = self._successors.get
+            group["params"] = [successor(one, one) for one in group["params"]]
+
+    def clip_norm(self, max_norm: float) -> Tensor:
+        """Clip the norm of the whole model's gradients; the norm before. Collective over all processes."""
+        return clip_norm(self._module.parameters(), max_norm)
+
+    def whole_state(self, state: Mapping[str, Any], gather_to_rank0: bool) -> dict[str, Any]:
+        """A state of the module with whole tensors. Collective over all processes."""
+        whole = {name: whole_of(value) for name, value in state.items()}
+        return {} if gather_to_rank0 and dist.get_rank() else whole
+
+    def load(self, content: Mapping[str, Any], is_partial: bool, strict: bool) -> Any:
+        """Load a state of whole tensors, or of this process's shards."""
+        change = shard_of if is_partial else part_of
+        own = self._module.state_dict()
+        return self._module.load_state_dict(
+            {name: change(own[name], value) if name in own else value for name, value in content.items()}, strict=strict
+        )
+
+    def map_optimizer(self, optimizer: torch.optim.Optimizer, change: Callable[[Any], Any]) -> dict[str, Any]:
+        """An optimizer's state with its tensors changed."""
+        return map_state(optimizer.state_dict(), _parameters(optimizer), lambda _, value: change(value))
+
+    def optimizer_state(
+        self, optimizer: torch.optim.Optimizer, content: Mapping[str, Any], is_partial: bool
+    ) -> dict[str, Any]:
+        """What the optimizer can load, of whole tensors or of this process's shards."""
+        return map_state(content, _parameters(optimizer), shard_of if is_partial else part_of)
+
+
+def local_of(value: Any) -> Any:
+    """This process's shard of a tensor; anything else as it is."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def whole_of(value: Any) -> Any:
+    """The whole of which this process has a shard, on the processor. Collective over those that share it."""
+    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
+
+
+def part_of(parameter: Tensor, value: Any) -> Any:
+    """This process's shard of a whole tensor that belongs to a parameter. Not collective.
+
+    Args:
+        parameter: Sharded, or not, and then ``value`` stays as it is.
+        value: The parameter's own, or what an optimizer keeps for each of its numbers.
+
+    """
+    if not isinstance(parameter, DTensor) or not isinstance(value, Tensor) or value.shape != parameter.shape:
+        return value
+    place = parameter.device_mesh.get_coordinate()
+    assert place is not None
+    local = value
+    for size, at, placement in zip(parameter.device_mesh.shape, place, parameter.placements, strict=True):
+        if isinstance(placement, Shard):
+            chunks = local.chunk(size, placement.dim)
+            local = chunks[at] if at < len(chunks) else local.narrow(placement.dim, 0, 0)
+    return shard_of(parameter, local)
+
+
+def shard_of(parameter: Tensor, local: Any) -> Any:
+    """This process's shard of a tensor that belongs to a parameter, as a part of the whole."""
+    if not isinstance(parameter, DTensor) or not isinstance(local, Tensor) or not local.dim():
+        return local
+    return DTensor.from_local(
+        local.to(parameter.device).clone(),
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterable[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
