@@ -23,6 +23,7 @@ from lightning_sagemaker import AutoResume, MetricLogger, SageMakerJob, SpotInte
 from lightning_sagemaker.callbacks import Throughput
 from lightning_sagemaker.recipes._common.arguments import Names, normalise
 from lightning_sagemaker.recipes._common.artifacts import LAST_CHECKPOINT, RunArtifacts
+from lightning_sagemaker.recipes._common.best import BestModel
 from lightning_sagemaker.recipes._common.folders import RunFolders
 from lightning_sagemaker.recipes._common.history import ContinueHistory, HistoryLogger
 from lightning_sagemaker.recipes._common.precision import automatic_precision
@@ -138,6 +139,25 @@ class RecipeCLI(LightningCLI):
             help="Resume from the newest complete checkpoint of the run (without run_dir: of the latest training);"
             " auto: in a training job.",
         )
+        parser.add_argument(
+            "--monitor",
+            type=str | None,
+            default="auto",
+            help="Validation metric whose best checkpoint is kept, exported and tested, with or without val_; auto: the"
+            " recipe's (see its README); null: the last step is exported.",
+        )
+        parser.add_argument(
+            "--monitor_mode",
+            type=Literal["auto", "min", "max"],
+            default="auto",
+            help="Whether less or more of the metric is better; auto: by its name.",
+        )
+        parser.add_argument(
+            "--patience",
+            type=int | None,
+            default=None,
+            help="Validations without improvement of the metric after which training ends. Default: it does not.",
+        )
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Lightning's trainer with the job's defaults for what was not set."""
@@ -160,10 +180,18 @@ class RecipeCLI(LightningCLI):
         config["callbacks"] = [*_as_list(config.get("callbacks")), *self._callbacks(folders, config)]
         return self._instantiate_trainer(config, [])
 
+    def after_fit(self) -> None:
+        """Test the exported model, if there is data to test it with."""
+        trainer = self.trainer
+        if self.datamodule.can_test() and trainer.limit_test_batches and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            trainer.test(self.model, datamodule=self.datamodule, verbose=False)
+        self._artifacts.say_trained(trainer)
+
     def _run_subcommand(self, subcommand: str) -> None:
         if self._run:
             if rank_zero_only.rank == 0:  # of processes that Lightning starts, too
                 self._say_first(subcommand)
+            self.model.check_strategy(self.trainer.strategy)  # type: ignore[operator]
             super()._run_subcommand(subcommand)
 
     def _say_first(self, stage: str) -> None:
@@ -202,19 +230,25 @@ class RecipeCLI(LightningCLI):
             save_to_log_dir=False,
         )
         save_config.folder = folders.output
+        best = BestModel(
+            folders.checkpoints, self._option("monitor"), self._option("monitor_mode"), self._option("patience"), keep
+        )
+        self._artifacts = RunArtifacts(
+            self.recipe.name,
+            self.recipe.names.short,
+            folders,
+            throughput,
+            best,
+            keep,
+            self._choice(config),
+            says_resume=not self.job.in_container,
+        )
         total = self._option("total_examples")
         callbacks: list[Callback] = [
             *([] if total is None else [TotalExamples(total)]),
             throughput,
-            RunArtifacts(
-                self.recipe.name,
-                self.recipe.names.short,
-                folders,
-                throughput,
-                keep,
-                self._choice(config),
-                says_resume=not self.job.in_container,
-            ),
+            best,
+            self._artifacts,
             save_config,
         ]
         if keep:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from lightning_sagemaker.recipes._common.best import Exported
 from lightning_sagemaker.recipes._common.folders import RunFolders
 from lightning_sagemaker.recipes._common.history import read_series
 from lightning_sagemaker.recipes._common.pictures import is_score
@@ -26,7 +27,15 @@ def first_lines(recipe: str, stage: str, uses: Mapping[str, str]) -> list[str]:
     return [f"{recipe} {stage}", *_table(uses.items())]
 
 
-def training_lines(recipe: str, names: Iterable[str], task: str, folders: RunFolders, step: int) -> list[str]:
+def training_lines(
+    recipe: str,
+    names: Iterable[str],
+    task: str,
+    folders: RunFolders,
+    done: str,
+    exported: Exported,
+    tested: Mapping[str, float],
+) -> list[str]:
     """What training has reached, where everything is, and what to do with it.
 
     Args:
@@ -34,24 +43,27 @@ def training_lines(recipe: str, names: Iterable[str], task: str, folders: RunFol
         names: Its short options.
         task: The pipeline of transformers that serves the model.
         folders: Of the run.
-        step: Optimizer steps.
+        done: How training ended.
+        exported: Which weights the model has.
+        tested: Name -> value of the test that followed; none: there was none.
 
     """
     output, model = folders.output, folders.model
-    rows = [("model", str(model))]
+    rows = [(name, f"{value:.4f}") for name, value in sorted(tested.items()) if is_quality(name)]
+    rows += [("exported", str(exported)), ("model", str(model))]
     rows += _existing(
         ("metrics", output / "metrics.json"),
         ("curves", output / "curves.png"),
         ("data report", output / "data.html"),
-        ("checkpoint", folders.checkpoints / "last.ckpt"),
+        ("checkpoint", exported.checkpoint),
     )
-    config, last = output / "config.yaml", folders.checkpoints / "last.ckpt"
-    if config.is_file() and last.is_file():
-        rows += [("to test", _command(recipe, "test", "--config", config, "--ckpt_path", last))]
+    config = output / "config.yaml"
+    if config.is_file() and exported.checkpoint.exists():
+        rows += [("to test", _command(recipe, "test", "--config", config, "--ckpt_path", exported.checkpoint))]
     if "predict_file" in names:
         rows += [("to predict", _command(recipe, "predict", "--pretrained", model, "--predict_file", "FILE"))]
     rows += [("to serve", f"transformers.pipeline({task!r}, {str(model)!r}); on SageMaker {model / 'code'}")]
-    return [f"{recipe} fit: done at step {step}", *_table([*_scores(output), *rows])]
+    return [f"{recipe} fit: {done}", *_table([*_scores(output), *rows])]
 
 
 def evaluation_lines(recipe: str, stage: str, metrics: Mapping[str, float], folders: RunFolders) -> list[str]:
@@ -65,7 +77,7 @@ def evaluation_lines(recipe: str, stage: str, metrics: Mapping[str, float], fold
         ("report", output / f"report-{stage}.json"),
         ("confusion", output / f"confusion-{stage}.png"),
         ("predictions", output / "predictions.csv"),
-        ("predictions", output / "predictions.json"),
+        ("predictions", output / ("predictions-test.json" if stage == "test" else "predictions.json")),
     )
     return [f"{recipe} {stage}: done", *_table([*scores, *files])]
 
@@ -81,11 +93,16 @@ def _scores(output: Path) -> list[tuple[str, str]]:
     """The best and the last value of the validation's loss and scores."""
     rows = []
     for name, points in sorted(read_series(output / "history" / "metrics.csv").items()):
-        if name.startswith("val_") and (name.endswith("loss") or is_score(name, points)):
+        if name.startswith("val_") and is_quality(name):
             choose = min if name.endswith("loss") else max
             step, best = choose(points, key=lambda point: point[1])
             rows.append((name, f"best {best:.4f} at step {step:.0f}, last {points[-1][1]:.4f}"))
     return rows
+
+
+def is_quality(name: str) -> bool:
+    """Whether a metric is a loss or a score, and not a number such as of samples."""
+    return name.endswith("loss") or is_score(name, ())
 
 
 def _existing(*files: tuple[str, Path]) -> list[tuple[str, str]]:

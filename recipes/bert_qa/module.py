@@ -47,6 +47,7 @@ class QuestionAnswerer(FineTunedModule):
     pipeline_task = "question-answering"
     auto_model = AutoModelForQuestionAnswering
     length_option = "max_seq_length"
+    default_monitor = "val_f1"
 
     train_metrics: LossAndAccuracy
 
@@ -174,13 +175,14 @@ class QuestionAnswerer(FineTunedModule):
             self.write_evaluation(folder, "predict")
 
     def write_evaluation(self, folder: Path, split: str) -> None:
-        """The same files, on rank zero."""
+        """The same files, on rank zero; those of a test, which may follow a validation, end in ``-test``."""
         if self._answers is None:
             return
-        write_text(folder / "predictions.json", json.dumps(self._answers.predictions, indent=4) + "\n")
-        write_text(folder / "nbest_predictions.json", json.dumps(self._answers.nbest, indent=4) + "\n")
+        end = "-test.json" if split == "test" else ".json"
+        write_text(folder / f"predictions{end}", json.dumps(self._answers.predictions, indent=4) + "\n")
+        write_text(folder / f"nbest_predictions{end}", json.dumps(self._answers.nbest, indent=4) + "\n")
         if self.data.version_2_with_negative:
-            write_text(folder / "null_odds.json", json.dumps(self._answers.null_odds, indent=4) + "\n")
+            write_text(folder / f"null_odds{end}", json.dumps(self._answers.null_odds, indent=4) + "\n")
 
 
 def span_losses(start: Tensor, end: Tensor, labels: Tensor) -> Tensor:

@@ -81,6 +81,15 @@ class SequenceClassifier(FineTunedModule):
             "problem_type": _PROBLEM_TYPES[scheme.problem],
         }
 
+    @property
+    def default_monitor(self) -> str:  # type: ignore[override]  # it depends on the data
+        """Macro F1, in which small classes count as much as large ones; a GLUE task's own metric; loss of scores."""
+        task, problem = self.data.task, self.data.scheme.problem
+        if task:
+            names = TASKS[task].metrics
+            return f"val_{names[0]}" if len(names) == 1 else "val_combined_score"
+        return "val_loss" if problem == REGRESSION else "val_f1_macro"
+
     def build(self, config: PretrainedConfig | None) -> Any:
         """The model, its last layer computed where the classifier reads it."""
         model = super().build(config)
