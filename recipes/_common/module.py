@@ -179,7 +179,7 @@ class RecipeModule(LightningModule):
             if config is not None and pretrained is not None:
                 fill_weights(model, pretrained)  # the checkpoint that the configuration is from has adapters only
             said = add_adapters(model, self._lora)
-            self._base, self.strict_loading = fingerprint(model), False
+            self._base = fingerprint(model)
             if pretrained is None and rank_zero_only.rank == 0:
                 _log.warning(
                     "model.lora was set without model.pretrained, so all weights below the head stay random."
@@ -311,6 +311,14 @@ class RecipeModule(LightningModule):
             checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = _plain(checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY])
             checkpoint[LORA_KEY] = checkpoint_entry(self._lora, self._base)
             checkpoint["state_dict"] = without_frozen(checkpoint["state_dict"], self)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As torch's; frozen weights that a checkpoint with adapters lacks stay as they are."""
+        if self._lora is not None and self.model is not None:
+            own = self.state_dict()
+            trained = without_frozen(own, self)
+            state_dict = {name: value for name, value in own.items() if name not in trained} | dict(state_dict)
+        return super().load_state_dict(state_dict, strict, assign)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the model that the checkpoint is of, unless there is one."""

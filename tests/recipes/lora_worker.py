@@ -9,8 +9,9 @@ from tests.recipes.worker import COMMON, RUNS
 
 RECIPES = ("albert", "questions", "classes")
 ADAPTED = ["--model.lora.rank", "2", "--learning_rate", "0.01", "--max_steps", "4", "--val_check_interval", "2"]
-# The higher the loss, the better: the first validation is the best, and the run goes on from it.
-ADAPTED += ["--monitor", "loss", "--monitor_mode", "max"]
+# Its first score is the lowest, so the first validation is the best, and the run goes on from it.
+ADAPTED += ["--monitor", "scripted_score", "--monitor_mode", "min"]
+ADAPTED += ["--trainer.callbacks+=tests.recipes.test_best.Scripted"]
 _MORE = {"albert": ["--max_seq_length", "32"], "questions": [], "classes": []}
 _DROPOUT = {"albert": [], "questions": ["--dropout", "0"], "classes": []}
 
