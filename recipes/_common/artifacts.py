@@ -156,8 +156,9 @@ class RunArtifacts(Callback):
                 self._write_metrics(trainer, "metrics-test.json")
                 self._say_evaluated(trainer, "test")
             else:
-                training = json.loads((self._folders.output / "metrics.json").read_text())
-                self._write_card(trainer, pl_module, self._write_metrics(trainer, "metrics.json", training))
+                known = self._folders.output / "metrics.json"
+                training = json.loads(known.read_text()) if known.is_file() else {}
+                self._write_card(trainer, pl_module, self._write_metrics(trainer, known.name, training))
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Predictions of all processes."""
