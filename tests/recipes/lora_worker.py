@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every recipe with adapters; as a script on two ranks with SMDDP, on base models that are there."""
+"""Recipes with adapters; as a script one of them on two ranks with SMDDP, on its base model."""
 
 import sys
 from pathlib import Path
@@ -41,5 +41,4 @@ def fit(name: str, base: Path, text: Path, what: str, *more: object, strategy: s
 
 
 if __name__ == "__main__":
-    for each in RECIPES:
-        fit(each, Path(sys.argv[1]), Path(sys.argv[2]), "two", *ADAPTED, strategy="smddp")
+    fit(sys.argv[3], Path(sys.argv[1]), Path(sys.argv[2]), "two", *ADAPTED, strategy="smddp")

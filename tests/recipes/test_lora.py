@@ -37,6 +37,7 @@ KINDS = {
     "questions": (QuestionAnswerer, AutoModelForQuestionAnswering),
     "classes": (SequenceClassifier, AutoModelForSequenceClassification),
 }
+NAMES = [pytest.param(name, marks=() if name == "classes" else pytest.mark.slow) for name in RECIPES]
 SIZE = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
 
 
@@ -48,21 +49,21 @@ def runs(tmp_path_factory, text_file):
 
     def make(key):
         name, what = key
-        if what == "two" and not (base / what).exists():  # all recipes in one group
-            fork_ranks(Path(lora_worker.__file__), base, text_file, processes=2, PYTHONPATH=str(ROOT))
+        if what != "base":
+            runs[name, "base"]
+        if what == "two":
+            fork_ranks(Path(lora_worker.__file__), base, text_file, name, processes=2, PYTHONPATH=str(ROOT))
         elif what == "resumed":  # as after a kill behind the first validation, after which best.ckpt was written
             start = runs[name, "one"] / "checkpoints" / "best.ckpt"
             again = base / "resumed" / name / "checkpoints" / "best.ckpt"
             again.parent.mkdir(parents=True)
             again.write_bytes(start.read_bytes())
             fit(name, base, text_file, what, "--resume", "always", *ADAPTED)
-        elif what != "two":
+        else:
             fit(name, base, text_file, what, *(ADAPTED if what == "one" else ["--max_steps", 1]))
         return base / what / name
 
     runs = Runs(make)
-    for name in RECIPES:
-        runs[name, "base"]
     return runs
 
 
@@ -76,7 +77,7 @@ def history(folder):
     return {(row["step"], name): float(row[name]) for row in rows for name in ("loss", "val_loss") if row.get(name)}
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_checkpoint_holds_what_is_trained(runs, name):
     full, small = (runs[name, what] / "checkpoints" / "last.ckpt" for what in ("base", "one"))
     assert small.stat().st_size < 0.3 * full.stat().st_size  # a model this small has little below its head
@@ -94,14 +95,14 @@ def test_a_checkpoint_holds_what_is_trained(runs, name):
     assert len(content["optimizer_states"][0]["state"]) == len(parameters)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_resumed_run_equals_one_that_was_not_interrupted(runs, name):
     whole, resumed = checkpoint(runs[name, "one"]), checkpoint(runs[name, "resumed"])
     assert checkpoint(runs[name, "one"], "best")["global_step"] < whole["global_step"] == resumed["global_step"]
     assert all(torch.equal(resumed["state_dict"][key], value) for key, value in whole["state_dict"].items())
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_export_is_a_plain_model_that_computes_the_same(runs, name):
     kind, auto = KINDS[name]
     folder = runs[name, "one"]
@@ -125,7 +126,7 @@ def test_the_export_is_a_plain_model_that_computes_the_same(runs, name):
         torch.testing.assert_close(found[key], wanted[key], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", NAMES)
 def test_two_processes_with_smddp_equal_one(runs, name):
     one, two = history(runs[name, "one"]), history(runs[name, "two"])
     assert len(one) >= 4
