@@ -151,7 +151,7 @@ def test_shapes_outputs_and_merged_weights_are_those_of_peft(make, lora):
     add_adapters(model, lora)
     torch.manual_seed(1)
     adapters = {name: torch.randn_like(value) for name, value in model.state_dict().items() if ".lora_" in name}
-    model.load_state_dict(adapters, strict=False)
+    model.eval().load_state_dict(adapters, strict=False)
 
     theirs = make().eval()
     theirs.load_state_dict(start)
