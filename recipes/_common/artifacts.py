@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_sagemaker import export_huggingface
 from lightning_sagemaker.callbacks import Throughput
+from lightning_sagemaker.recipes._common.best import BestModel, Exported
 from lightning_sagemaker.recipes._common.export import model_card, write_serving_code
 from lightning_sagemaker.recipes._common.files import write_text
 from lightning_sagemaker.recipes._common.folders import RunFolders
@@ -27,16 +28,18 @@ _log = logging.getLogger(__name__)
 class RunArtifacts(Callback):
     """Writes the results at the end of a stage.
 
-    After ``fit``: ``last.ckpt``, the model and tokenizer with a model card and what SageMaker needs to serve them,
-    ``metrics.json`` and ``curves.png``; after ``validate`` and ``test``: ``metrics-STAGE.json``; after each evaluation
-    and after ``predict`` what the module's ``write_evaluation`` and ``write_predictions`` write. The last lines of a stage
-    say where all that is, and how to go on.
+    After ``fit``: ``last.ckpt``, the best model and its tokenizer with a model card and what SageMaker needs to serve them,
+    ``metrics.json`` and ``curves.png``; after ``validate`` and ``test``: ``metrics-STAGE.json``, or more entries of
+    ``metrics.json`` where the test follows training; after each evaluation (in training of the best model so far) and after
+    ``predict`` what the module's ``write_evaluation`` and ``write_predictions`` write. The last lines of a stage say where
+    all that is, and how to go on.
 
     Args:
         recipe: Its name.
         names: Its short options.
         folders: Of the run.
         throughput: Whose record goes into the metrics.
+        best: Chooses what is exported.
         save_checkpoint: Whether to write ``last.ckpt``.
         facts: More to say in ``metrics.json``.
         says_resume: Whether an interruption ends with how to resume.
@@ -49,17 +52,19 @@ class RunArtifacts(Callback):
         names: Collection[str],
         folders: RunFolders,
         throughput: Throughput,
+        best: BestModel,
         save_checkpoint: bool = True,
         facts: Mapping[str, Any] | None = None,
         says_resume: bool = True,
     ) -> None:
         self._recipe, self._names = recipe, names
         self._folders = folders
-        self._throughput = throughput
+        self._throughput, self._best = throughput, best
         self._save_checkpoint = save_checkpoint
         self._facts = dict(facts or {})
         self._says_resume = says_resume
-        self._is_complete = False
+        self._exported: Exported | None = None
+        self._findings: list[tuple[str, str]] = []
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The data report, before anything is trained."""
@@ -76,28 +81,39 @@ class RunArtifacts(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Checkpoint, model, metrics."""
+        # A new folder's name is rank zero's; another rank may have read another second of the clock.
+        last = trainer.strategy.broadcast(self._folders.checkpoints) / LAST_CHECKPOINT
         if self._save_checkpoint:
-            # A new folder's name is rank zero's; another rank may have read another second of the clock.
-            folder = trainer.strategy.broadcast(self._folders.checkpoints)
-            trainer.save_checkpoint(folder / LAST_CHECKPOINT, weights_only=False)
+            trainer.save_checkpoint(last, weights_only=False)
+        self._exported = self._best.restore(trainer, last)
+        self._export(trainer, pl_module, self._exported)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A run that is resumed after its last step does not train, and yet its best model is tested."""
+        if self._exported is None and trainer.global_step:
+            self._exported = self._best.restore(trainer, self._folders.checkpoints / LAST_CHECKPOINT)
+            if not trainer.strategy.broadcast((self._folders.model / "config.json").is_file()):
+                self._export(trainer, pl_module, self._exported)
+
+    def _export(self, trainer: Trainer, pl_module: LightningModule, exported: Exported) -> None:
         weights = trainer.strategy.lightning_module_state_dict()  # whole on rank zero; all processes may have to help
         if trainer.is_global_zero:
             pl_module.draw_evaluation(self._folders.output, "validate")  # type: ignore[operator]
-            metrics = self._write_metrics(trainer, "metrics.json", self._training_facts(trainer))
-            prefix = "model."
-            weights = {name[len(prefix) :]: value for name, value in weights.items() if name.startswith(prefix)}
-            self._export(trainer, pl_module, weights, metrics)
-            self._is_complete = True
+            self._findings = pl_module.evaluation_findings()  # type: ignore[operator]
+            metrics = self._write_metrics(
+                trainer, "metrics.json", {**exported.metrics, **self._training_facts(trainer)}
+            )
+            weights = pl_module.exported_weights(weights)  # type: ignore[operator]
+            data: Any = trainer.datamodule  # type: ignore[attr-defined]
+            model: Any = pl_module.model
+            export_huggingface(model, self._folders.model, data.load_tokenizer(), weights)
+            self._write_card(trainer, pl_module, metrics)
+            write_serving_code(self._folders.model, pl_module.pipeline_task)  # type: ignore[arg-type]
 
-    def _export(
-        self, trainer: Trainer, pl_module: LightningModule, weights: Mapping[str, Any], metrics: Mapping[str, Any]
-    ) -> None:
+    def _write_card(self, trainer: Trainer, pl_module: LightningModule, metrics: Mapping[str, Any]) -> None:
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        model: Any = pl_module.model
-        export_huggingface(model, self._folders.model, data.load_tokenizer(), weights)
         settings = {key: value for key, value in pl_module.hparams.items() if key[0] != "_"}
         write_text(self._folders.model / "README.md", model_card(self._recipe, data.facts(), settings, metrics))
-        write_serving_code(self._folders.model, pl_module.pipeline_task)  # type: ignore[arg-type]
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Draw the curves, when the loggers have written all."""
@@ -106,20 +122,31 @@ class RunArtifacts(Callback):
                 logger.save()
             history = self._folders.output / "history" / "metrics.csv"
             training_curves(history, self._folders.output / "curves.png")
-            if self._is_complete:
-                task: str = pl_module.pipeline_task  # type: ignore[assignment]
-                findings = pl_module.evaluation_findings()  # type: ignore[operator]
-                _say(training_lines(self._recipe, self._names, task, self._folders, trainer.global_step, findings))
+
+    def say_trained(self, trainer: Trainer) -> None:
+        """The last lines of training, and of the test that followed it."""
+        if trainer.is_global_zero and self._exported is not None:
+            task: str = trainer.lightning_module.pipeline_task  # type: ignore[assignment]
+            done = f"done at step {trainer.global_step}"
+            stopped = self._best.stopped_early
+            done = done if stopped is None else f"{done} ({stopped})"
+            tested = {name: float(v) for name, v in trainer.callback_metrics.items() if name.startswith("test_")}
+            reached = (done, self._exported, tested, self._findings)
+            _say(training_lines(self._recipe, self._names, task, self._folders, *reached))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """After an interruption that has left a checkpoint: how to resume; a job in a container does so by itself."""
-        is_mine = trainer.is_global_zero and isinstance(exception, SystemExit) and trainer.state.fn == "fit"
+        trains = trainer.state.fn == "fit" or self._exported is not None
+        is_mine = trains and trainer.is_global_zero and isinstance(exception, SystemExit)
         if is_mine and self._says_resume and any(self._folders.checkpoints.glob("*.ckpt")):
             _say(interruption_lines(self._recipe, self._folders))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Results; the metrics within ``fit`` are part of its own."""
-        if trainer.is_global_zero and not trainer.sanity_checking:
+        """Results, in training of the best validation so far; the metrics within ``fit`` are part of its own."""
+        if trainer.sanity_checking:
+            return
+        wanted = trainer.state.fn != "fit" or self._best.improves(trainer)
+        if trainer.is_global_zero and wanted:
             pl_module.write_evaluation(self._folders.output, "validate")  # type: ignore[operator]
             if trainer.state.fn == "validate":
                 pl_module.draw_evaluation(self._folders.output, "validate")  # type: ignore[operator]
@@ -131,8 +158,13 @@ class RunArtifacts(Callback):
         if trainer.is_global_zero:
             pl_module.write_evaluation(self._folders.output, "test")  # type: ignore[operator]
             pl_module.draw_evaluation(self._folders.output, "test")  # type: ignore[operator]
-            self._write_metrics(trainer, "metrics-test.json")
-            self._say_evaluated(trainer, "test")
+            if self._exported is None:
+                self._write_metrics(trainer, "metrics-test.json")
+                self._say_evaluated(trainer, "test")
+            else:
+                known = self._folders.output / "metrics.json"
+                training = json.loads(known.read_text()) if known.is_file() else {}
+                self._write_card(trainer, pl_module, self._write_metrics(trainer, known.name, training))
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Predictions of all processes."""
@@ -146,7 +178,10 @@ class RunArtifacts(Callback):
         _say(evaluation_lines(self._recipe, stage, metrics, self._folders, module.evaluation_findings()))
 
     def _training_facts(self, trainer: Trainer) -> dict[str, Any]:
+        assert self._exported is not None
         facts: dict[str, Any] = {
+            "exported_step": self._exported.step,
+            "monitor": self._exported.monitor,
             "steps": trainer.global_step,
             "epochs": trainer.current_epoch,
             "processes": trainer.world_size,

@@ -24,6 +24,7 @@ from lightning_sagemaker.callbacks import Throughput
 from lightning_sagemaker.loggers.address import keep_password
 from lightning_sagemaker.recipes._common.arguments import normalise
 from lightning_sagemaker.recipes._common.artifacts import LAST_CHECKPOINT, RunArtifacts
+from lightning_sagemaker.recipes._common.best import BestModel
 from lightning_sagemaker.recipes._common.console import show_information
 from lightning_sagemaker.recipes._common.folders import RunFolders
 from lightning_sagemaker.recipes._common.history import ContinueHistory, HistoryLogger
@@ -135,6 +136,25 @@ class RecipeCLI(LightningCLI):
             default=None,
             help="Log to MLflow too: a folder, http://HOST:PORT, or the ARN of SageMaker's managed tracking server.",
         )
+        parser.add_argument(
+            "--monitor",
+            type=str | None,
+            default="auto",
+            help="Validation metric whose best checkpoint is kept, exported and tested, with or without val_; auto: the"
+            " recipe's (see its README); null: the last step is exported.",
+        )
+        parser.add_argument(
+            "--monitor_mode",
+            type=Literal["auto", "min", "max"],
+            default="auto",
+            help="Whether less or more of the metric is better; auto: by its name.",
+        )
+        parser.add_argument(
+            "--patience",
+            type=int | None,
+            default=None,
+            help="Validations without improvement of the metric after which training ends. Default: it does not.",
+        )
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Lightning's trainer with the job's defaults for what was not set."""
@@ -177,10 +197,18 @@ class RecipeCLI(LightningCLI):
                 f" runs/{self.recipe.name}/latest/checkpoints."
             )
 
+    def after_fit(self) -> None:
+        """Test the exported model, if there is data to test it with."""
+        trainer = self.trainer
+        if self.datamodule.can_test() and trainer.limit_test_batches and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            trainer.test(self.model, datamodule=self.datamodule, verbose=False)
+        self._artifacts.say_trained(trainer)
+
     def _run_subcommand(self, subcommand: str) -> None:
         if self._run:
             if rank_zero_only.rank == 0:  # of processes that Lightning starts, too
                 self._say_first(subcommand)
+            self.model.check_strategy(self.trainer.strategy)  # type: ignore[operator]
             super()._run_subcommand(subcommand)
 
     def _say_first(self, stage: str) -> None:
@@ -219,19 +247,25 @@ class RecipeCLI(LightningCLI):
             save_to_log_dir=False,
         )
         save_config.folder = folders.output
+        best = BestModel(
+            folders.checkpoints, self._option("monitor"), self._option("monitor_mode"), self._option("patience"), keep
+        )
+        self._artifacts = RunArtifacts(
+            self.recipe.name,
+            self.recipe.names.short,
+            folders,
+            throughput,
+            best,
+            keep,
+            self._choice(config),
+            says_resume=not self.job.in_container,
+        )
         total = self._option("total_examples")
         callbacks: list[Callback] = [
             *([] if total is None else [TotalExamples(total)]),
             throughput,
-            RunArtifacts(
-                self.recipe.name,
-                self.recipe.names.short,
-                folders,
-                throughput,
-                keep,
-                self._choice(config),
-                says_resume=not self.job.in_container,
-            ),
+            best,
+            self._artifacts,
             save_config,
         ]
         if keep:

@@ -108,6 +108,11 @@ class RecipeData(LightningDataModule):
         """What the data is like, if it was counted; after :meth:`setup`."""
         return None
 
+    def can_test(self) -> bool:
+        """Whether there is a test split; after :meth:`setup`."""
+        counts: dict[str, int] = self.manifest["counts"]
+        return any(count for split, count in counts.items() if split.split("_")[0] == "test")
+
     @abstractmethod
     def open(self, folder: Path, manifest: dict[str, Any]) -> None:
         """Open what was prepared."""

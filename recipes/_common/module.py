@@ -3,25 +3,48 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig
 
 from lightning_sagemaker.recipes._common.albert import place_norms
+from lightning_sagemaker.recipes._common.freezing import freeze as freeze_weights
+from lightning_sagemaker.recipes._common.lora import (
+    LoRA,
+    add_adapters,
+    check_entry,
+    checkpoint_entry,
+    fingerprint,
+    merged,
+    require_peft,
+    without_frozen,
+)
 from lightning_sagemaker.recipes._common.optimization import Optimization
-from lightning_sagemaker.recipes._common.pretrained import CONFIG_KEY, TOKENIZER_KEY, seeded, tokenizer_files
+from lightning_sagemaker.recipes._common.pretrained import (
+    CONFIG_KEY,
+    LORA_KEY,
+    TOKENIZER_KEY,
+    fill_weights,
+    seeded,
+    tokenizer_files,
+)
 from lightning_sagemaker.recipes._common.speed import fuse
 
 Batch = dict[str, Tensor]
+
+_log = logging.getLogger(__name__)
 
 
 class Metrics(Protocol):
@@ -53,6 +76,13 @@ class RecipeModule(LightningModule):
         epsilon: Added to the optimizer's denominator.
         fused: Compute the same numbers in fewer operations (see :func:`~lightning_sagemaker.recipes._common.speed.fuse`).
         compile: Compile the model with ``torch.compile``; its first steps are slow.
+        lora: Train low-rank adapters and the head instead of all weights, by peft.
+        freeze: Weights that are not trained: ``layers:N`` (the first N), or parts or patterns of names, as ``embeddings``,
+            with commas between them.
+
+    Raises:
+        MisconfigurationException: If ``lora`` and ``freeze`` are both set.
+        ModuleNotFoundError: If ``lora`` is set without peft.
 
     """
 
@@ -60,6 +90,8 @@ class RecipeModule(LightningModule):
     evaluation_metrics: Metrics
     pipeline_task = ""
     """Of transformers' ``pipeline``, to serve the model."""
+    default_monitor = "val_loss"
+    """The metric whose best validation is exported, unless ``--monitor`` names another."""
 
     def __init__(
         self,
@@ -74,6 +106,8 @@ class RecipeModule(LightningModule):
         epsilon: float = 1e-6,
         fused: bool = True,
         compile: bool = False,
+        lora: LoRA | None = None,
+        freeze: list[str] | str | None = None,
     ) -> None:
         super().__init__()
         self.optimization = Optimization(
@@ -89,10 +123,33 @@ class RecipeModule(LightningModule):
         )
         self.model: Any = None
         self._fused, self._compiled = fused, compile
+        # From a checkpoint's hyperparameters it comes as a dictionary.
+        self._lora = LoRA(**lora) if isinstance(lora, Mapping) else lora
+        self._freeze, self._base = freeze, ""
+        if self._lora is not None:
+            require_peft()
+            if freeze:
+                raise MisconfigurationException(
+                    "model.lora and model.freeze were both set, but adapters leave all weights below the head as they are."
+                    " HINT: leave out model.freeze."
+                )
         self._last_step, self._begins = 0, False
         self.train_names: set[str] = set()
         """Names under which means over training samples are logged, at logged steps."""
         self._tokenizer_files: dict[str, str] | None = None
+
+    def check_strategy(self, strategy: Any) -> None:
+        """See that the model can be trained by a strategy, before there is any process group.
+
+        Raises:
+            MisconfigurationException: If it has adapters, and the strategy divides models.
+
+        """
+        if self._lora is not None and (hasattr(strategy, "degrees") or strategy.restore_checkpoint_after_setup):
+            raise MisconfigurationException(
+                f"model.lora was set with {type(strategy).__name__}, which divides the model, but adapters are trained on"
+                " whole ones only. HINT: train with strategy smddp or ddp, or leave out model.lora."
+            )
 
     @abstractmethod
     def build(self, config: PretrainedConfig | None) -> Any:
@@ -109,13 +166,38 @@ class RecipeModule(LightningModule):
 
     def _set_model(self, config: PretrainedConfig | None) -> None:
         # The weights must not depend on how many random numbers were drawn before, such as by another launcher.
-        self.model = seeded(int(os.environ.get("PL_GLOBAL_SEED", "0")), lambda: self.build(config))
+        self.model = seeded(int(os.environ.get("PL_GLOBAL_SEED", "0")), lambda: self._build_adapted(config))
         place_norms(self.model)
         if self._fused:
             fuse(self.model)
         if self._compiled:
             self.compile_model()
         self.model.train()
+
+    def _build_adapted(self, config: PretrainedConfig | None) -> Any:
+        """The model, of which some weights may be frozen."""
+        model, pretrained, said = self.build(config), self.hparams.get("pretrained"), None
+        if self._lora is not None:
+            if config is not None and pretrained is not None:
+                fill_weights(model, pretrained)  # the checkpoint that the configuration is from has adapters only
+            said = add_adapters(model, self._lora)
+            self._base = fingerprint(model)
+            if pretrained is None and rank_zero_only.rank == 0:
+                _log.warning(
+                    "model.lora was set without model.pretrained, so all weights below the head stay random."
+                    " HINT: adapters are for a trained model."
+                )
+        elif self._freeze:
+            said = freeze_weights(model, self._freeze)
+        if said is not None and rank_zero_only.rank == 0:
+            _log.info("%s", said)
+        return model
+
+    def exported_weights(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The state dictionary of :attr:`model` from that of this module, with adapters merged."""
+        prefix = "model."
+        weights = {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}
+        return weights if self._lora is None else merged(weights, self._lora)
 
     def compile_model(self) -> None:
         """Compile the model without its head; lengths change from batch to batch."""
@@ -213,6 +295,9 @@ class RecipeModule(LightningModule):
         """What the last lines of a stage say about its last evaluation beside the metrics: name and text."""
         return []
 
+    def take_findings(self, config: Mapping[str, Any]) -> None:
+        """Take over what the validation has found whose checkpoint holds this configuration."""
+
     def write_predictions(self, folder: Path) -> None:
         """Write what was predicted; called on all processes."""
 
@@ -236,16 +321,31 @@ class RecipeModule(LightningModule):
             self._tokenizer_files = tokenizer_files(self.data.load_tokenizer())
         checkpoint[CONFIG_KEY] = _plain(self.model.config.to_dict())
         checkpoint[TOKENIZER_KEY] = self._tokenizer_files
+        if self._lora is not None:
+            checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = _plain(checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY])
+            checkpoint[LORA_KEY] = checkpoint_entry(self._lora, self._base)
+            checkpoint["state_dict"] = without_frozen(checkpoint["state_dict"], self)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As torch's; frozen weights that a checkpoint with adapters lacks stay as they are."""
+        if self._lora is not None and self.model is not None:
+            own = self.state_dict()
+            trained = without_frozen(own, self)
+            state_dict = {name: value for name, value in own.items() if name not in trained} | dict(state_dict)
+        return super().load_state_dict(state_dict, strict, assign)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the model that the checkpoint is of, unless there is one."""
         if self.model is None:
             self._set_model(AutoConfig.for_model(**checkpoint[CONFIG_KEY]))
+        check_entry(checkpoint.get(LORA_KEY), None if self._lora is None else checkpoint_entry(self._lora, self._base))
         self._tokenizer_files = checkpoint[TOKENIZER_KEY]
 
 
 def _plain(value: Any) -> Any:
     """``value`` with containers and numbers only, which load with ``weights_only=True``."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, Mapping):
         return {_plain(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple | set):

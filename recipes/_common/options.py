@@ -5,6 +5,7 @@ from __future__ import annotations
 
 OWN_OPTIONS = frozenset(
     {"run_dir", "baseline", "precision", "checkpoint_every", "checkpoint_minutes", "mlflow", "resume", "total_examples"}
+    | {"monitor", "monitor_mode", "patience"}
 )
 """Options that every recipe has beside LightningCLI's."""
 

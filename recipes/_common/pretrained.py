@@ -18,6 +18,8 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 CHECKPOINT_SUFFIX = ".ckpt"
 CONFIG_KEY, TOKENIZER_KEY = "model_config", "tokenizer_files"
 """What a checkpoint of these recipes holds beside Lightning's own entries: all that is needed to build its model."""
+LORA_KEY = "lora"
+"""Entry of a checkpoint that holds adapters instead of a whole model: their settings, and which model they are for."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,14 +63,31 @@ def load_model(kind: Any, name: str, config: PretrainedConfig) -> Any:
             return kind.from_pretrained(name, config=config, ignore_mismatched_sizes=True)
         except OSError as error:
             raise _not_loadable(name, error) from error
-    model = kind.from_config(config)
-    prefix = "model."
-    weights = {k[len(prefix) :]: v for k, v in _checkpoint(name)["state_dict"].items() if k.startswith(prefix)}
-    return _take_body(model, weights, name)
+    return _take_body(getattr(kind, "from_config", kind)(config), name)
 
 
-def _take_body(model: Any, weights: Mapping[str, torch.Tensor], name: str) -> Any:
-    """Fill in what both models have; the body must be whole, the heads may be new."""
+def fill_weights(model: Any, name: str) -> None:
+    """Give ``model`` the weights that ``name`` stands for; of its own stay those of a new head.
+
+    Raises:
+        MisconfigurationException: As :func:`load_model`.
+
+    """
+    if is_checkpoint(name):
+        _take_body(model, name)
+    else:
+        model.load_state_dict(load_model(type(model), name, model.config).state_dict())
+
+
+def _take_body(model: Any, name: str) -> Any:
+    """Fill in what a checkpoint and ``model`` have both; the body must be whole, the heads may be new."""
+    checkpoint, prefix = _checkpoint(name), "model."
+    if LORA_KEY in checkpoint:
+        raise MisconfigurationException(
+            f"model.pretrained={name!r} holds LoRA adapters and no whole model."
+            " HINT: give the model folder of its run, in which they are merged."
+        )
+    weights = {key[len(prefix) :]: value for key, value in checkpoint["state_dict"].items() if key.startswith(prefix)}
     own: dict[str, torch.Tensor] = model.state_dict()
     fitting = {key: value for key, value in weights.items() if key in own and own[key].shape == value.shape}
     new = sorted(own.keys() - fitting.keys())

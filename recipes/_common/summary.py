@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from lightning_sagemaker.recipes._common.best import Exported
 from lightning_sagemaker.recipes._common.folders import RunFolders
 from lightning_sagemaker.recipes._common.history import read_series
 from lightning_sagemaker.recipes._common.pictures import is_score
@@ -31,7 +32,9 @@ def training_lines(
     names: Iterable[str],
     task: str,
     folders: RunFolders,
-    step: int,
+    done: str,
+    exported: Exported,
+    tested: Mapping[str, float],
     findings: Sequence[tuple[str, str]] = (),
 ) -> list[str]:
     """What training has reached, where everything is, and what to do with it.
@@ -41,12 +44,15 @@ def training_lines(
         names: Its short options.
         task: The pipeline of transformers that serves the model.
         folders: Of the run.
-        step: Optimizer steps.
-        findings: About the last validation: name and text.
+        done: How training ended.
+        exported: Which weights the model has.
+        tested: Name -> value of the test that followed; none: there was none.
+        findings: About the best validation: name and text.
 
     """
     output, model = folders.output, folders.model
-    rows = [("model", str(model))]
+    rows = [(name, f"{value:.4f}") for name, value in sorted(tested.items()) if is_quality(name)]
+    rows += [("exported", str(exported)), ("model", str(model))]
     rows += _existing(
         ("metrics", output / "metrics.json"),
         ("curves", output / "curves.png"),
@@ -54,16 +60,15 @@ def training_lines(
         ("report", output / "report-validate.json"),
         ("data report", output / "data.html"),
         ("evaluation", output / "report-validate.html"),
-        ("checkpoint", folders.checkpoints / "last.ckpt"),
-        *(("best checkpoint", path) for path in sorted(folders.checkpoints.glob("best*.ckpt"))),
+        ("checkpoint", exported.checkpoint),
     )
-    config, last = output / "config.yaml", folders.checkpoints / "last.ckpt"
-    if config.is_file() and last.is_file():
-        rows += [("to test", _command(recipe, "test", "--config", config, "--ckpt_path", last))]
+    config = output / "config.yaml"
+    if config.is_file() and exported.checkpoint.exists():
+        rows += [("to test", _command(recipe, "test", "--config", config, "--ckpt_path", exported.checkpoint))]
     if "predict_file" in names:
         rows += [("to predict", _command(recipe, "predict", "--pretrained", model, "--predict_file", "FILE"))]
     rows += [("to serve", f"transformers.pipeline({task!r}, {str(model)!r}); on SageMaker {model / 'code'}")]
-    return [f"{recipe} fit: done at step {step}", *_table([*_scores(output), *findings, *rows])]
+    return [f"{recipe} fit: {done}", *_table([*_scores(output), *findings, *rows])]
 
 
 def evaluation_lines(
@@ -83,7 +88,7 @@ def evaluation_lines(
         ("report", output / f"report-{stage}.html"),
         ("confusion", output / f"confusion-{stage}.png"),
         ("predictions", output / "predictions.csv"),
-        ("predictions", output / "predictions.json"),
+        ("predictions", output / ("predictions-test.json" if stage == "test" else "predictions.json")),
     )
     return [f"{recipe} {stage}: done", *_table([*scores, *findings, *files])]
 
@@ -101,11 +106,16 @@ def _scores(output: Path) -> list[tuple[str, str]]:
     series = read_series(output / "history" / "metrics.csv")
     validated = any(name.startswith("val_") for name in series)
     for name, points in sorted(series.items()):
-        if name.startswith("val_") == validated and (name.endswith("loss") or is_score(name, points)):
+        if name.startswith("val_") == validated and is_quality(name):
             choose = min if name.endswith("loss") else max
             step, best = choose(points, key=lambda point: point[1])
             rows.append((name, f"best {best:.4f} at step {step:.0f}, last {points[-1][1]:.4f}"))
     return rows
+
+
+def is_quality(name: str) -> bool:
+    """Whether a metric is a loss or a score, and not a number such as of samples."""
+    return name.endswith("loss") or is_score(name, ())
 
 
 def _existing(*files: tuple[str, Path]) -> list[tuple[str, str]]:

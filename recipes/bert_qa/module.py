@@ -48,6 +48,7 @@ class QuestionAnswerer(FineTunedModule):
     pipeline_task = "question-answering"
     auto_model = AutoModelForQuestionAnswering
     length_option = "max_seq_length"
+    default_monitor = "val_f1"
 
     train_metrics: LossAndAccuracy
 
@@ -189,13 +190,14 @@ class QuestionAnswerer(FineTunedModule):
         return predictions_table(asked, [records[number] for number in asked], added)
 
     def write_evaluation(self, folder: Path, split: str) -> None:
-        """The same files, on rank zero."""
+        """The same files, on rank zero; those of a test, which may follow a validation, end in ``-test``."""
         if self._answers is None:
             return
-        write_text(folder / "predictions.json", json.dumps(self._answers.predictions, indent=4) + "\n")
-        write_text(folder / "nbest_predictions.json", json.dumps(self._answers.nbest, indent=4) + "\n")
+        end = "-test.json" if split == "test" else ".json"
+        write_text(folder / f"predictions{end}", json.dumps(self._answers.predictions, indent=4) + "\n")
+        write_text(folder / f"nbest_predictions{end}", json.dumps(self._answers.nbest, indent=4) + "\n")
         if self.data.version_2_with_negative:
-            write_text(folder / "null_odds.json", json.dumps(self._answers.null_odds, indent=4) + "\n")
+            write_text(folder / f"null_odds{end}", json.dumps(self._answers.null_odds, indent=4) + "\n")
 
 
 def _probability(answers: Answers, name: str) -> float:

@@ -224,6 +224,11 @@ class ClassificationDataModule(RecipeData):
         """Each test sample once over all processes."""
         return self._evaluation("test")
 
+    def can_test(self) -> bool:
+        """Whether there is a test split with labels; after :meth:`setup`."""
+        tests = [texts for name, texts in self._splits.items() if name.split("_")[0] == "test"]
+        return bool(tests) and all(texts.labels is not None for texts in tests)
+
     def report(self) -> dict[str, Any]:
         """What the data is like; after :meth:`setup`."""
         report: dict[str, Any] = json.loads(CheckedFiles.of(self.folder).read_text(REPORT))

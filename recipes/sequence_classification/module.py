@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,15 @@ class SequenceClassifier(FineTunedModule):
             "problem_type": _PROBLEM_TYPES[scheme.problem],
         }
 
+    @property
+    def default_monitor(self) -> str:  # type: ignore[override]  # it depends on the data
+        """Macro F1, in which small classes count as much as large ones; a GLUE task's own metric; loss of scores."""
+        task, problem = self.data.task, self.data.scheme.problem
+        if task:
+            names = TASKS[task].metrics
+            return f"val_{names[0]}" if len(names) == 1 else "val_combined_score"
+        return "val_loss" if problem == REGRESSION else "val_f1_macro"
+
     def build(self, config: PretrainedConfig | None) -> Any:
         """The model, its last layer computed where the classifier reads it."""
         model = super().build(config)
@@ -138,8 +148,12 @@ class SequenceClassifier(FineTunedModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take over what the validation before the checkpoint has found."""
         super().on_load_checkpoint(checkpoint)
-        if CALIBRATION in checkpoint[CONFIG_KEY]:
-            setattr(self.model.config, CALIBRATION, checkpoint[CONFIG_KEY][CALIBRATION])
+        self.take_findings(checkpoint[CONFIG_KEY])
+
+    def take_findings(self, config: Mapping[str, Any]) -> None:
+        """The calibration."""
+        if CALIBRATION in config:
+            setattr(self.model.config, CALIBRATION, config[CALIBRATION])
 
     def on_fit_start(self) -> None:
         """Take the class weights and the special tokens from the data."""

@@ -248,6 +248,15 @@ def test_source_from_git(tmp_path):
         Estimator(entry_point="a.py", git_config={**config, "branch": "none"}, region="us-east-1").plan()
 
 
+@pytest.mark.parametrize(("options", "extras"), [({}, "recipes"), ({"model.lora.rank": 8}, "recipes,lora")])
+def test_a_recipe_asks_for_what_its_options_need(monkeypatch, options, extras):
+    from lightning_sagemaker.launch.source import bundle
+
+    monkeypatch.setattr(bundle, "make_wheel", lambda: ("own.whl", b""))
+    made = bundle.make_bundle(JobConfig(recipe="bert-qa", hyperparameters=options), include_plugin=True)
+    assert unpacked(made)["requirements.txt"].decode().startswith(f"./own.whl[{extras}]\n")
+
+
 def test_the_wheel_holds_what_it_says():
     name, content = make_wheel()
     assert make_wheel() == (name, content)

@@ -81,8 +81,11 @@ def test_each_run_has_its_folder_and_says_how_to_go_on(place, caplog, monkeypatc
         for line in said[said.index(f"sequence-classification fit: done at step {STEPS}") :]
     }
     history = (first / "output" / "history" / "metrics.csv").read_text()
-    last = json.loads((first / "output" / "metrics.json").read_text())["val_loss"]
-    assert f"last {last:.4f}" in rows["val_loss"]
+    found = json.loads((first / "output" / "metrics.json").read_text())
+    assert rows["exported"].endswith(
+        f"step {found['exported_step']}, the best by val_f1_macro: {found['val_f1_macro']:.4f}"
+    )
+    assert rows["test_loss"].endswith(f"{found['test_loss']:.4f}")
     assert history.count("\n") > STEPS
     for name in ("model", "metrics", "curves", "checkpoint"):
         assert Path(rows[name].split()[-1]).exists()

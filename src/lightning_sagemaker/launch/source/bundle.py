@@ -104,7 +104,8 @@ def make_bundle(config: JobConfig, include_plugin: bool) -> Bundle:
         check_secrets(contents, config.send_anyway)
     if include_plugin:
         wheel, content = make_wheel()
-        extra_name = "[recipes]" if config.recipe else ""
+        adapts = any(name.startswith("model.lora") for name in config.hyperparameters)
+        extra_name = f"[recipes{',lora' if adapts else ''}]" if config.recipe else ""
         contents[wheel] = content
         own = contents.get(REQUIREMENTS, b"").decode(errors="replace")
         contents[REQUIREMENTS] = f"./{wheel}{extra_name}\n{own}".encode()
