@@ -199,10 +199,9 @@ class RecipeCLI(LightningCLI):
 
     def after_fit(self) -> None:
         """Test the exported model, if there is data to test it with."""
-        trainer = self.trainer
-        if self.datamodule.can_test() and trainer.limit_test_batches and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            trainer.test(self.model, datamodule=self.datamodule, verbose=False)
-        self._artifacts.say_trained(trainer)
+        if self.datamodule.can_test() and self.trainer.limit_test_batches and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
+            self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
+        self._artifacts.say_trained(self.trainer)
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self._run:

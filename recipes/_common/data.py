@@ -110,8 +110,7 @@ class RecipeData(LightningDataModule):
 
     def can_test(self) -> bool:
         """Whether there is a test split; after :meth:`setup`."""
-        counts: dict[str, int] = self.manifest["counts"]
-        return any(count for split, count in counts.items() if split.split("_")[0] == "test")
+        return any(count for split, count in self.manifest["counts"].items() if split.split("_")[0] == "test")
 
     @abstractmethod
     def open(self, folder: Path, manifest: dict[str, Any]) -> None:
@@ -180,8 +179,7 @@ class RecipeData(LightningDataModule):
             return
         failures: list[str | None] = [None] * self.trainer.world_size
         torch.distributed.all_gather_object(failures, self._failure)
-        message = next((failure for failure in failures if failure is not None), None)
-        if message is not None:
+        if message := next((failure for failure in failures if failure is not None), None):
             raise SharedError(message, self.trainer.global_rank)
 
     def read_manifest(self) -> dict[str, Any]:
@@ -294,8 +292,7 @@ class RecipeData(LightningDataModule):
         """
         if self.trainer is None or self.trainer.world_size == 1:
             return
-        expected = self.trainer.strategy.broadcast(digest)
-        if digest != expected:
+        if digest != (expected := self.trainer.strategy.broadcast(digest)):
             raise RuntimeError(
                 f"this process found other data than rank 0 (digest {digest} instead of {expected})."
                 " HINT: give all hosts the same files and the same tokenizer, or a common data.cache_dir."

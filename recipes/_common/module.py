@@ -7,11 +7,9 @@ import logging
 import os
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities import rank_zero_only
@@ -37,6 +35,7 @@ from lightning_sagemaker.recipes._common.pretrained import (
     LORA_KEY,
     TOKENIZER_KEY,
     fill_weights,
+    plain,
     seeded,
     tokenizer_files,
 )
@@ -319,10 +318,10 @@ class RecipeModule(LightningModule):
         """Keep the model's configuration and the tokenizer, so that a checkpoint can be used without the data."""
         if self._tokenizer_files is None:
             self._tokenizer_files = tokenizer_files(self.data.load_tokenizer())
-        checkpoint[CONFIG_KEY] = _plain(self.model.config.to_dict())
+        checkpoint[CONFIG_KEY] = plain(self.model.config.to_dict())
         checkpoint[TOKENIZER_KEY] = self._tokenizer_files
         if self._lora is not None:
-            checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = _plain(checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY])
+            checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = plain(checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY])
             checkpoint[LORA_KEY] = checkpoint_entry(self._lora, self._base)
             checkpoint["state_dict"] = without_frozen(checkpoint["state_dict"], self)
 
@@ -340,14 +339,3 @@ class RecipeModule(LightningModule):
             self._set_model(AutoConfig.for_model(**checkpoint[CONFIG_KEY]))
         check_entry(checkpoint.get(LORA_KEY), None if self._lora is None else checkpoint_entry(self._lora, self._base))
         self._tokenizer_files = checkpoint[TOKENIZER_KEY]
-
-
-def _plain(value: Any) -> Any:
-    """``value`` with containers and numbers only, which load with ``weights_only=True``."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
-    if isinstance(value, Mapping):
-        return {_plain(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [_plain(entry) for entry in value]
-    return str(value) if isinstance(value, torch.dtype) else value

@@ -7,6 +7,7 @@ import functools
 import logging
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,14 @@ def seeded(seed: int, build: Any) -> nn.Module:
         torch.manual_seed(seed)
         module: nn.Module = build()
         return module
+
+
+def plain(value: Any) -> Any:
+    """``value`` with containers and numbers only, which load with ``weights_only=True``."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {plain(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [plain(entry) for entry in value]
+    return str(value) if isinstance(value, torch.dtype) else value
