@@ -13,13 +13,11 @@ from typing import Any, Literal
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from lightning_utilities.core.imports import RequirementCache
 from transformers.utils import logging as transformers_logging
 
-from lightning_sagemaker import AutoResume, MetricLogger, MLflowLogger, SageMakerJob, SpotInterruption, select_strategy
+from lightning_sagemaker import AutoResume, SageMakerJob, SpotInterruption, select_strategy
 from lightning_sagemaker.callbacks import Throughput
 from lightning_sagemaker.loggers.address import keep_password
 from lightning_sagemaker.recipes._common.arguments import normalise
@@ -27,15 +25,15 @@ from lightning_sagemaker.recipes._common.artifacts import LAST_CHECKPOINT, RunAr
 from lightning_sagemaker.recipes._common.best import BestModel
 from lightning_sagemaker.recipes._common.console import show_information
 from lightning_sagemaker.recipes._common.folders import RunFolders
-from lightning_sagemaker.recipes._common.history import ContinueHistory, HistoryLogger
+from lightning_sagemaker.recipes._common.history import ContinueHistory
 from lightning_sagemaker.recipes._common.hosts import check_num_nodes
 from lightning_sagemaker.recipes._common.precision import automatic_precision
 from lightning_sagemaker.recipes._common.recipe import Recipe
+from lightning_sagemaker.recipes._common.run_loggers import loggers, mlflow_logger
 from lightning_sagemaker.recipes._common.scaling import TotalExamples
 from lightning_sagemaker.recipes._common.speed import tune_allocator
 from lightning_sagemaker.recipes._common.summary import first_lines
 
-_TENSORBOARD = RequirementCache("tensorboard")
 _log = logging.getLogger(__name__)
 
 
@@ -175,9 +173,10 @@ class RecipeCLI(LightningCLI):
         if config.get("enable_progress_bar") is None:
             config["enable_progress_bar"] = on_terminal
         if config.get("logger") in (None, True):
-            config["logger"] = _loggers(folders, stage, lines=not on_terminal)
+            config["logger"] = loggers(folders, stage, lines=not on_terminal)
         if stage == "fit" and self._option("mlflow") is not None:
-            config["logger"] = [*_as_list(config["logger"] or None), self._mlflow(folders)]
+            tracked = mlflow_logger(self._option("mlflow"), self.recipe.name, folders, self.job, self._goes_on)
+            config["logger"] = [*_as_list(config["logger"] or None), tracked]
         config["callbacks"] = [*_as_list(config.get("callbacks")), *self._callbacks(folders, config)]
         try:
             return self._instantiate_trainer(config, [])
@@ -296,13 +295,6 @@ class RecipeCLI(LightningCLI):
         selection = select_strategy(self.job)
         return {"backend": selection.backend, "strategy_reason": selection.reason}
 
-    def _mlflow(self, folders: RunFolders) -> Logger:
-        """One run for all starts of this training."""
-        name = None if self.job.in_container else folders.output.resolve().parent.name
-        return MLflowLogger(
-            self._option("mlflow"), self.recipe.name, name, save_dir=folders.output / "mlflow", resume=self._goes_on
-        )
-
     def _precision(self) -> str:
         asked: str = self._option("precision")
         if asked != "auto":
@@ -326,16 +318,6 @@ class _SaveConfig(SaveConfigCallback):
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "config.yaml"
         self.parser.save(self.config, path, skip_none=False, overwrite=True, multifile=False)
-
-
-def _loggers(folders: RunFolders, stage: str, lines: bool) -> list[Logger]:
-    loggers: list[Logger] = []
-    if stage == "fit":  # the other stages leave their numbers in a file of their own, and training's history alone
-        loggers += [TensorBoardLogger(folders.output, "tensorboard", "")] if _TENSORBOARD else []
-        loggers.append(HistoryLogger(folders.output))
-    if lines:
-        loggers.append(MetricLogger())
-    return loggers
 
 
 def _as_list(given: Any) -> list[Any]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import codecs
 import logging
 import os
 from abc import abstractmethod
@@ -329,18 +328,3 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
     """
     if not low <= value <= high:
         raise MisconfigurationException(f"data.{name}={value} was set. HINT: it must be between {low:g} and {high:g}.")
-
-
-def check_encoding(name: str | None) -> None:
-    """Refuse an encoding that Python does not know.
-
-    Raises:
-        MisconfigurationException: If it does not.
-
-    """
-    try:
-        codecs.lookup(name or "utf-8")
-    except LookupError:
-        raise MisconfigurationException(
-            f"data.encoding={name!r} was set, which Python does not know. HINT: as utf-8, utf-16, cp1252 or latin-1."
-        ) from None

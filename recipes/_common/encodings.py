@@ -13,6 +13,8 @@ from __future__ import annotations
 import codecs
 import re
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
 WESTERN = "cp1252"
 
 _MARKS = (
@@ -129,3 +131,18 @@ def _find_odd(line: str) -> str | None:
 
 def _is_letter(char: str) -> bool:
     return char.isalpha() and char not in "ªºµ"
+
+
+def check_encoding(name: str | None) -> None:
+    """Refuse an encoding that Python does not know.
+
+    Raises:
+        MisconfigurationException: If it does not.
+
+    """
+    try:
+        codecs.lookup(name or "utf-8")
+    except LookupError:
+        raise MisconfigurationException(
+            f"data.encoding={name!r} was set, which Python does not know. HINT: as utf-8, utf-16, cp1252 or latin-1."
+        ) from None

@@ -7,7 +7,6 @@ import logging
 import os
 from abc import abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -39,6 +38,7 @@ from lightning_sagemaker.recipes._common.pretrained import (
     seeded,
     tokenizer_files,
 )
+from lightning_sagemaker.recipes._common.results import LeavesResults
 from lightning_sagemaker.recipes._common.speed import fuse
 
 Batch = dict[str, Tensor]
@@ -56,7 +56,7 @@ class Metrics(Protocol):
         """Forget everything."""
 
 
-class RecipeModule(LightningModule):
+class RecipeModule(LeavesResults, LightningModule):
     """A transformers model in training.
 
     A subclass builds the model in :meth:`build`, returns the loss in :meth:`training_loss`, and keeps what is logged in
@@ -283,22 +283,6 @@ class RecipeModule(LightningModule):
     def on_test_epoch_end(self) -> None:
         """Log the means over all processes."""
         self.log_evaluation({f"test_{name}": value for name, value in self._take(self.evaluation_metrics).items()})
-
-    def write_evaluation(self, folder: Path, split: str) -> None:
-        """Write what the last evaluation leaves beside its metrics; called on rank zero."""
-
-    def draw_evaluation(self, folder: Path, split: str) -> None:
-        """Write what takes time to draw, of the last evaluation of a stage; called on rank zero."""
-
-    def evaluation_findings(self) -> list[tuple[str, str]]:
-        """What the last lines of a stage say about its last evaluation beside the metrics: name and text."""
-        return []
-
-    def take_findings(self, config: Mapping[str, Any]) -> None:
-        """Take over what the validation has found whose checkpoint holds this configuration."""
-
-    def write_predictions(self, folder: Path) -> None:
-        """Write what was predicted; called on all processes."""
 
     def _take(self, metrics: Metrics) -> dict[str, Tensor]:
         values: dict[str, Tensor] = metrics.compute()

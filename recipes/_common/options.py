@@ -58,8 +58,8 @@ HELP_GROUPS: dict[str, tuple[str, ...]] = {
         "warmup_steps", "weight_decay", "max_grad_norm", "val_check_interval", "precision", "seed",
     ),
     "run": (
-        "config", "run_dir", "resume", "ckpt_path", "checkpoint_every", "checkpoint_minutes", "log_every_n_steps",
-        "strategy", "devices", "num_nodes", "debug", "help-all",
+        "config", "run_dir", "resume", "ckpt_path", "monitor", "patience", "checkpoint_every", "checkpoint_minutes",
+        "log_every_n_steps", "mlflow", "strategy", "devices", "num_nodes", "debug", "help-all",
     ),
 }  # fmt: skip
 """What ``--help`` lists: of each recipe those that it has, one name for each key."""

@@ -12,7 +12,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.data.batches import Integers
 from lightning_sagemaker.recipes._common.checked import CheckedFiles
-from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_encoding, check_range
+from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
+from lightning_sagemaker.recipes._common.encodings import check_encoding
 from lightning_sagemaker.recipes._common.padding import Padding
 from lightning_sagemaker.recipes._common.tables import is_file_name
 from lightning_sagemaker.recipes.bert_qa.inputs import QuestionWindows

@@ -130,7 +130,7 @@ def test_the_exported_model_is_tested_and_its_validation_reported(whole, tmp_pat
     reports = [json.loads((f / "output" / "report-validate.json").read_text()) for f in (whole, tmp_path / "b")]
     assert reports[0] == reports[1]
     card = (whole / "model" / "README.md").read_text()
-    assert all(f"| {name} | {found[name]:.6g} |" in card for name in ("test_loss", "val_loss"))
+    assert all(f" {found[name]:.6g} |" in card for name in ("test_loss", "val_loss"))
 
 
 @pytest.mark.parametrize("step", [3, 9])

@@ -3,6 +3,7 @@
 
 import pytest
 
+from lightning_sagemaker.recipes._common.best import Exported
 from lightning_sagemaker.recipes._common.folders import RunFolders
 from lightning_sagemaker.recipes._common.summary import training_lines
 
@@ -26,14 +27,18 @@ def test_best_and_last_files_and_commands(tmp_path, history, scores):
     for name in (*FILES, "checkpoints/last.ckpt", "checkpoints/best.ckpt", "output/history/metrics.csv"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(history)
-    title, *lines = training_lines("bert-qa", ["predict_file"], "question-answering", folders, 3)
+    exported = Exported(2, {"val_f1": 0.7}, "val_f1", folders.checkpoints / "best.ckpt")
+    title, *lines = training_lines(
+        "bert-qa", ["predict_file"], "question-answering", folders, "done at step 3", exported, {"test_f1": 0.65}
+    )
     rows = {line[2:18].strip(): line[17:].strip() for line in lines}
     assert title == "bert-qa fit: done at step 3"
     assert {name: rows[name] for name in rows if name in (*scores, "loss", "val_loss")} == scores
     for name, place in (("model", "model"), ("metrics", FILES[0]), ("curves", FILES[1]), ("confusion", FILES[2])):
         assert rows[name] == str(tmp_path / place)
-    assert rows["checkpoint"].endswith("last.ckpt")
-    assert rows["best checkpoint"].endswith("best.ckpt")
+    assert rows["exported"] == "step 2, the best by val_f1: 0.7000"
+    assert rows["test_f1"] == "0.6500"
+    assert rows["checkpoint"].endswith("best.ckpt")
     assert rows["to test"].startswith("lightning-sagemaker run bert-qa test --config ")
     assert rows["to predict"].startswith(f"lightning-sagemaker run bert-qa predict --pretrained {tmp_path / 'model'}")
     assert rows["to serve"].startswith("transformers.pipeline('question-answering'")

@@ -22,6 +22,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "torch.distributed.fsdp:ShardingStrategy": ("_HYBRID_SHARD_ZERO2",),
     "torch.distributed.fsdp._common_utils": ("clean_tensor_name",),
     "torch.distributed.pipelining._backward": ("stage_backward_input", "stage_backward_weight"),
+    "torch.nn:Embedding": ("_fill_padding_idx_with_zero",),
     "torch.nn:Module": ("_buffers", "_parameters"),
     "torch.nn.modules.batchnorm": ("_BatchNorm",),
     "torch.nn.parallel:DistributedDataParallel": (

@@ -125,3 +125,13 @@ def skip_together(scaler: torch.amp.GradScaler, device: torch.device, group: Any
         agree_on_overflow(scaler, optimizer, device, group)
 
     shadow(scaler, "unscale_", unscale_together)
+
+
+def sums(first: list[Tensor | None], second: list[Tensor | None] | None) -> list[Tensor | None]:
+    """Element by element, where None adds nothing."""
+    if second is None:
+        return first
+    return [
+        right if left is None else left if right is None else left + right
+        for left, right in zip(first, second, strict=True)
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -194,7 +194,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
             kept = [None] * len(own)
         if any(gradient is not None for gradient in found):
             self._backward_steps += 1
-        found = _sums(found, self._pending)
+        found = gradients.sums(found, self._pending)
         if self._backward_steps % self._passes:
             self._pending, found = found, [None] * len(own)
         else:
@@ -206,7 +206,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
                 self._pipeline.reduce_gradients()
             elif self.sharded is None:  # else each backward pass has reduced them
                 gradients.average(own, state.groups.groups["RDP"])
-        for parameter, gradient in zip(own, _sums([one.grad for one in own], kept), strict=True):
+        for parameter, gradient in zip(own, gradients.sums([one.grad for one in own], kept), strict=True):
             parameter.grad = gradient
 
     @torch.no_grad()
@@ -320,8 +320,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         merged: list[Any] = [self._pipeline.gather_optimizer(optimizer)]
         ranks, group = state.groups.pipeline_ranks, state.groups.cpu_groups["PP"]
         dist.broadcast_object_list(merged, ranks[0], group)
-        whole: dict[str, Any] = merged[0]
-        return whole
+        return cast(dict[str, Any], merged[0])
 
     def to(self, *args: Any, **kwargs: Any) -> DistributedModel:
         """Before the model is cut: without effect, as its stages are put on their devices then."""
@@ -330,12 +329,3 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
     def cuda(self, device: Any = None) -> DistributedModel:
         """As :meth:`to`."""
         return self if not self.partitioned else super().cuda(device)
-
-
-def _sums(first: list[Tensor | None], second: list[Tensor | None] | None) -> list[Tensor | None]:
-    if second is None:
-        return first
-    return [
-        right if left is None else left if right is None else left + right
-        for left, right in zip(first, second, strict=True)
-    ]

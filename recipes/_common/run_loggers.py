@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loggers that a run has if none were asked for, and MLflow's."""
+
+from __future__ import annotations
+
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning_utilities.core.imports import RequirementCache
+
+from lightning_sagemaker import MetricLogger, MLflowLogger, SageMakerJob
+from lightning_sagemaker.recipes._common.folders import RunFolders
+from lightning_sagemaker.recipes._common.history import HistoryLogger
+
+_TENSORBOARD = RequirementCache("tensorboard")
+
+
+def loggers(folders: RunFolders, stage: str, lines: bool) -> list[Logger]:
+    """The loggers of a run for which none were asked.
+
+    Args:
+        folders: Folders of the run.
+        stage: ``fit``, ``validate``, ``test`` or ``predict``.
+        lines: Whether each logged step is a line, as where there is no progress bar.
+
+    """
+    chosen: list[Logger] = []
+    if stage == "fit":  # the other stages leave their numbers in a file of their own, and training's history alone
+        chosen += [TensorBoardLogger(folders.output, "tensorboard", "")] if _TENSORBOARD else []
+        chosen.append(HistoryLogger(folders.output))
+    if lines:
+        chosen.append(MetricLogger())
+    return chosen
+
+
+def mlflow_logger(address: str, recipe: str, folders: RunFolders, job: SageMakerJob, goes_on: bool) -> Logger:
+    """One run in MLflow for all starts of a training.
+
+    Args:
+        address: Folder, server or ARN.
+        recipe: Its name, which is the experiment's.
+        folders: Folders of the run.
+        job: The job.
+        goes_on: Whether an earlier start is resumed.
+
+    """
+    name = None if job.in_container else folders.output.resolve().parent.name
+    return MLflowLogger(address, recipe, name, save_dir=folders.output / "mlflow", resume=goes_on)
