@@ -84,6 +84,7 @@ def test_probabilities_with_the_temperature_where_asked(classifier, tmp_path):
         "auto",
     ]
     options += ["--run_dir", tmp_path / "run", "--cache_dir", tmp_path / "cache", "--model.temperature", "auto"]
+    options += ["--precision", "32-true"]  # as it is served
     RecipeCLI(CLASSIFICATION, [str(word) for word in options])
     with (tmp_path / "run" / "output" / "predictions.csv").open(newline="") as file:
         header, *found = csv.reader(file)

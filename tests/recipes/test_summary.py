@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The last lines of a stage: best and last values, where everything is, the commands that come next."""
 
+import re
+
 import pytest
 
 from lightning_sagemaker.recipes._common.best import Exported
@@ -31,7 +33,7 @@ def test_best_and_last_files_and_commands(tmp_path, history, scores):
     title, *lines = training_lines(
         "bert-qa", ["predict_file"], "question-answering", folders, "done at step 3", exported, {"test_f1": 0.65}
     )
-    rows = {line[2:18].strip(): line[17:].strip() for line in lines}
+    rows = dict(re.split(" {2,}", line.strip(), maxsplit=1) for line in lines)
     assert title == "bert-qa fit: done at step 3"
     assert {name: rows[name] for name in rows if name in (*scores, "loss", "val_loss")} == scores
     for name, place in (("model", "model"), ("metrics", FILES[0]), ("curves", FILES[1]), ("confusion", FILES[2])):

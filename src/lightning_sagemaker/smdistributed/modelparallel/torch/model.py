@@ -318,12 +318,11 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         if self._pipeline is None:
             return optimizer.state_dict()
         merged: list[Any] = [self._pipeline.gather_optimizer(optimizer)]
-        ranks, group = state.groups.pipeline_ranks, state.groups.cpu_groups["PP"]
-        dist.broadcast_object_list(merged, ranks[0], group)
+        dist.broadcast_object_list(merged, state.groups.pipeline_ranks[0], state.groups.cpu_groups["PP"])
         return cast(dict[str, Any], merged[0])
 
     def to(self, *args: Any, **kwargs: Any) -> DistributedModel:
-        """Before the model is cut: without effect, as its stages are put on their devices then."""
+        """Without effect before the model is cut: its stages are put on their devices then."""
         return self if not self.partitioned else super().to(*args, **kwargs)
 
     def cuda(self, device: Any = None) -> DistributedModel:
