@@ -77,7 +77,7 @@ def simulate(folder: Path, code: Path, contract: str, distribution: str, hosts: 
 
 def copy_job(simulated: Path, folder: Path, code: Path, contract: str) -> str:
     """The same files for the real programs, which find them in /opt/ml; return the job's name."""
-    for host in sorted(path.name for path in simulated.iterdir()):
+    for host in sorted(path.name for path in simulated.glob("algo-*")):
         shutil.copytree(simulated / host / "input" / "config", folder / host / "input" / "config")
         for name in ("output/data", "model", "checkpoints", "input/data/train"):
             (folder / host / name).mkdir(parents=True)

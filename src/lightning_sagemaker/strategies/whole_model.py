@@ -10,6 +10,7 @@ from typing import Any
 
 from lightning_sagemaker._lightning import rank_zero_warn
 from lightning_sagemaker.checkpoint.parts import CheckpointParts, read_checkpoint, write_stages
+from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.model import PipelinedModel
 
@@ -35,6 +36,11 @@ class WholeModel:
     @cached_property
     def _parts(self) -> CheckpointParts:
         return CheckpointParts(self.local_rank, self._checkpoint_io)
+
+    @property
+    def remote_checkpoints(self) -> S3CheckpointIO:
+        """What reads and writes S3."""
+        return self._parts.remote
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Write a checkpoint; called on all processes.
