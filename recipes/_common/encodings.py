@@ -13,8 +13,6 @@ from __future__ import annotations
 import codecs
 import re
 
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-
 WESTERN = "cp1252"
 
 _MARKS = (
@@ -143,6 +141,8 @@ def check_encoding(name: str | None) -> None:
     try:
         codecs.lookup(name or "utf-8")
     except LookupError:
+        from lightning.fabric.utilities.exceptions import MisconfigurationException  # workers that read texts need none
+
         raise MisconfigurationException(
             f"data.encoding={name!r} was set, which Python does not know. HINT: as utf-8, utf-16, cp1252 or latin-1."
         ) from None

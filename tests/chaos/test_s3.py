@@ -105,7 +105,7 @@ def test_bad_input_is_one_sentence(monkeypatch):
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     with pytest.raises(CheckpointError, match="region.*HINT"):
         S3CheckpointIO()
-    with pytest.raises(CheckpointError, match="no address in S3.*HINT"):
+    with pytest.raises(CheckpointError, match="not an S3 address.*HINT"):
         S3CheckpointIO("us-east-1").load_checkpoint("s3:/bucket/key")
 
 

@@ -169,7 +169,7 @@ def test_converted_to_a_hugging_face_folder_it_is_loaded(folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["none.ckpt", "x"], "is no checkpoint of Lightning"),
+        (["none.ckpt", "x"], "is not a checkpoint of Lightning"),
         (["PARTS", "FOLDER"], "is a directory"),
         (["PARTS", "x", "--like", "LIKE"], "names no architecture"),
         (["PARTS", "x", "--like", "LIKE", "--architecture", "BertForPreTraining"], "lacks "),

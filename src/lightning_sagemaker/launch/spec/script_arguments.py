@@ -14,7 +14,7 @@ _OWN = (
     "config", "instance-type", "max-cost", "instance-count", "distribution", "role", "region", "source-dir", "channel",
     "spot",
     "output-path", "max-run", "set", "save", "dry-run", "rehearse", "rehearse-set", "rehearse-channel", "rehearse-hosts",
-    "rehearse-root", "yes", "no-wait", "poll", "refresh-prices", "refresh-instances",
+    "rehearse-root", "yes", "no-wait", "poll", "refresh-prices", "refresh-instances", "register", "inference-image",
 )  # fmt: skip
 """Options of ``launch``: one that is nearly one of these is a slip, which would start the wrong job."""
 
