@@ -84,6 +84,10 @@ def general(value: object, root: Path, name: str = "") -> object:
     return OF_A_RUN.sub("SO", value.replace(str(root), "ROOT"))
 
 
+OF_ACCELERATE = ("SecurityWarning", "InsecurePlatformWarning", "torch.optim.lr_scheduler")
+"""Filters of warnings that a forked rank has sooner, where transformers' models bring accelerate, as with peft."""
+
+
 def differences(first: object, second: object, place: str = "") -> list[str]:
     """Leaves that differ."""
     if isinstance(first, dict) and isinstance(second, dict):
@@ -106,6 +110,8 @@ def test_each_ranks_view(tmp_path, distribution):
             assert (here / f"atexit-{rank}").read_text() == "thread True"
             found = json.loads((here / f"view-{rank}.json").read_text())
             seen[preload, rank], own[preload, rank] = general(found["view"], root), found["own"]
+            filters = seen[preload, rank]["after imports"]["warnings"]
+            filters[:] = [one for one in filters if not any(word in one for word in OF_ACCELERATE)]
     for rank in range(4):
         assert differences(seen[False, rank], seen[True, rank]) == []
         loaded = seen[True, rank]["after training"]["loaded"]
