@@ -31,7 +31,7 @@ demo: $(VENV)/recipes ## install into .venv and pretrain a tiny ALBERT on two si
 
 # AWS's own container programs. The toolkit's C extension needs a compiler and headers, and the tests that run it need root.
 OPEN_MPI := .containers/open_mpi
-CONTAINERS := .containers/sdk .containers/mlflow $(if $(filter Linux,$(shell uname)),$(OPEN_MPI)/bin/mpirun)
+CONTAINERS := .containers/sdk $(if $(filter Linux,$(shell uname)),$(OPEN_MPI)/bin/mpirun)
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
 
 .containers/sdk .containers/toolkit: .containers/%: tests/launch/%.txt | $(VENV)/dev
@@ -70,7 +70,7 @@ gpu: $(VENV)/dev ## what one NVIDIA GPU can decide, and the recipes' speed on it
 	    $(BIN)/python benchmarks/recipes.py $$job --precision bf16-mixed --rounds 1 --steps 40 || exit 1; done; \
 	else echo "torch finds no NVIDIA GPU here: no test was run"; fi
 
-test-slow: $(VENV)/dev $(CONTAINERS) ## the tests that take minutes
+test-slow: $(VENV)/dev $(CONTAINERS) .containers/mlflow ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
 define TEST_IN # folder, requirements

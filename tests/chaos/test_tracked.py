@@ -22,6 +22,7 @@ def server(tmp_path_factory):
     server.close()
 
 
+@pytest.mark.slow  # with what it brings, a minute
 @pytest.mark.timeout(600)
 def test_an_interrupted_training_is_one_run(server, tmp_path):
     reference = Tracked(server, tmp_path / "left-alone", STEPS, 0)

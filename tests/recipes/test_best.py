@@ -133,7 +133,7 @@ def test_the_exported_model_is_tested_and_its_validation_reported(whole, tmp_pat
     assert all(f" {found[name]:.6g} |" in card for name in ("test_loss", "val_loss"))
 
 
-@pytest.mark.parametrize("step", [3, 9])
+@pytest.mark.parametrize("step", [3, pytest.param(9, marks=pytest.mark.slow)])
 def test_an_interrupted_run_keeps_the_best_and_the_count(whole, tmp_path, step):
     (tmp_path / "cache").symlink_to(whole.parent / "cache")
     stops = ["--trainer.callbacks+=tests.recipes.test_best.Interrupts", f"--trainer.callbacks.step={step}"]
