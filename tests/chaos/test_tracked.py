@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.mlflow_server import PACKAGES, Server, environment
 from tests.chaos.tracked import Tracked
 
-pytestmark = pytest.mark.skipif(not PACKAGES.is_dir(), reason="MLflow was not brought by `make containers`")
+pytestmark = pytest.mark.skipif(not PACKAGES.is_dir(), reason="MLflow was not brought by `make test-slow`")
 
 STEPS = 120
 EVENTS = ("SIGTERM", "SIGKILL of training and sender, and its disk is lost", "SIGTERM while no answer arrives")
