@@ -145,12 +145,13 @@ class BackgroundSave:
         content = io.BytesIO()
         if self._rank == 0:
             torch.save(rest, content)
-        messages = Messages(process_store(), f"lightning-sagemaker/checkpoint/{next(_NUMBERS)}")
+        self._given_up.clear()
+        name = f"lightning-sagemaker/checkpoint/{next(_NUMBERS)}"
+        messages = Messages(process_store(), name, self._given_up)
         step = int(rest.get("global_step", 0))
         task = _Task(state, self._staging.version, content.getvalue(), place, step, messages)
         self._is_whole = None
         self._written.clear()
-        self._given_up.clear()
         self._thread = threading.Thread(target=self._run, args=(task,), name="checkpoint")
         self._thread.start()
 
@@ -228,7 +229,7 @@ class BackgroundSave:
             cause = error
             task.messages.say(f"{self._rank}/failed", f"{type(error).__name__}: {error}")
         self._written.set()
-        if failure := task.messages.hear("end", given_up=self._given_up):
+        if failure := task.messages.hear("end"):
             raise Refusal(failure) from cause
 
     def _write_first(self, task: _Task) -> None:

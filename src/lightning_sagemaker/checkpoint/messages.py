@@ -26,25 +26,25 @@ class Messages:
     """Of one checkpoint. Asked for again and again: a store that waits would keep the training from using it.
 
     Args:
-        store: Of the processes.
-        name: Of the checkpoint; the same on all.
+        store: Store of the processes.
+        name: Name of the checkpoint; the same on all.
+        given_up: Ends all waiting when set.
 
     """
 
-    def __init__(self, store: dist.Store, name: str) -> None:
-        self._store, self._name = store, name
+    def __init__(self, store: dist.Store, name: str, given_up: threading.Event) -> None:
+        self._store, self._name, self._given_up = store, name, given_up
 
     def say(self, topic: str, value: Any) -> None:
         """Tell whoever asks; ``value`` is pickled."""
         self._store.set(f"{self._name}/{topic}", base64.b64encode(pickle.dumps(value)).decode())
 
-    def hear(self, topic: str, instead: str | None = None, given_up: threading.Event | None = None) -> Any:
+    def hear(self, topic: str, instead: str | None = None) -> Any:
         """Wait for what was said.
 
         Args:
             topic: Of the message.
             instead: Another topic, whose message says why there will be none of the first.
-            given_up: Ends waiting when set.
 
         Raises:
             Refusal: If ``instead`` was said, with its text.
@@ -55,7 +55,7 @@ class Messages:
         while not self._is_said(topic):
             if instead is not None and self._is_said(instead):
                 raise Refusal(self._get(instead))
-            if time.monotonic() > deadline or (given_up is not None and given_up.is_set()):
+            if time.monotonic() > deadline or self._given_up.is_set():
                 raise CheckpointError(
                     f"nothing was heard of {topic!r} (rank, and what it did). HINT: see the logs of the other processes."
                 )

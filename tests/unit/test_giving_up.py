@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint beside the training whose other process has died: the first one's thread does not outlive the training."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from lightning_sagemaker.checkpoint import background
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_nobody_waits_for_a_process_that_does_not_come(rank, tmp_path, monkeypatch):
+    monkeypatch.setattr(background, "process_store", dist.HashStore)
+    save = background.BackgroundSave(rank, 2, lambda: None)
+    save.begin({"w": torch.ones(3)}, {"global_step": 1}, str(tmp_path / "a.ckpt"))
+    save.give_up(0.2)
+    save._thread.join(5)
+    assert not save._thread.is_alive()
+    with pytest.raises(Exception, match="nothing was heard of"):
+        save.finish()
+    assert not (tmp_path / "a.ckpt").exists()
