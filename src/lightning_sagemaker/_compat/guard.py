@@ -50,7 +50,8 @@ def check(names: Mapping[str, tuple[str, ...]], only_loaded: bool = True) -> Non
         if class_name:
             require(module, class_name)
         found: Any = getattr(module, class_name) if class_name else module
-        require(found, *(name for name in wanted if not (class_name and _is_set_by_methods(found, name))))
+        missing = (name for name in wanted if not hasattr(found, name))
+        require(found, *(name for name in missing if not (class_name and _is_set_by_methods(found, name))))
 
 
 def _is_set_by_methods(kind: Any, name: str) -> bool:
