@@ -199,8 +199,8 @@ class BestModel(Callback):
     def restore(self, trainer: Trainer, last: Path) -> Exported:
         """Put the best weights into the model of every process; collective.
 
-        Rank zero reads the file, which other hosts need not have, unless the model is sharded: then each process reads its
-        part, as it does to resume.
+        Rank zero reads the file, which other hosts need not have, unless the model is sharded or the checkpoint a folder of
+        parts: then each process reads, as it does to resume.
 
         Args:
             trainer: After training.
@@ -214,9 +214,13 @@ class BestModel(Callback):
         if path is None:
             metrics = {name: float(v) for name, v in trainer.callback_metrics.items() if name.startswith("val_")}
             return Exported(trainer.global_step, metrics, None, last)
-        if strategy.restore_checkpoint_after_setup:
+        module: Any = trainer.lightning_module
+        loads = strategy.restore_checkpoint_after_setup  # the weights, too; of pipeline stages they are read only
+        if loads or strategy.broadcast(path.is_dir()):
             found = strategy.load_checkpoint(path)
-            trainer.lightning_module.take_findings(found[CONFIG_KEY])  # type: ignore[operator]
+            if not loads:
+                strategy.load_model_state_dict(found, strict=module.strict_loading)
+            module.take_findings(found[CONFIG_KEY])
             return Exported(found["global_step"], found[METRICS_KEY], self._monitor, path)
         facts: Any = None
         weights: Any = None
@@ -226,9 +230,8 @@ class BestModel(Callback):
             weights = found["state_dict"]
         step, metrics, config = strategy.broadcast(facts)
         if step != trainer.global_step:
-            module = trainer.lightning_module
             strategy.load_model_state_dict({"state_dict": strategy.broadcast(weights)}, strict=module.strict_loading)
-            module.take_findings(config)  # type: ignore[operator]
+            module.take_findings(config)
         return Exported(step, metrics, self._monitor, path)
 
     def _best_path(self, trainer: Trainer) -> Path | None:
