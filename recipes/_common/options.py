@@ -14,6 +14,7 @@ COMMON_SHORT_NAMES = {
     "cache_dir": "data.cache_dir",
     "dataloader_num_workers": "data.num_workers",
     "devices": "trainer.devices",
+    "early_stopping_patience": "patience",
     "epochs": "trainer.max_epochs",
     "eval_batch_size": "data.eval_batch_size",
     "global_batch_size": "data.global_batch_size",
@@ -25,6 +26,7 @@ COMMON_SHORT_NAMES = {
     "max_epochs": "trainer.max_epochs",
     "max_grad_norm": "trainer.gradient_clip_val",
     "max_steps": "trainer.max_steps",
+    "metric_for_best_model": "monitor",  # torchrun takes --monitor for the beginning of an option of its own
     "model_name_or_path": "model.pretrained",
     "num_nodes": "trainer.num_nodes",
     "num_train_epochs": "trainer.max_epochs",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,21 @@ def test_short_names_lead_to_options_that_exist():
     config = RecipeCLI(RECIPE, ["--strategy", "auto"], run=False).config["fit"]
     missing = [name for name in SHORT_NAMES.values() if name not in config]
     assert not missing
+
+
+@pytest.mark.parametrize("recipe", ["albert_mlm", "bert_qa", "sequence_classification"])
+def test_torchrun_leaves_some_name_of_each_option_alone(recipe):
+    """torchrun refuses a script's ``--NAME`` with which two options of its own begin, and takes it if one does."""
+    from torch.distributed.run import get_args_parser
+
+    own = [word for action in get_args_parser()._actions for word in action.option_strings]
+    names = import_module(f"lightning_sagemaker.recipes.{recipe}.recipe").RECIPE.names
+    by_key: dict[str, set[str]] = {name: {name} for name in names.own}
+    for name, key in names.short.items():
+        by_key.setdefault(key, set()).add(name)
+    taken = {name for some in by_key.values() for name in some if any(word.startswith(f"--{name}") for word in own)}
+    assert taken == {"monitor"}  # --metric_for_best_model
+    assert not [key for key, some in by_key.items() if some <= taken]
 
 
 def test_every_yaml_parses():
