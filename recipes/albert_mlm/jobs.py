@@ -63,7 +63,7 @@ class ShardJob:
         os.environ["TOKENIZERS_PARALLELISM"] = str(self.parallel).lower()
         tokenizer, words = self.open()
         packers = self.packers(words)
-        for batch in _batches(documents):
+        for batch in by_characters(documents, _BATCH_CHARACTERS):
             self.pack(batch, tokenizer, packers)
         files: dict[str, Any] = {}
         for split, packer in packers.items():
@@ -147,7 +147,7 @@ def find_short_splits(job: ShardJob, chunks: Iterable[Chunk], wanted: Iterable[s
             break
         one = replace(job, split=split)
         packers = {name: packer for name, packer in job.packers(words).items() if name in articles}
-        for batch in _batches(documents):
+        for batch in by_characters(documents, _BATCH_CHARACTERS):
             for name in map(one.split_of, batch):
                 if name in articles:
                     articles[name] += 1
@@ -165,13 +165,14 @@ def _result(waiting: Future[dict[str, Any]] | dict[str, Any]) -> dict[str, Any]:
     return waiting if isinstance(waiting, dict) else waiting.result()
 
 
-def _batches(documents: list[str]) -> Iterator[list[str]]:
+def by_characters(documents: Iterable[str], least: int) -> Iterator[list[str]]:
+    """Lists of documents of at least so many characters each; the last may have fewer."""
     batch: list[str] = []
     characters = 0
     for document in documents:
         batch.append(document)
         characters += len(document)
-        if characters >= _BATCH_CHARACTERS:
+        if characters >= least:
             yield batch
             batch, characters = [], 0
     if batch:

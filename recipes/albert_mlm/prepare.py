@@ -31,6 +31,7 @@ from lightning_sagemaker.recipes.albert_mlm.jobs import (
     SPLITS,
     Chunk,
     ShardJob,
+    by_characters,
     find_short_splits,
     run_jobs,
     split_of,
@@ -267,17 +268,7 @@ class Preparation(_preparation.Preparation):
 def _chunked(documents: Iterable[str], total: int) -> Iterator[list[str]]:
     """The articles of each shard of a text of about so many characters."""
     least, most = _SHARD_CHARACTERS
-    size = min(most, max(least, total // 64))
-    chunk: list[str] = []
-    characters = 0
-    for document in documents:
-        chunk.append(document)
-        characters += len(document)
-        if characters >= size:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
+    return by_characters(documents, min(most, max(least, total // 64)))
 
 
 def _counts(entries: Mapping[str, Any]) -> dict[str, int]:

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("program", nargs="?", metavar="RECIPE|SCRIPT", help="a recipe's name, or train.py")
     job = parser.add_argument_group("the job (each can be in --config too)")
-    job.add_argument("--config", metavar="job.yaml", help="a job's description; the options below go before it")
+    job.add_argument("--config", metavar="job.yaml", help="a job's description; the options below override it")
     job.add_argument(
         "--instance-type",
         metavar="TYPE",

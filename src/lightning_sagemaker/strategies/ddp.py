@@ -55,17 +55,10 @@ class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
             save()
 
 
-class SageMakerDDPStrategy(JobDDPStrategy):
-    """Lightning's DDP with hosts, devices and ranks from the job; a plain single device where there is one process.
+class _ServesOneProcess:
+    """What the Trainer's and Fabric's strategies have in common."""
 
-    Args:
-        job: The job; read from the process's environment when None.
-        **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``.
-
-    Raises:
-        SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
-
-    """
+    world_size: int
 
     serves_one_device = True
     """On a Mac too, on its MPS device."""
@@ -76,6 +69,19 @@ class SageMakerDDPStrategy(JobDDPStrategy):
     def _is_alone(self) -> bool:
         """One process needs neither a process group nor the DDP wrapper."""
         return bool(self.world_size == 1)
+
+
+class SageMakerDDPStrategy(_ServesOneProcess, JobDDPStrategy):
+    """Lightning's DDP with hosts, devices and ranks from the job; a plain single device where there is one process.
+
+    Args:
+        job: The job; read from the process's environment when None.
+        **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``.
+
+    Raises:
+        SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
+
+    """
 
     @override
     def setup_distributed(self) -> None:
@@ -104,7 +110,7 @@ class _NothingToSync:
         return contextlib.nullcontext()
 
 
-class FabricSageMakerDDPStrategy(JobAware, FabricDDPStrategy):
+class FabricSageMakerDDPStrategy(_ServesOneProcess, JobAware, FabricDDPStrategy):
     """Fabric's DDP with hosts, devices and ranks from the job; a plain single device where there is one process.
 
     Args:
@@ -115,16 +121,6 @@ class FabricSageMakerDDPStrategy(JobAware, FabricDDPStrategy):
         SageMakerJobError: If the environment contradicts itself, or Fabric's arguments contradict the job.
 
     """
-
-    serves_one_device = True
-    """On a Mac too, on its MPS device."""
-    forks_in_notebooks = True
-    """As Lightning does where it chooses the strategy."""
-
-    @property
-    def _is_alone(self) -> bool:
-        """One process needs neither a process group nor the DDP wrapper."""
-        return bool(self.world_size == 1)
 
     @override
     def _setup_distributed(self) -> None:

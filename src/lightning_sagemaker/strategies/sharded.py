@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,8 +19,6 @@ from lightning_sagemaker._lightning import (
     MisconfigurationException,
     ModelParallelStrategy,
 )
-from lightning_sagemaker.checkpoint.parts import CheckpointParts
-from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
 from lightning_sagemaker.parallel.degrees import ParallelDegrees
 from lightning_sagemaker.parallel.sharding import (
     TENSOR,
@@ -32,6 +29,7 @@ from lightning_sagemaker.parallel.sharding import (
     shard_module,
 )
 from lightning_sagemaker.strategies.beside import WritesBeside
+from lightning_sagemaker.strategies.in_parts import InParts
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
 from lightning_sagemaker.strategies.stock_callbacks import check_trainer
@@ -80,7 +78,7 @@ class ShardedLayout(ParallelLayout):
         shard_module(module, mesh, methods, *saving, self.sharding_options())
 
 
-class _ChecksummedStrategy(ModelParallelStrategy):
+class _ChecksummedStrategy(InParts, ModelParallelStrategy):
     """Lightning's strategy; where each process writes its part, they have checksums, and may be at an address in S3."""
 
     @property
@@ -91,15 +89,6 @@ class _ChecksummedStrategy(ModelParallelStrategy):
     @num_nodes.setter
     def num_nodes(self, num_nodes: int) -> None:
         self._num_nodes = num_nodes
-
-    @cached_property
-    def _parts(self) -> CheckpointParts:
-        return CheckpointParts(self.local_rank, self._checkpoint_io)
-
-    @property
-    def remote_checkpoints(self) -> S3CheckpointIO:
-        """What writes to S3."""
-        return self._parts.remote
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:

@@ -4,25 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker._lightning import rank_zero_warn
-from lightning_sagemaker.checkpoint.parts import CheckpointParts, read_checkpoint, write_stages
-from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
+from lightning_sagemaker.checkpoint.parts import read_checkpoint, write_stages
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.model import PipelinedModel
+from lightning_sagemaker.strategies.in_parts import InParts
 
 
-class WholeModel:
+class WholeModel(InParts):
     """Mixin before a strategy whose module is partitioned at its first step."""
 
     global_rank: int
-    local_rank: int
     optimizers: list[Any]
     saves_parts: bool
-    _checkpoint_io: Any
     _pipeline: PipelinedModel | None = None
     _failed = False
     _groups: ParallelGroups | None = None
@@ -32,15 +29,6 @@ class WholeModel:
         """Where this process is in the parallel layout, and its process groups; from the launch on."""
         assert self._groups is not None
         return self._groups
-
-    @cached_property
-    def _parts(self) -> CheckpointParts:
-        return CheckpointParts(self.local_rank, self._checkpoint_io)
-
-    @property
-    def remote_checkpoints(self) -> S3CheckpointIO:
-        """What reads and writes S3."""
-        return self._parts.remote
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Write a checkpoint; called on all processes.

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A strategy of which each process may write its part of a checkpoint."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from lightning_sagemaker.checkpoint.parts import CheckpointParts
+from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
+
+
+class InParts:
+    """Mixin before a strategy of Lightning."""
+
+    local_rank: int
+    _checkpoint_io: Any
+
+    @cached_property
+    def _parts(self) -> CheckpointParts:
+        return CheckpointParts(self.local_rank, self._checkpoint_io)
+
+    @property
+    def remote_checkpoints(self) -> S3CheckpointIO:
+        """What reads and writes S3; callbacks list checkpoints by it."""
+        return self._parts.remote
