@@ -26,7 +26,7 @@ from lightning_sagemaker.parallel.degrees import ParallelDegrees
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.microbatches import split
 from lightning_sagemaker.parallel.model import PipelinedModel
-from lightning_sagemaker.recipes._common.speed import tune_allocator
+from lightning_sagemaker.recipes._common.modules.speed import tune_allocator
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ def measure(args: argparse.Namespace) -> None:
     from lightning_sagemaker.parallel.groups import ParallelGroups
     from lightning_sagemaker.parallel.microbatches import split
     from lightning_sagemaker.parallel.model import PipelinedModel
-    from lightning_sagemaker.recipes._common.speed import tune_allocator
+    from lightning_sagemaker.recipes._common.modules.speed import tune_allocator
 
     torch.set_num_threads(1)
     tune_allocator()

@@ -23,7 +23,7 @@ import numpy as np
 import transformers
 from datasets import Dataset
 
-from lightning_sagemaker.recipes._common.cli import Recipe, RecipeCLI
+from lightning_sagemaker.recipes._common.cli.recipe_cli import Recipe, RecipeCLI
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def arguments(folder: Path, seed: int, **options: Any) -> transformers.TrainingA
 
 def classification(folder: Path, seed: int) -> tuple[float, float]:
     """Accuracies."""
-    from lightning_sagemaker.recipes._common.sizes import BERT_SIZES
+    from lightning_sagemaker.recipes._common.modules.sizes import BERT_SIZES
     from lightning_sagemaker.recipes.sequence_classification.recipe import RECIPE
     from lightning_sagemaker.recipes.sequence_classification.transactions import transactions
 

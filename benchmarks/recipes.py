@@ -248,7 +248,7 @@ def _set_size(args: argparse.Namespace) -> None:
 
         module.SIZES["base"] = {**wanted, "embedding_size": 128}
     else:  # importing another recipe's module would count in the time to the first step
-        from lightning_sagemaker.recipes._common import sizes
+        from lightning_sagemaker.recipes._common.modules import sizes
 
         sizes.BERT_SIZES["tiny"] = wanted
 
@@ -256,7 +256,7 @@ def _set_size(args: argparse.Namespace) -> None:
 def run_ours(args: argparse.Namespace, prepare_only: bool = False) -> None:
     from lightning.pytorch import Callback
 
-    from lightning_sagemaker.recipes._common.cli import RecipeCLI
+    from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
 
     _set_size(args)
     clock = Clock()

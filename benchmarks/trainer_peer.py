@@ -64,7 +64,7 @@ def _qa_rows(args: argparse.Namespace, tokenizer: Any) -> dict[str, list[Any]]:
 
 
 def _classification_rows(args: argparse.Namespace, tokenizer: Any) -> dict[str, list[Any]]:
-    from lightning_sagemaker.recipes._common.tables import read_files
+    from lightning_sagemaker.recipes._common.data.tables import read_files
     from lightning_sagemaker.recipes.sequence_classification.transactions import transactions
 
     records = read_files([Path(args.table)]) if args.table else transactions(8000, "train")
@@ -78,7 +78,7 @@ def _classification_rows(args: argparse.Namespace, tokenizer: Any) -> dict[str, 
 
 def run_theirs(args: argparse.Namespace) -> None:
     if not args.as_started:
-        from lightning_sagemaker.recipes._common.speed import tune_allocator
+        from lightning_sagemaker.recipes._common.modules.speed import tune_allocator
 
         tune_allocator()
     set_seed(args.seed)

@@ -26,6 +26,7 @@ ALLOWED = (
     "the toolkit's runner of MPI needs /usr/sbin/sshd",
     "(drivers look|looks) for processes in /proc",
     r"a C compiler \(cc\) not found",
+    "a pseudo-terminal not found",
     "from Python 3.12 on nothing waits at a fork",
     "the wheels of Open MPI are Linux's",
     "only Linux forks safely after such imports",

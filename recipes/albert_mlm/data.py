@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_sagemaker.data.batches import sample_indices
-from lightning_sagemaker.recipes._common.cache import damages, load_manifest
-from lightning_sagemaker.recipes._common.checked import CheckedFiles, hint
-from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
-from lightning_sagemaker.recipes._common.losses import IGNORED
-from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER
+from lightning_sagemaker.recipes._common.data.cache import damages, load_manifest
+from lightning_sagemaker.recipes._common.data.checked import CheckedFiles, hint
+from lightning_sagemaker.recipes._common.data.data_module import RecipeData, RecipeLoader
+from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER
+from lightning_sagemaker.recipes._common.data.ranges import check_range
+from lightning_sagemaker.recipes._common.modules.losses import IGNORED
 from lightning_sagemaker.recipes.albert_mlm.masking import UNITS, Masking, Vocabulary, chance_of
 from lightning_sagemaker.recipes.albert_mlm.packing import Words, swap_segments
 from lightning_sagemaker.recipes.albert_mlm.prepare import Preparation
@@ -158,7 +159,7 @@ class MLMDataModule(RecipeData):
             "max_documents": max_documents,
         }
         if self._prepared is None:
-            dataset = {"dataset_config": dataset_config, "text_column": text_column}
+            dataset: dict[str, Any] = {"dataset_config": dataset_config, "text_column": text_column}
             self._settings["source"] = find_text(text, self.job.channels, dataset_split=dataset_split, **dataset)
             self._settings |= find_own_text({"validation": validation, "test": test}, self.job.channels, **dataset)
         elif validation or test:

@@ -13,9 +13,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.recipes._common.checksums import find_change, find_damage
-from lightning_sagemaker.recipes._common.files import write_text
-from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER
+from lightning_sagemaker.recipes._common.data.checksums import find_change, find_damage
+from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER
+from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes.albert_mlm.packing import Packer, Words, one_segment, two_segments
 from lightning_sagemaker.recipes.albert_mlm.shards import write_shard
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lightning_sagemaker.recipes._common.losses import IGNORED
+from lightning_sagemaker.recipes._common.modules.losses import IGNORED
 
 _KEPT, _RANDOM = 0.1, 0.1
 """Shares of the chosen tokens that stay, or become any other token; the rest become the mask token (BERT, 2018)."""

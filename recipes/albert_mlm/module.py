@@ -13,13 +13,13 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from transformers import AlbertConfig, AlbertForMaskedLM, AlbertForPreTraining, PretrainedConfig
 
-from lightning_sagemaker.recipes._common.albert import PRE_LAYER_NORM, encode
-from lightning_sagemaker.recipes._common.files import write_text
-from lightning_sagemaker.recipes._common.gather import Rows
-from lightning_sagemaker.recipes._common.losses import IGNORED, cross_entropy
-from lightning_sagemaker.recipes._common.metrics import LossAndAccuracy
-from lightning_sagemaker.recipes._common.module import Batch, RecipeModule
-from lightning_sagemaker.recipes._common.pretrained import load_config, load_model
+from lightning_sagemaker.recipes._common.modules.albert import PRE_LAYER_NORM, encode
+from lightning_sagemaker.recipes._common.modules.gather import Rows
+from lightning_sagemaker.recipes._common.modules.losses import IGNORED, cross_entropy
+from lightning_sagemaker.recipes._common.modules.metrics import LossAndAccuracy
+from lightning_sagemaker.recipes._common.modules.pretrained import load_config, load_model
+from lightning_sagemaker.recipes._common.modules.recipe_module import Batch, RecipeModule
+from lightning_sagemaker.recipes._common.outputs.files import write_text
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
@@ -93,7 +93,7 @@ class AlbertMLM(RecipeModule):
         dropout: Of hidden states and attention; ALBERT trains without.
         pre_layer_norm: Normalise before attention and feed-forward instead of after, from scratch; transformers' own
             classes cannot load such a model right, these recipes can.
-        optimization: See :class:`~lightning_sagemaker.recipes._common.module.RecipeModule`.
+        optimization: See :class:`~lightning_sagemaker.recipes._common.modules.recipe_module.RecipeModule`.
 
     Raises:
         MisconfigurationException: If the size is unknown, or tokenizer and weights do not match.

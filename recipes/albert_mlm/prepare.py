@@ -13,8 +13,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.recipes._common import preparation as _preparation
-from lightning_sagemaker.recipes._common.cache import (
+from lightning_sagemaker.recipes._common.data import preparation as _preparation
+from lightning_sagemaker.recipes._common.data.cache import (
     MANIFEST,
     complete_manifest,
     load_manifest,
@@ -22,10 +22,10 @@ from lightning_sagemaker.recipes._common.cache import (
     read_manifest,
     settings_key,
 )
-from lightning_sagemaker.recipes._common.files import write_text
-from lightning_sagemaker.recipes._common.fingerprints import pretrained_fingerprint
-from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER
-from lightning_sagemaker.recipes._common.unigram import train_tokenizer
+from lightning_sagemaker.recipes._common.data.fingerprints import pretrained_fingerprint
+from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER
+from lightning_sagemaker.recipes._common.data.unigram import train_tokenizer
+from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes.albert_mlm.jobs import (
     RECORDS,
     SPLITS,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_sagemaker.recipes._common.verify import verify
+from lightning_sagemaker.recipes._common.data.verify import verify
 from lightning_sagemaker.recipes.albert_mlm.prepare import Preparation
 from lightning_sagemaker.recipes.albert_mlm.text import TextSourceError, find_own_text, find_text
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.recipes._common.cache import MANIFEST, all_files
-from lightning_sagemaker.recipes._common.checksums import find_change, find_damage
-from lightning_sagemaker.recipes._common.files import write_text
-from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER
+from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files
+from lightning_sagemaker.recipes._common.data.checksums import find_change, find_damage
+from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER
+from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes.albert_mlm.jobs import write_record
 
 STARTED = ".started.json"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lightning_sagemaker.recipes._common.checked import CheckedFiles
-from lightning_sagemaker.recipes._common.checksums import file_entry
+from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
+from lightning_sagemaker.recipes._common.data.checksums import file_entry
 
 Integers = npt.NDArray[np.int64]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.recipes._common.cache import MANIFEST
+from lightning_sagemaker.recipes._common.data.cache import MANIFEST
 from lightning_sagemaker.recipes.albert_mlm.builtin_text import builtin_documents
 
 BUILTIN = "builtin"

@@ -16,7 +16,7 @@ def load_tokenizer(name: str) -> Any:
         ValueError: If it lacks what masked-language modelling needs.
 
     """
-    from lightning_sagemaker.recipes._common.pretrained import load_tokenizer as load_any
+    from lightning_sagemaker.recipes._common.modules.pretrained import load_tokenizer as load_any
 
     tokenizer = load_any(name)
     missing = [kind for kind in ("cls", "sep", "mask") if getattr(tokenizer, f"{kind}_token_id") is None]

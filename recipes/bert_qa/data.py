@@ -11,11 +11,12 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.data.batches import Integers
-from lightning_sagemaker.recipes._common.checked import CheckedFiles
-from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
-from lightning_sagemaker.recipes._common.encodings import check_encoding
-from lightning_sagemaker.recipes._common.padding import Padding
-from lightning_sagemaker.recipes._common.tables import is_file_name
+from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
+from lightning_sagemaker.recipes._common.data.data_module import RecipeData, RecipeLoader
+from lightning_sagemaker.recipes._common.data.encodings import check_encoding
+from lightning_sagemaker.recipes._common.data.padding import Padding
+from lightning_sagemaker.recipes._common.data.ranges import check_range
+from lightning_sagemaker.recipes._common.data.tables import is_file_name
 from lightning_sagemaker.recipes.bert_qa.inputs import QuestionWindows
 from lightning_sagemaker.recipes.bert_qa.prepare import BUILTIN, Preparation, records_name
 from lightning_sagemaker.recipes.bert_qa.squad import POLICIES

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_sagemaker.data.batches import Integers, sample_indices
-from lightning_sagemaker.recipes._common.checked import CheckedFiles
-from lightning_sagemaker.recipes._common.padding import Padding
-from lightning_sagemaker.recipes._common.ragged import Ragged
+from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
+from lightning_sagemaker.recipes._common.data.padding import Padding
+from lightning_sagemaker.recipes._common.data.ragged import Ragged
 from lightning_sagemaker.recipes.bert_qa.windows import Template, Windows, answer_labels, cut_windows
 
 Batch = dict[str, Tensor]

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModelForQuestionAnswering
 
-from lightning_sagemaker.recipes._common.files import write_text
-from lightning_sagemaker.recipes._common.fine_tuning import FineTunedModule
-from lightning_sagemaker.recipes._common.gather import Rows
-from lightning_sagemaker.recipes._common.metrics import LossAndAccuracy
-from lightning_sagemaker.recipes._common.module import Batch
-from lightning_sagemaker.recipes._common.predictions import predictions_table
+from lightning_sagemaker.recipes._common.modules.fine_tuning import FineTunedModule
+from lightning_sagemaker.recipes._common.modules.gather import Rows
+from lightning_sagemaker.recipes._common.modules.metrics import LossAndAccuracy
+from lightning_sagemaker.recipes._common.modules.recipe_module import Batch
+from lightning_sagemaker.recipes._common.outputs.files import write_text
+from lightning_sagemaker.recipes._common.outputs.predictions import predictions_table
 from lightning_sagemaker.recipes.bert_qa.answers import Answers, best_spans, choose_answers, merge_windows
 from lightning_sagemaker.recipes.bert_qa.metrics import evaluate
 
@@ -38,7 +38,7 @@ class QuestionAnswerer(FineTunedModule):
         max_answer_length: Tokens of an answer.
         null_score_threshold: How much higher than that of the best answer the score of no answer must be to predict
             none; ``auto``: what gave the best F1 in the last validation (0 before it).
-        optimization: See :class:`~lightning_sagemaker.recipes._common.module.RecipeModule`.
+        optimization: See :class:`~lightning_sagemaker.recipes._common.modules.recipe_module.RecipeModule`.
 
     Raises:
         MisconfigurationException: If a value is unknown or out of range, or the data does not fit the weights.

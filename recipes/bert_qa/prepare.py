@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from lightning_sagemaker.recipes._common import preparation as _preparation
-from lightning_sagemaker.recipes._common.checksums import file_entry
-from lightning_sagemaker.recipes._common.files import write_text
-from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER, table_settings
-from lightning_sagemaker.recipes._common.pretrained import load_tokenizer
-from lightning_sagemaker.recipes._common.ragged import save_ragged
-from lightning_sagemaker.recipes._common.tables import DataError, TableForm
-from lightning_sagemaker.recipes._common.wordpiece import train_wordpiece
+from lightning_sagemaker.recipes._common.data import preparation as _preparation
+from lightning_sagemaker.recipes._common.data.checksums import file_entry
+from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER, table_settings
+from lightning_sagemaker.recipes._common.data.ragged import save_ragged
+from lightning_sagemaker.recipes._common.data.tables import DataError, TableForm
+from lightning_sagemaker.recipes._common.data.wordpiece import train_wordpiece
+from lightning_sagemaker.recipes._common.modules.pretrained import load_tokenizer
+from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes.bert_qa.facts import fact_articles
 from lightning_sagemaker.recipes.bert_qa.question import Question
 from lightning_sagemaker.recipes.bert_qa.squad import nested_questions, place_answers, read_questions

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lightning_sagemaker.recipes._common.tables import DataError, require_columns
+from lightning_sagemaker.recipes._common.data.tables import DataError, require_columns
 from lightning_sagemaker.recipes.bert_qa.question import Question
 
 _ANSWER_COLUMNS = ("answer", "answer_text")

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.recipes._common.encodings import decode
-from lightning_sagemaker.recipes._common.tables import (
+from lightning_sagemaker.recipes._common.data.encodings import decode
+from lightning_sagemaker.recipes._common.data.tables import (
     DataError,
     TableForm,
     find_files,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_sagemaker.recipes._common.entry import run_recipe, use_folder
+from lightning_sagemaker.recipes._common.cli.entry import run_recipe, use_folder
 
 PACKAGE = "lightning_sagemaker.recipes.bert_qa"
 

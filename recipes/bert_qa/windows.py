@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lightning_sagemaker.recipes._common.tables import DataError
+from lightning_sagemaker.recipes._common.data.tables import DataError
 
 Integers = npt.NDArray[np.int64]
 

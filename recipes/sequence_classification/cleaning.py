@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from lightning_sagemaker.recipes._common.tables import DataError, Records
+from lightning_sagemaker.recipes._common.data.tables import DataError
+from lightning_sagemaker.recipes._common.data.workbooks import Records
 
 CLEANINGS = ("strip", "unicode", "casefold", "drop_empty")
 """Of labels: spaces around them and several within; compatible forms of Unicode; case. Records without text or label."""

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_sagemaker.recipes._common.checked import CheckedFiles
-from lightning_sagemaker.recipes._common.data import RecipeData, RecipeLoader, check_range
-from lightning_sagemaker.recipes._common.encodings import check_encoding
-from lightning_sagemaker.recipes._common.padding import Padding
+from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
+from lightning_sagemaker.recipes._common.data.data_module import RecipeData, RecipeLoader
+from lightning_sagemaker.recipes._common.data.encodings import check_encoding
+from lightning_sagemaker.recipes._common.data.padding import Padding
+from lightning_sagemaker.recipes._common.data.ranges import check_range
 from lightning_sagemaker.recipes.sequence_classification.cleaning import CLEANINGS
 from lightning_sagemaker.recipes.sequence_classification.glue import SOURCE, TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import (

@@ -8,7 +8,7 @@ from html import escape
 from textwrap import shorten
 from typing import Any
 
-from lightning_sagemaker.recipes._common.report_pages import page, table
+from lightning_sagemaker.recipes._common.outputs.report_pages import page, table
 
 _NAMED = 3
 """Pairs of classes on the terminal."""

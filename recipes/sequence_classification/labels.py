@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lightning_sagemaker.recipes._common.tables import DataError
+from lightning_sagemaker.recipes._common.data.tables import DataError
 
 SINGLE, MULTI, REGRESSION = "single_label", "multi_label", "regression"
 PROBLEMS = (SINGLE, MULTI, REGRESSION)

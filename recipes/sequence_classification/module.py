@@ -15,15 +15,15 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PretrainedConfig
 
-from lightning_sagemaker.recipes._common.files import write_text
-from lightning_sagemaker.recipes._common.fine_tuning import FineTunedModule
-from lightning_sagemaker.recipes._common.first_token import first_token_only
-from lightning_sagemaker.recipes._common.gather import Rows
-from lightning_sagemaker.recipes._common.metrics import LossAndAccuracy
-from lightning_sagemaker.recipes._common.module import Batch
-from lightning_sagemaker.recipes._common.pictures import confusion_matrix
-from lightning_sagemaker.recipes._common.predictions import predictions_table
-from lightning_sagemaker.recipes._common.pretrained import CONFIG_KEY
+from lightning_sagemaker.recipes._common.modules.fine_tuning import FineTunedModule
+from lightning_sagemaker.recipes._common.modules.first_token import first_token_only
+from lightning_sagemaker.recipes._common.modules.gather import Rows
+from lightning_sagemaker.recipes._common.modules.metrics import LossAndAccuracy
+from lightning_sagemaker.recipes._common.modules.pretrained import CONFIG_KEY
+from lightning_sagemaker.recipes._common.modules.recipe_module import Batch
+from lightning_sagemaker.recipes._common.outputs.files import write_text
+from lightning_sagemaker.recipes._common.outputs.pictures import confusion_matrix
+from lightning_sagemaker.recipes._common.outputs.predictions import predictions_table
 from lightning_sagemaker.recipes.sequence_classification.calibration import calibrate
 from lightning_sagemaker.recipes.sequence_classification.decisions import AUTO, CALIBRATION, Decision, check_option
 from lightning_sagemaker.recipes.sequence_classification.evaluation_page import evaluation_page, findings
@@ -54,7 +54,7 @@ class SequenceClassifier(FineTunedModule):
             ``auto``: what gave the best F1 in the last validation (0.5 before it).
         temperature: By which outputs are divided before they become probabilities; ``auto``: what fitted the last
             validation best (1 before it).
-        optimization: See :class:`~lightning_sagemaker.recipes._common.module.RecipeModule`.
+        optimization: See :class:`~lightning_sagemaker.recipes._common.modules.recipe_module.RecipeModule`.
 
     Raises:
         MisconfigurationException: If a value is unknown or out of range, or the data does not fit the weights.

@@ -12,15 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from lightning_sagemaker.recipes._common import preparation as _preparation
-from lightning_sagemaker.recipes._common.checksums import file_entry
-from lightning_sagemaker.recipes._common.files import write_text
-from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER, table_settings
-from lightning_sagemaker.recipes._common.pretrained import load_config, load_tokenizer
-from lightning_sagemaker.recipes._common.ragged import save_ragged
-from lightning_sagemaker.recipes._common.tables import (
+from lightning_sagemaker.recipes._common.data import preparation as _preparation
+from lightning_sagemaker.recipes._common.data.checksums import file_entry
+from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER, table_settings
+from lightning_sagemaker.recipes._common.data.ragged import save_ragged
+from lightning_sagemaker.recipes._common.data.tables import (
     DataError,
-    Records,
     TableForm,
     find_files,
     is_file_name,
@@ -28,8 +25,11 @@ from lightning_sagemaker.recipes._common.tables import (
     read_tables,
     require_columns,
 )
-from lightning_sagemaker.recipes._common.text_report import count_everything
-from lightning_sagemaker.recipes._common.wordpiece import train_wordpiece
+from lightning_sagemaker.recipes._common.data.wordpiece import train_wordpiece
+from lightning_sagemaker.recipes._common.data.workbooks import Records
+from lightning_sagemaker.recipes._common.modules.pretrained import load_config, load_tokenizer
+from lightning_sagemaker.recipes._common.outputs.files import write_text
+from lightning_sagemaker.recipes._common.outputs.text_report import count_everything
 from lightning_sagemaker.recipes.sequence_classification import labels as labelling
 from lightning_sagemaker.recipes.sequence_classification.cleaning import check_labels, check_texts, clean_records
 from lightning_sagemaker.recipes.sequence_classification.glue import TASKS

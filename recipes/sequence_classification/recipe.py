@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightning_sagemaker.recipes._common.arguments import Names
-from lightning_sagemaker.recipes._common.options import COMMON_SHORT_NAMES, OWN_OPTIONS
-from lightning_sagemaker.recipes._common.recipe import Recipe
+from lightning_sagemaker.recipes._common.cli.arguments import Names
+from lightning_sagemaker.recipes._common.cli.options import COMMON_SHORT_NAMES, OWN_OPTIONS
+from lightning_sagemaker.recipes._common.cli.recipe import Recipe
 
 SHORT_NAMES = COMMON_SHORT_NAMES | {
     "dataset_config_name": "data.dataset_config",

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_sagemaker.data.batches import sample_indices
-from lightning_sagemaker.recipes._common.checked import CheckedFiles
-from lightning_sagemaker.recipes._common.padding import Padding
-from lightning_sagemaker.recipes._common.ragged import Ragged
+from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
+from lightning_sagemaker.recipes._common.data.padding import Padding
+from lightning_sagemaker.recipes._common.data.ragged import Ragged
 
 Batch = dict[str, Tensor]
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line that a logged step is printed as, and the regular expressions that read it. Imports nothing."""
+"""The line that a logged step is printed as, and the regular expressions that read it. Imports no torch."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+
+from lightning_sagemaker.recipe_table import RECIPES
 
 _NUMBER = r"([-+]?(?:[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|nan|inf))"
 
@@ -15,15 +17,6 @@ TRAINING_METRICS = (
     "epoch", "loss", "accuracy", "learning_rate", "samples_per_second", "tokens_per_second", "scaling_efficiency",
 )  # fmt: skip
 """What every recipe prints while it trains."""
-
-RECIPE_METRICS = {
-    "albert-mlm": ("val_loss", "val_accuracy", "val_perplexity"),
-    "bert-qa": ("val_loss", "val_exact", "val_f1", "val_best_exact", "val_best_f1"),
-    "sequence-classification": (
-        "val_loss", "val_accuracy", "val_f1", "val_f1_macro", "val_matthews_correlation", "val_pearson", "val_spearman",
-    ),
-}  # fmt: skip
-"""What a recipe prints after a validation, beside that."""
 
 
 def format_line(metrics: Mapping[str, float], step: int | None) -> str:
@@ -56,8 +49,9 @@ def metric_definitions(names: Iterable[str]) -> list[dict[str, str]]:
 
 def names_of(recipe: str | None) -> tuple[str, ...]:
     """The metrics that a recipe prints; those of a script that logs as recipes do, for None."""
-    own = RECIPE_METRICS[recipe] if recipe is not None else ("train_loss", "val_loss", "val_accuracy")
-    return (*TRAINING_METRICS, *own)
+    if recipe is None:
+        return (*TRAINING_METRICS, "train_loss", "val_loss", "val_accuracy")
+    return (*TRAINING_METRICS, *(f"{stage}_{name}" for stage in ("val", "test") for name in RECIPES[recipe].metrics))
 
 
 def _plain_name(name: str) -> str:

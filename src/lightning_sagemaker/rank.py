@@ -21,3 +21,10 @@ def announce_rank() -> None:
         rank_zero_only.rank = job.global_rank
     elif job.node_rank > 0:  # Lightning starts the processes; until then only the first host may speak
         rank_zero_only.rank = job.node_rank
+
+
+def is_rank_zero() -> bool:
+    """Whether this process is the one that logs and writes for all, before there is a Trainer, too."""
+    from lightning_sagemaker._lightning import rank_zero_only
+
+    return int(rank_zero_only.rank) == 0

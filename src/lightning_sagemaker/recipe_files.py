@@ -8,15 +8,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-RECIPES = {
-    "albert-mlm": ("lightning_sagemaker.recipes.albert_mlm.train", "ALBERT masked-language-model pretraining"),
-    "bert-qa": ("lightning_sagemaker.recipes.bert_qa.train", "extractive question answering"),
-    "sequence-classification": (
-        "lightning_sagemaker.recipes.sequence_classification.train",
-        "classification and regression of texts",
-    ),
-}
-"""Name -> module with ``main(arguments)`` -> description."""
+from lightning_sagemaker.recipe_table import RECIPES
 
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc")
 
@@ -28,7 +20,7 @@ def recipe_folder(name: str) -> Path:
         name: As in ``lightning-sagemaker run NAME``.
 
     """
-    spec = find_spec(RECIPES[name][0].rpartition(".")[0])
+    spec = find_spec(RECIPES[name].package)
     assert spec is not None
     assert spec.origin is not None
     return Path(spec.origin).parent
@@ -36,10 +28,10 @@ def recipe_folder(name: str) -> Path:
 
 def list_recipes() -> int:
     """Print each recipe, its configurations and its folder."""
-    for name, (_, description) in RECIPES.items():
+    for name, spec in RECIPES.items():
         folder = recipe_folder(name)
         configurations = ", ".join(sorted(path.name for path in folder.glob("*.yaml")))
-        print(f"{name:<24}{description}\n{'':<24}{configurations}\n{'':<24}{folder}")
+        print(f"{name:<24}{spec.description}\n{'':<24}{configurations}\n{'':<24}{folder}")
     return 0
 
 

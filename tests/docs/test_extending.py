@@ -15,7 +15,8 @@ PAGE = "docs/extending.md"
 TRY = """
 import json, os, sys
 import lightning_sagemaker
-from lightning_sagemaker import SageMakerJob, SageMakerJobError, cli, doctor, metric_lines, select_strategy
+from lightning_sagemaker import SageMakerJob, SageMakerJobError, cli, metric_lines, select_strategy
+from lightning_sagemaker.commands import doctor
 
 def asked(**variables):
     job = SageMakerJob.from_environment(variables, root="nowhere")
@@ -95,7 +96,7 @@ def test_what_the_diffs_add_works(extended, tmp_path):
     assert "LIGHTNING_SAGEMAKER_BACKEND=mpi was set. HINT:" in found["refused"]
     assert found["hosts"] == 0
     assert found["doctor"] == {"value": "gloo", "source": "LIGHTNING_SAGEMAKER_BACKEND"}
-    assert found["metrics"][-2:] == ["val_loss", "val_accuracy"]
+    assert found["metrics"][-4:] == ["val_loss", "val_accuracy", "test_loss", "test_accuracy"]
     assert found["strategies"] == ["StaticGraphStrategy", "FabricStaticGraphStrategy"]
     assert (found["static"], found["steps"]) == ([True, True], 2)
     assert 0 < found["loss"] < 3

@@ -7,7 +7,7 @@ In the first three only the import has changed. The scripts that they name are o
 from pathlib import Path
 
 from lightning_sagemaker.launch import Estimator, FileSystemInput, HuggingFace
-from lightning_sagemaker.recipe_files import RECIPES
+from lightning_sagemaker.recipe_table import RECIPES
 
 ROLE = "arn:aws:iam::123456789012:role/training"
 

@@ -198,7 +198,10 @@ def test_a_line_of_metrics_is_read_as_it_was_written():
 
 def on_a_terminal(command, **environment):
     """What a terminal of 100 columns gets."""
-    main, other = pty.openpty()
+    try:
+        main, other = pty.openpty()
+    except OSError:  # /dev without /dev/pts
+        pytest.skip("a pseudo-terminal not found")
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     removed = ("CI", "NO_COLOR", "TERM", "COLUMNS", "LINES")
     clean = {k: v for k, v in os.environ.items() if not is_contract_variable(k) and k not in removed}

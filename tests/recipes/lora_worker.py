@@ -4,7 +4,7 @@
 import sys
 from pathlib import Path
 
-from lightning_sagemaker.recipes._common.cli import RecipeCLI
+from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
 from tests.recipes.worker import COMMON, RUNS
 
 RECIPES = ("albert", "questions", "classes")

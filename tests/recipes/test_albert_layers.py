@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AlbertConfig, AlbertForMaskedLM, AutoModelForSequenceClassification
 
-from lightning_sagemaker.recipes._common import losses
-from lightning_sagemaker.recipes._common.albert import encode, place_norms
-from lightning_sagemaker.recipes._common.optimization import Optimization
-from lightning_sagemaker.recipes._common.speed import fuse
+from lightning_sagemaker.recipes._common.modules import losses
+from lightning_sagemaker.recipes._common.modules.albert import encode, place_norms
+from lightning_sagemaker.recipes._common.modules.optimization import Optimization
+from lightning_sagemaker.recipes._common.modules.speed import fuse
 
 SIZES = {"vocab_size": 90, "embedding_size": 16, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
 

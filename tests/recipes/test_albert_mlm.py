@@ -14,7 +14,7 @@ import yaml
 
 from lightning_sagemaker.commands import run as recipe_command
 from lightning_sagemaker.launch import run_local_cluster
-from lightning_sagemaker.recipes._common.cli import RecipeCLI
+from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
 from lightning_sagemaker.recipes.albert_mlm.recipe import RECIPE
 from tests.conftest import ROOT, run_bounded
 
@@ -137,7 +137,7 @@ def test_checkpoint_is_loaded_without_data(one_process):
 def test_other_recipes_start_from_a_pretraining_checkpoint(one_process):
     from transformers import AutoModelForQuestionAnswering
 
-    from lightning_sagemaker.recipes._common.pretrained import load_config, load_model, load_tokenizer
+    from lightning_sagemaker.recipes._common.modules.pretrained import load_config, load_model, load_tokenizer
 
     start = str(one_process / "checkpoints" / "last.ckpt")
     model = load_model(AutoModelForQuestionAnswering, start, load_config(start))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_sagemaker.recipes._common.arguments import (
+from lightning_sagemaker.recipes._common.cli.arguments import (
     ArgumentNameError,
     Names,
     RepeatedOptionError,
@@ -100,7 +100,7 @@ def test_unknown_name_names_the_nearest(folder):
 
 
 def test_short_names_lead_to_options_that_exist():
-    from lightning_sagemaker.recipes._common.cli import RecipeCLI
+    from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
     from lightning_sagemaker.recipes.albert_mlm.recipe import RECIPE, SHORT_NAMES
 
     config = RecipeCLI(RECIPE, ["--strategy", "auto"], run=False).config["fit"]
@@ -124,7 +124,7 @@ def test_torchrun_leaves_some_name_of_each_option_alone(recipe):
 
 
 def test_every_yaml_parses():
-    from lightning_sagemaker.recipes._common.cli import RecipeCLI
+    from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
     from lightning_sagemaker.recipes.albert_mlm.recipe import RECIPE
 
     files = sorted(Path(RECIPE.folder).glob("*.yaml"))
@@ -138,7 +138,7 @@ def test_every_yaml_parses():
 def test_a_password_of_mlflow_is_in_no_configuration(tmp_path, monkeypatch):
     from lightning_sagemaker import MLflowLogger
     from lightning_sagemaker.loggers import address
-    from lightning_sagemaker.recipes._common.cli import RecipeCLI
+    from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
     from lightning_sagemaker.recipes.albert_mlm.recipe import RECIPE
 
     monkeypatch.setattr(address, "_needs", lambda *_: None)

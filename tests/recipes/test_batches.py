@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from lightning_sagemaker.data.batches import EvaluationBatches, TrainingBatches, sample_indices
-from lightning_sagemaker.recipes._common.padding import Padding
+from lightning_sagemaker.recipes._common.data.padding import Padding
 
 SIZE, GLOBAL_BATCH = 1303, 12
 LENGTHS = np.random.default_rng(0).integers(3, 200, SIZE)

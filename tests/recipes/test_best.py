@@ -14,8 +14,8 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from safetensors.torch import load_file
 
-from lightning_sagemaker.recipes._common.best import BestModel, mode_of
-from lightning_sagemaker.recipes._common.cli import RecipeCLI
+from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
+from lightning_sagemaker.recipes._common.outputs.best import BestModel, mode_of
 from lightning_sagemaker.recipes.sequence_classification.glue import TASKS
 from lightning_sagemaker.recipes.sequence_classification.recipe import RECIPE
 from tests.conftest import ROOT, fork_ranks

@@ -12,7 +12,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.nn import functional
 from torchmetrics.functional import classification as classified
 
-from lightning_sagemaker.recipes import _common
+from lightning_sagemaker.recipes._common import outputs
 from lightning_sagemaker.recipes.sequence_classification.calibration import (
     BINS,
     best_threshold,
@@ -171,7 +171,7 @@ class Pipeline:
 
 
 def test_serving_takes_the_threshold_where_asked():
-    path = Path(_common.__file__).with_name("serving") / "text_classification.py"
+    path = Path(outputs.__file__).with_name("serving") / "text_classification.py"
     spec = importlib.util.spec_from_file_location("inference", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

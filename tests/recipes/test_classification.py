@@ -9,9 +9,9 @@ import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_sagemaker.recipes._common.cli import RecipeCLI
-from lightning_sagemaker.recipes._common.tables import DataError, read_files
-from lightning_sagemaker.recipes._common.wordpiece import train_wordpiece
+from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
+from lightning_sagemaker.recipes._common.data.tables import DataError, read_files
+from lightning_sagemaker.recipes._common.data.wordpiece import train_wordpiece
 from lightning_sagemaker.recipes.sequence_classification.data import ClassificationDataModule
 from lightning_sagemaker.recipes.sequence_classification.decisions import AS_IS
 from lightning_sagemaker.recipes.sequence_classification.labels import (

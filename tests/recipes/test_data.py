@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lightning_sagemaker.recipes._common.cache import MANIFEST, build_once
-from lightning_sagemaker.recipes._common.unigram import train_tokenizer
+from lightning_sagemaker.recipes._common.data.cache import MANIFEST, build_once
+from lightning_sagemaker.recipes._common.data.unigram import train_tokenizer
 from lightning_sagemaker.recipes.albert_mlm.builtin_text import builtin_documents
 from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
 from lightning_sagemaker.recipes.albert_mlm.packing import Packer

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from lightning_sagemaker.recipes._common.report_pages import findings, html_page, terminal_lines
-from lightning_sagemaker.recipes._common.tables import DataError
+from lightning_sagemaker.recipes._common.data.tables import DataError
+from lightning_sagemaker.recipes._common.outputs.report_pages import findings, html_page, terminal_lines
 from lightning_sagemaker.recipes.sequence_classification.data import ClassificationDataModule
 from lightning_sagemaker.recipes.sequence_classification.train import main
 

@@ -8,7 +8,7 @@ import torch
 import transformers
 from transformers import AutoModelForSequenceClassification, BertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
 
-from lightning_sagemaker.recipes._common.first_token import first_token_only
+from lightning_sagemaker.recipes._common.modules.first_token import first_token_only
 
 SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
 

@@ -5,7 +5,7 @@ import pytest
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from transformers import AlbertConfig, AlbertForMaskedLM, BertConfig, BertForSequenceClassification
 
-from lightning_sagemaker.recipes._common.freezing import freeze
+from lightning_sagemaker.recipes._common.modules.freezing import freeze
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
 

@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from lightning_sagemaker import cli
-from lightning_sagemaker.recipe_files import RECIPES, recipe_folder
-from lightning_sagemaker.recipes._common.help import explained_keys
-from lightning_sagemaker.recipes._common.options import HELP_GROUPS
+from lightning_sagemaker.recipe_files import recipe_folder
+from lightning_sagemaker.recipe_table import RECIPES
+from lightning_sagemaker.recipes._common.cli.help import explained_keys
+from lightning_sagemaker.recipes._common.cli.options import HELP_GROUPS
 from tests.conftest import run_bounded
 
 STAGE_OPTIONS = {"config", "ckpt_path", "weights_only"}
@@ -21,9 +22,9 @@ STAGE_OPTIONS = {"config", "ckpt_path", "weights_only"}
 @pytest.mark.parametrize("name", RECIPES)
 def test_config_yaml_explains_every_key(name):
     """Of the model, the data and the run, by the parser itself; of Lightning's Trainer those that have a short name."""
-    from lightning_sagemaker.recipes._common.cli import RecipeCLI
+    from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
 
-    recipe = import_module(f"{RECIPES[name][0].rpartition('.')[0]}.recipe").RECIPE
+    recipe = import_module(RECIPES[name].module("recipe")).RECIPE
     parsed = RecipeCLI(recipe, ["--strategy", "auto"], run=False)
     keys = set(parsed._parser("fit").get_defaults().keys()) - STAGE_OPTIONS
     trainer = {key for key in keys if key.startswith("trainer.")} - set(recipe.names.short.values())
@@ -45,7 +46,7 @@ def test_help_is_short_instant_and_free_of_torch(name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_help_lists_what_the_readme_uses(name, capsys):
-    names = import_module(f"{RECIPES[name][0].rpartition('.')[0]}.recipe").RECIPE.names.short
+    names = import_module(RECIPES[name].module("recipe")).RECIPE.names.short
     assert cli.main(["run", name, "--help"]) == 0
     text = capsys.readouterr().out
     shown = {names.get(option, option) for option in re.findall(r"^  --(\S+)", text, re.MULTILINE)}

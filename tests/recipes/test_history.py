@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_sagemaker.recipes._common.history import HistoryLogger
-from lightning_sagemaker.recipes._common.pictures import curve_panels
+from lightning_sagemaker.recipes._common.outputs.history import HistoryLogger
+from lightning_sagemaker.recipes._common.outputs.pictures import curve_panels
 
 
 def log(folder, begin, steps, validates_at=5):

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from lightning_sagemaker import SMDDPStrategy, SMPShardedStrategy
-from lightning_sagemaker.recipes._common.lora import LoRA, add_adapters, check_entry, checkpoint_entry, merged
+from lightning_sagemaker.recipes._common.modules.lora import LoRA, add_adapters, check_entry, checkpoint_entry, merged
 from lightning_sagemaker.recipes.albert_mlm.module import SIZES, AlbertMLM
 from lightning_sagemaker.recipes.bert_qa.module import QuestionAnswerer
 from lightning_sagemaker.recipes.sequence_classification.module import SequenceClassifier

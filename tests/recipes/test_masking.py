@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from lightning_sagemaker.recipes._common.losses import IGNORED
+from lightning_sagemaker.recipes._common.modules.losses import IGNORED
 from lightning_sagemaker.recipes.albert_mlm.masking import Masking, Vocabulary
 
 VOCABULARY = Vocabulary(size=1000, special=(0, 1, 2, 3, 4), mask=4)

@@ -7,8 +7,8 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from transformers import AlbertConfig
 
-from lightning_sagemaker.recipes._common.losses import IGNORED
-from lightning_sagemaker.recipes._common.optimization import parameter_groups
+from lightning_sagemaker.recipes._common.modules.losses import IGNORED
+from lightning_sagemaker.recipes._common.modules.optimization import parameter_groups
 from lightning_sagemaker.recipes.albert_mlm.module import SIZES, AlbertMLM, PretrainingMetrics
 
 VOCABULARY, LENGTH, NUM_MASKED = 101, 32, 5

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_sagemaker.recipes._common.cache import MANIFEST
-from lightning_sagemaker.recipes._common.unigram import train_tokenizer
+from lightning_sagemaker.recipes._common.data.cache import MANIFEST
+from lightning_sagemaker.recipes._common.data.unigram import train_tokenizer
 from lightning_sagemaker.recipes.albert_mlm import jobs, prepare
 from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
 from lightning_sagemaker.recipes.albert_mlm.packing import Words, swap_segments, two_segments

@@ -14,8 +14,8 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from lightning_sagemaker import cli
 from lightning_sagemaker.launch import run_local_cluster
-from lightning_sagemaker.recipe_files import RECIPES
-from lightning_sagemaker.recipes._common.cli import RecipeCLI
+from lightning_sagemaker.recipe_table import RECIPES
+from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
 from lightning_sagemaker.recipes.bert_qa.facts import fact_articles
 from lightning_sagemaker.recipes.bert_qa.recipe import RECIPE as QUESTIONS
 from lightning_sagemaker.recipes.bert_qa.squad import nested_questions

@@ -15,8 +15,8 @@ from lightning.pytorch.callbacks import Callback
 
 from lightning_sagemaker import SageMakerJob, cli
 from lightning_sagemaker.job import job
-from lightning_sagemaker.recipes._common import folders as folders_module
-from lightning_sagemaker.recipes._common.folders import LATEST, RunFolders
+from lightning_sagemaker.recipes._common.outputs import folders as folders_module
+from lightning_sagemaker.recipes._common.outputs.folders import LATEST, RunFolders
 from lightning_sagemaker.recipes.sequence_classification.train import main
 from tests.conftest import ROOT, fork_ranks
 

@@ -12,10 +12,10 @@ import pytest
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.commands import prepare as prepare_command
-from lightning_sagemaker.recipes._common import checked
-from lightning_sagemaker.recipes._common.cache import MANIFEST
-from lightning_sagemaker.recipes._common.checked import CheckedFiles, DamagedFileError
-from lightning_sagemaker.recipes._common.cli import RecipeCLI
+from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
+from lightning_sagemaker.recipes._common.data import checked
+from lightning_sagemaker.recipes._common.data.cache import MANIFEST
+from lightning_sagemaker.recipes._common.data.checked import CheckedFiles, DamagedFileError
 from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
 from lightning_sagemaker.recipes.albert_mlm.prepare_text import main
 from lightning_sagemaker.recipes.albert_mlm.recipe import RECIPE

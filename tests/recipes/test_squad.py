@@ -15,9 +15,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torchmetrics.text import SQuAD
 from transformers import ByT5Tokenizer
 
-from lightning_sagemaker.recipes._common.cli import RecipeCLI
-from lightning_sagemaker.recipes._common.tables import DataError
-from lightning_sagemaker.recipes._common.wordpiece import train_wordpiece
+from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
+from lightning_sagemaker.recipes._common.data.tables import DataError
+from lightning_sagemaker.recipes._common.data.wordpiece import train_wordpiece
 from lightning_sagemaker.recipes.bert_qa.answers import best_spans, choose_answers, merge_windows
 from lightning_sagemaker.recipes.bert_qa.data import QuestionAnsweringDataModule
 from lightning_sagemaker.recipes.bert_qa.facts import fact_articles

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from lightning_sagemaker.recipes._common.best import Exported
-from lightning_sagemaker.recipes._common.folders import RunFolders
-from lightning_sagemaker.recipes._common.summary import training_lines
+from lightning_sagemaker.recipes._common.outputs.best import Exported
+from lightning_sagemaker.recipes._common.outputs.folders import RunFolders
+from lightning_sagemaker.recipes._common.outputs.summary import training_lines
 
 VALIDATED = "step,loss,val_loss,val_f1,val_rows\n1,3.0,,,\n2,2.0,1.5,0.7,9\n3,1.0,1.7,0.6,9\n"
 TRAINED = "step,loss,accuracy\n1,3.0,0.5\n2,1.0,0.9\n3,2.0,0.8\n"

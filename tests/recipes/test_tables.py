@@ -14,9 +14,9 @@ import zipfile
 import pandas
 import pytest
 
-from lightning_sagemaker.recipes._common.delimited import DELIMITERS
-from lightning_sagemaker.recipes._common.encodings import UnknownEncodingError, decode
-from lightning_sagemaker.recipes._common.tables import DataError, TableForm, find_files, read_files, read_tables
+from lightning_sagemaker.recipes._common.data.delimited import DELIMITERS
+from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError, decode
+from lightning_sagemaker.recipes._common.data.tables import DataError, TableForm, find_files, read_files, read_tables
 
 WESTERN = [
     ["Die Prüfung der Überweisung läuft; 5 €", "Miete"],

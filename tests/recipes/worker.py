@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from lightning_sagemaker.recipes._common.cli import RecipeCLI
+from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
 from lightning_sagemaker.recipes.albert_mlm.recipe import RECIPE as ALBERT
 from lightning_sagemaker.recipes.bert_qa.recipe import RECIPE as QUESTIONS
 from lightning_sagemaker.recipes.sequence_classification.recipe import RECIPE as CLASSIFICATION

@@ -47,7 +47,7 @@ def test_what_recipes_log_ends_them_too():
     program = (
         "import logging, sys\n"
         "from lightning_sagemaker.pipes import quiet_pipe\n"
-        "from lightning_sagemaker.recipes._common.console import Console\n"
+        "from lightning_sagemaker.recipes._common.cli.console import Console\n"
         "log = logging.getLogger('x'); log.addHandler(Console(sys.stdout)); log.setLevel('INFO')\n"
         "with quiet_pipe():\n"
         "    while True: log.info('y' * 1000)"

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_sagemaker.recipes._common.arguments import Names
-from lightning_sagemaker.recipes._common.cli import Recipe
-from lightning_sagemaker.recipes._common.options import OWN_OPTIONS
+from lightning_sagemaker.recipes._common.cli.arguments import Names
+from lightning_sagemaker.recipes._common.cli.options import OWN_OPTIONS
+from lightning_sagemaker.recipes._common.cli.recipe_cli import Recipe
 from lightning_sagemaker.recipes.sequence_classification.data import ClassificationDataModule
 from lightning_sagemaker.recipes.sequence_classification.module import SequenceClassifier
 from lightning_sagemaker.recipes.sequence_classification.recipe import SHORT_NAMES

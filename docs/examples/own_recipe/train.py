@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from recipe import RECIPE  # the file beside this one
 
-from lightning_sagemaker.recipes._common.cli import RecipeCLI
+from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
 
 if __name__ == "__main__":
     RecipeCLI(RECIPE)

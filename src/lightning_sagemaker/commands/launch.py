@@ -174,7 +174,7 @@ def read_config(arguments: argparse.Namespace) -> Any:
     """
     from lightning_sagemaker.launch.spec.config import LISTS, JobConfig, listed
     from lightning_sagemaker.launch.spec.inputs import named_inputs
-    from lightning_sagemaker.recipe_files import RECIPES
+    from lightning_sagemaker.recipe_table import RECIPES
 
     config = JobConfig() if arguments.config is None else JobConfig.from_yaml(arguments.config)
     changes: dict[str, Any] = {}

@@ -11,7 +11,8 @@ import json
 import sys
 from pathlib import Path
 
-from lightning_sagemaker.metric_lines import RECIPE_METRICS, metric_definitions, names_of
+from lightning_sagemaker.metric_lines import metric_definitions, names_of
+from lightning_sagemaker.recipe_table import RECIPES
 
 HELP = "print the metric definitions of a recipe"
 
@@ -28,8 +29,8 @@ def main(arguments: argparse.Namespace) -> int:
     """Print them, or send."""
     if arguments.send is not None:
         return _send(arguments.send)
-    if arguments.recipe is not None and arguments.recipe not in RECIPE_METRICS:
-        known = ", ".join(RECIPE_METRICS)
+    if arguments.recipe is not None and arguments.recipe not in RECIPES:
+        known = ", ".join(RECIPES)
         print(f"error: no recipe is called {arguments.recipe!r}. HINT: choose one of {known}.", file=sys.stderr)
         return 2
     definitions = metric_definitions([*names_of(arguments.recipe), *arguments.name])

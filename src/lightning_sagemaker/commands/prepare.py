@@ -13,18 +13,11 @@ from importlib import import_module
 from pathlib import Path
 
 from lightning_sagemaker.recipe_packages import has_packages
+from lightning_sagemaker.recipe_table import RECIPES
 
 HELP = "prepare the data of a recipe"
 
-PREPARERS = {
-    "albert-mlm": (
-        "lightning_sagemaker.recipes.albert_mlm.prepare_text",
-        "text to tokenised, sentence-segmented shards",
-    ),
-}
-"""Name -> module with ``main(arguments) -> exit code`` -> description."""
-
-_VERIFIER = "lightning_sagemaker.recipes._common.verify"
+_VERIFIER = "lightning_sagemaker.recipes._common.data.verify"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,15 +35,14 @@ def main(args: argparse.Namespace) -> int:
     """Prepare, verify or list; the exit code is 2 for a name that has nothing to prepare."""
     if args.verify is not None:
         return int(import_module(_VERIFIER).verify(args.verify))
+    prepared = {name: spec.prepares for name, spec in RECIPES.items() if spec.prepares is not None}
     if not args.command:
-        print("\n".join(f"{name:<16}{description}" for name, (_, description) in PREPARERS.items()))
+        print("\n".join(f"{name:<16}{what}" for name, what in prepared.items()))
         return 0
     name, *arguments = args.command
-    if name not in PREPARERS:
-        print(
-            f"error: nothing is to prepare for {name!r}. HINT: choose one of {', '.join(PREPARERS)}.", file=sys.stderr
-        )
+    if name not in prepared:
+        print(f"error: nothing is to prepare for {name!r}. HINT: choose one of {', '.join(prepared)}.", file=sys.stderr)
         return 2
     if not has_packages():
         return 1
-    return int(import_module(PREPARERS[name][0]).main(arguments))
+    return int(import_module(RECIPES[name].module(RECIPES[name].preparer)).main(arguments))

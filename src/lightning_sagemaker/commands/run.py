@@ -11,8 +11,8 @@ import argparse
 import sys
 from importlib import import_module
 
-from lightning_sagemaker.recipe_files import RECIPES
 from lightning_sagemaker.recipe_packages import has_packages
+from lightning_sagemaker.recipe_table import RECIPES
 
 HELP = "run a recipe, or list the recipes"
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run or list; the exit code is 2 for a name that no recipe has, 1 where the recipes' packages are missing."""
     if not args.command:
-        print("\n".join(f"{name:<16}{description}" for name, (_, description) in RECIPES.items()))
+        print("\n".join(f"{name:<16}{spec.description}" for name, spec in RECIPES.items()))
         return 0
     name, *arguments = args.command
     if name not in RECIPES:
@@ -33,5 +33,5 @@ def main(args: argparse.Namespace) -> int:
         return 2
     if not has_packages():
         return 1
-    import_module(RECIPES[name][0]).main(arguments)
+    import_module(RECIPES[name].module("train")).main(arguments)
     return 0

@@ -140,7 +140,8 @@ def _select(config: JobConfig, source: Path, entry: str) -> Selection:
 def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
     """The folder that is sent, and the script in it."""
     if config.recipe is not None:
-        from lightning_sagemaker.recipe_files import RECIPES, recipe_folder
+        from lightning_sagemaker.recipe_files import recipe_folder
+        from lightning_sagemaker.recipe_table import RECIPES
 
         if config.entry_point is not None:
             raise LaunchError("recipe and entry_point are both set. HINT: give one of them.")

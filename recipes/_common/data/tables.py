@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.recipes._common.delimited import check_names, read_rows
-from lightning_sagemaker.recipes._common.encodings import UnknownEncodingError, decode
-from lightning_sagemaker.recipes._common.fingerprints import file_fingerprint
-from lightning_sagemaker.recipes._common.workbooks import Records, parse_json, read_excel
+from lightning_sagemaker.recipes._common.data.delimited import check_names, read_rows
+from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError, decode
+from lightning_sagemaker.recipes._common.data.fingerprints import file_fingerprint
+from lightning_sagemaker.recipes._common.data.workbooks import Records, parse_json, read_excel
 
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".xlsx")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker import SageMakerJob
-from lightning_sagemaker.recipes._common.checksums import FAST, file_entry, find_damage
+from lightning_sagemaker.recipes._common.data.checksums import FAST, file_entry, find_damage
 
 MANIFEST = "manifest.json"
 

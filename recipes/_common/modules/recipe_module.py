@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig
 
-from lightning_sagemaker.recipes._common.albert import place_norms
-from lightning_sagemaker.recipes._common.freezing import freeze as freeze_weights
-from lightning_sagemaker.recipes._common.lora import (
+from lightning_sagemaker.rank import is_rank_zero
+from lightning_sagemaker.recipes._common.modules.albert import place_norms
+from lightning_sagemaker.recipes._common.modules.freezing import freeze as freeze_weights
+from lightning_sagemaker.recipes._common.modules.lora import (
     LoRA,
     add_adapters,
     check_entry,
@@ -28,8 +28,8 @@ from lightning_sagemaker.recipes._common.lora import (
     require_peft,
     without_frozen,
 )
-from lightning_sagemaker.recipes._common.optimization import Optimization
-from lightning_sagemaker.recipes._common.pretrained import (
+from lightning_sagemaker.recipes._common.modules.optimization import Optimization
+from lightning_sagemaker.recipes._common.modules.pretrained import (
     CONFIG_KEY,
     LORA_KEY,
     TOKENIZER_KEY,
@@ -38,8 +38,8 @@ from lightning_sagemaker.recipes._common.pretrained import (
     seeded,
     tokenizer_files,
 )
-from lightning_sagemaker.recipes._common.results import LeavesResults
-from lightning_sagemaker.recipes._common.speed import fuse
+from lightning_sagemaker.recipes._common.modules.speed import fuse
+from lightning_sagemaker.recipes._common.outputs.results import LeavesResults
 
 Batch = dict[str, Tensor]
 
@@ -73,7 +73,8 @@ class RecipeModule(LeavesResults, LightningModule):
         weight_decay: Of matrices; biases and LayerNorm have none.
         betas: Of the optimizer's moving averages.
         epsilon: Added to the optimizer's denominator.
-        fused: Compute the same numbers in fewer operations (see :func:`~lightning_sagemaker.recipes._common.speed.fuse`).
+        fused: Compute the same numbers in fewer operations (see
+            :func:`~lightning_sagemaker.recipes._common.modules.speed.fuse`).
         compile: Compile the model with ``torch.compile``; its first steps are slow.
         lora: Train low-rank adapters and the head instead of all weights, by peft.
         freeze: Weights that are not trained: ``layers:N`` (the first N), or parts or patterns of names, as ``embeddings``,
@@ -181,14 +182,14 @@ class RecipeModule(LeavesResults, LightningModule):
                 fill_weights(model, pretrained)  # the checkpoint that the configuration is from has adapters only
             said = add_adapters(model, self._lora)
             self._base = fingerprint(model)
-            if pretrained is None and rank_zero_only.rank == 0:
+            if pretrained is None and is_rank_zero():
                 _log.warning(
                     "model.lora was set without model.pretrained, so all weights below the head stay random."
                     " HINT: adapters are for a trained model."
                 )
         elif self._freeze:
             said = freeze_weights(model, self._freeze)
-        if said is not None and rank_zero_only.rank == 0:
+        if said is not None and is_rank_zero():
             _log.info("%s", said)
         return model
 

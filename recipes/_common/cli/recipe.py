@@ -6,12 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
-from lightning_sagemaker.recipes._common.arguments import Names
+from lightning_sagemaker.recipes._common.cli.arguments import Names
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningDataModule, LightningModule
+
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,9 @@ class Recipe:
         return _load(self.data)
 
 
-def _load(given: Any) -> Any:
+def _load(given: type[_T] | str) -> type[_T]:
     if not isinstance(given, str):
         return given
     module, _, name = given.rpartition(".")
-    return getattr(import_module(module), name)
+    found: type[_T] = getattr(import_module(module), name)
+    return found

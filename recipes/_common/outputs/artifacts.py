@@ -12,13 +12,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_sagemaker import export_huggingface
 from lightning_sagemaker.callbacks import Throughput
-from lightning_sagemaker.recipes._common.best import BestModel, Exported
-from lightning_sagemaker.recipes._common.export import model_card, write_serving_code
-from lightning_sagemaker.recipes._common.files import write_text
-from lightning_sagemaker.recipes._common.folders import RunFolders
-from lightning_sagemaker.recipes._common.pictures import training_curves
-from lightning_sagemaker.recipes._common.report_pages import html_page, terminal_lines
-from lightning_sagemaker.recipes._common.summary import evaluation_lines, interruption_lines, training_lines
+from lightning_sagemaker.recipes._common.outputs.best import BestModel, Exported
+from lightning_sagemaker.recipes._common.outputs.export import model_card, write_serving_code
+from lightning_sagemaker.recipes._common.outputs.files import write_text
+from lightning_sagemaker.recipes._common.outputs.folders import RunFolders
+from lightning_sagemaker.recipes._common.outputs.pictures import training_curves
+from lightning_sagemaker.recipes._common.outputs.report_pages import html_page, terminal_lines
+from lightning_sagemaker.recipes._common.outputs.summary import evaluation_lines, interruption_lines, training_lines
 
 LAST_CHECKPOINT = "last.ckpt"
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from lightning_sagemaker import SageMakerJob
 from lightning_sagemaker.pipes import quiet_pipe
 from lightning_sagemaker.recipe_packages import has_packages
-from lightning_sagemaker.recipes._common.arguments import SUBCOMMANDS, ArgumentNameError, RepeatedOptionError
-from lightning_sagemaker.recipes._common.help import HELP, HELP_ALL, help_text
-from lightning_sagemaker.recipes._common.recipe import Recipe
+from lightning_sagemaker.recipes._common.cli.arguments import SUBCOMMANDS, ArgumentNameError, RepeatedOptionError
+from lightning_sagemaker.recipes._common.cli.help import HELP, HELP_ALL, help_text
+from lightning_sagemaker.recipes._common.cli.recipe import Recipe
 
 DEBUG = "--debug"
 """Shows the traceback of an error that one sentence would do for."""
@@ -42,8 +42,8 @@ def run_recipe(package: str, arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(recipe: Recipe, words: list[str], debug: bool) -> None:
-    from lightning_sagemaker.recipes._common.cli import RecipeCLI
-    from lightning_sagemaker.recipes._common.data import SharedError
+    from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
+    from lightning_sagemaker.recipes._common.data.data_module import SharedError
 
     try:
         RecipeCLI(recipe, words)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lightning_sagemaker.recipes._common.cache import MANIFEST, all_files, load_manifest
-from lightning_sagemaker.recipes._common.checked import hint
-from lightning_sagemaker.recipes._common.checksums import checksum_kind, find_change, find_damage
+from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files, load_manifest
+from lightning_sagemaker.recipes._common.data.checked import hint
+from lightning_sagemaker.recipes._common.data.checksums import checksum_kind, find_change, find_damage
 
 
 def verify(folder: Path) -> int:

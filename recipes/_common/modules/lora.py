@@ -13,7 +13,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
-from lightning_sagemaker.recipes._common.freezing import count_weights, matching, split_names
+from lightning_sagemaker.recipes._common.modules.freezing import count_weights, matching, split_names
 
 _BASE, _DOWN, _UP = ".base_layer.weight", ".lora_A.default.weight", ".lora_B.default.weight"
 """Ends of peft's names of a layer's own weights and of the two matrices of its adapter."""
@@ -86,7 +86,10 @@ def add_adapters(model: Any, lora: LoRA) -> str:
         words = split_names(lora.target_modules)
         wanted = [name for word in words for name in matching(word, linear, "model.lora.target_modules")]
     settings = LoraConfig(
-        r=lora.rank, lora_alpha=lora.scale * lora.rank, lora_dropout=lora.dropout, target_modules=sorted(set(wanted))
+        r=lora.rank,
+        lora_alpha=lora.scale * lora.rank,  # type: ignore[arg-type] # any number
+        lora_dropout=lora.dropout,
+        target_modules=sorted(set(wanted)),
     )
     inject_adapter_in_model(settings, model)
     for name, parameter in model.named_parameters():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lightning_sagemaker.recipes._common.checked import CheckedFiles
+from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
 
 Integers = npt.NDArray[np.int64]
 

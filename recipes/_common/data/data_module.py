@@ -17,13 +17,20 @@ from torch.utils.data import Dataset, Sampler
 from lightning_sagemaker import SageMakerJob
 from lightning_sagemaker.data.batches import EvaluationBatches, Integers, TrainingBatches
 from lightning_sagemaker.data.loader import BegunLate, batches_done
-from lightning_sagemaker.recipes._common.cache import all_files, damages, default_cache, load_manifest, read_manifest
-from lightning_sagemaker.recipes._common.checked import CheckedFiles
-from lightning_sagemaker.recipes._common.checksums import checksum_kind
-from lightning_sagemaker.recipes._common.preparation import TOKENIZER_FOLDER, Preparation
-from lightning_sagemaker.recipes._common.pretrained import load_tokenizer
-from lightning_sagemaker.recipes._common.speed import num_workers as choose_num_workers
-from lightning_sagemaker.recipes._common.tables import DataError
+from lightning_sagemaker.recipes._common.data.cache import (
+    all_files,
+    damages,
+    default_cache,
+    load_manifest,
+    read_manifest,
+)
+from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
+from lightning_sagemaker.recipes._common.data.checksums import checksum_kind
+from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER, Preparation
+from lightning_sagemaker.recipes._common.data.ranges import check_range
+from lightning_sagemaker.recipes._common.data.tables import DataError
+from lightning_sagemaker.recipes._common.modules.pretrained import load_tokenizer
+from lightning_sagemaker.recipes._common.modules.speed import num_workers as choose_num_workers
 
 _EVALUATION_BATCH = 64
 
@@ -317,14 +324,3 @@ class RecipeData(LightningDataModule):
             self._num_workers, reason = choose_num_workers(on_host, torch.cuda.is_available())
             self.say("num_workers %d: %s", self._num_workers, reason)
         return self._num_workers
-
-
-def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Refuse a number out of range.
-
-    Raises:
-        MisconfigurationException: If it is.
-
-    """
-    if not low <= value <= high:
-        raise MisconfigurationException(f"data.{name}={value} was set. HINT: it must be between {low:g} and {high:g}.")

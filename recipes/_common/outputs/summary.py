@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from lightning_sagemaker.recipes._common.best import Exported
-from lightning_sagemaker.recipes._common.folders import RunFolders
-from lightning_sagemaker.recipes._common.history import read_series
-from lightning_sagemaker.recipes._common.pictures import is_score
+from lightning_sagemaker.recipes._common.outputs.best import Exported
+from lightning_sagemaker.recipes._common.outputs.folders import RunFolders
+from lightning_sagemaker.recipes._common.outputs.history import read_series
+from lightning_sagemaker.recipes._common.outputs.pictures import is_score
 
 _COMMAND = ("lightning-sagemaker", "run")
 

@@ -11,9 +11,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning.pytorch.utilities import rank_zero_only
-
 from lightning_sagemaker import SageMakerJob
+from lightning_sagemaker.rank import is_rank_zero
 
 LATEST = "latest"
 """Symbolic link to the folder of the last training, beside the folders of all runs."""
@@ -62,7 +61,7 @@ class RunFolders:
         latest = runs / LATEST
         if resume and latest.is_dir():
             return cls._in(runs / latest.resolve().name)
-        root = _new_folder(runs, stage, create=rank_zero_only.rank == 0)
+        root = _new_folder(runs, stage, create=is_rank_zero())
         return cls._in(root, root)
 
     @classmethod

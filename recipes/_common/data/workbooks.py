@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_sagemaker.recipes._common.delimited import check_names
+from lightning_sagemaker.recipes._common.data.delimited import check_names
 
 Records = list[dict[str, Any]]
 

@@ -7,8 +7,8 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning_utilities.core.imports import RequirementCache
 
 from lightning_sagemaker import MetricLogger, MLflowLogger, SageMakerJob
-from lightning_sagemaker.recipes._common.folders import RunFolders
-from lightning_sagemaker.recipes._common.history import HistoryLogger
+from lightning_sagemaker.recipes._common.outputs.folders import RunFolders
+from lightning_sagemaker.recipes._common.outputs.history import HistoryLogger
 
 _TENSORBOARD = RequirementCache("tensorboard")
 

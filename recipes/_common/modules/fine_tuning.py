@@ -9,9 +9,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from transformers import BertConfig, PretrainedConfig
 
-from lightning_sagemaker.recipes._common.module import RecipeModule
-from lightning_sagemaker.recipes._common.pretrained import check_length, load_config, load_model
-from lightning_sagemaker.recipes._common.sizes import BERT_SIZES
+from lightning_sagemaker.recipes._common.modules.pretrained import check_length, load_config, load_model
+from lightning_sagemaker.recipes._common.modules.recipe_module import RecipeModule
+from lightning_sagemaker.recipes._common.modules.sizes import BERT_SIZES
 
 
 class FineTunedModule(RecipeModule):
@@ -22,7 +22,7 @@ class FineTunedModule(RecipeModule):
 
     Args:
         size: Of the model from scratch.
-        optimization: See :class:`~lightning_sagemaker.recipes._common.module.RecipeModule`.
+        optimization: See :class:`~lightning_sagemaker.recipes._common.modules.recipe_module.RecipeModule`.
 
     Raises:
         MisconfigurationException: If there is no such size.

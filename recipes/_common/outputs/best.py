@@ -15,7 +15,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, StochasticWeightAveraging
 
-from lightning_sagemaker.recipes._common.pretrained import CONFIG_KEY
+from lightning_sagemaker.recipes._common.modules.pretrained import CONFIG_KEY
 
 AUTO = "auto"
 BEST_CHECKPOINT = "best.ckpt"

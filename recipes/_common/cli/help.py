@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_sagemaker.recipes._common.arguments import SUBCOMMANDS
-from lightning_sagemaker.recipes._common.options import HELP_GROUPS
-from lightning_sagemaker.recipes._common.recipe import Recipe
+from lightning_sagemaker.recipes._common.cli.arguments import SUBCOMMANDS
+from lightning_sagemaker.recipes._common.cli.options import HELP_GROUPS
+from lightning_sagemaker.recipes._common.cli.recipe import Recipe
 
 HELP, HELP_ALL = ("--help", "-h"), "--help-all"
 

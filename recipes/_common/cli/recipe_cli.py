@@ -13,26 +13,26 @@ from typing import Any, Literal
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from transformers.utils import logging as transformers_logging
 
 from lightning_sagemaker import AutoResume, SageMakerJob, SpotInterruption, select_strategy
 from lightning_sagemaker.callbacks import Throughput
 from lightning_sagemaker.loggers.address import keep_password
-from lightning_sagemaker.recipes._common.arguments import normalise
-from lightning_sagemaker.recipes._common.artifacts import LAST_CHECKPOINT, RunArtifacts
-from lightning_sagemaker.recipes._common.best import BestModel
-from lightning_sagemaker.recipes._common.console import show_information
-from lightning_sagemaker.recipes._common.folders import RunFolders
-from lightning_sagemaker.recipes._common.history import ContinueHistory
-from lightning_sagemaker.recipes._common.hosts import check_num_nodes
-from lightning_sagemaker.recipes._common.precision import automatic_precision
-from lightning_sagemaker.recipes._common.recipe import Recipe
-from lightning_sagemaker.recipes._common.run_loggers import loggers, mlflow_logger
-from lightning_sagemaker.recipes._common.scaling import TotalExamples
-from lightning_sagemaker.recipes._common.speed import tune_allocator
-from lightning_sagemaker.recipes._common.summary import first_lines
+from lightning_sagemaker.rank import is_rank_zero
+from lightning_sagemaker.recipes._common.cli.arguments import normalise
+from lightning_sagemaker.recipes._common.cli.console import show_information
+from lightning_sagemaker.recipes._common.cli.hosts import check_num_nodes
+from lightning_sagemaker.recipes._common.cli.precision import automatic_precision
+from lightning_sagemaker.recipes._common.cli.recipe import Recipe
+from lightning_sagemaker.recipes._common.cli.scaling import TotalExamples
+from lightning_sagemaker.recipes._common.modules.speed import tune_allocator
+from lightning_sagemaker.recipes._common.outputs.artifacts import LAST_CHECKPOINT, RunArtifacts
+from lightning_sagemaker.recipes._common.outputs.best import BestModel
+from lightning_sagemaker.recipes._common.outputs.folders import RunFolders
+from lightning_sagemaker.recipes._common.outputs.history import ContinueHistory
+from lightning_sagemaker.recipes._common.outputs.run_loggers import loggers, mlflow_logger
+from lightning_sagemaker.recipes._common.outputs.summary import first_lines
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class RecipeCLI(LightningCLI):
     """Parses a command line and runs one stage of a recipe.
 
     Accepts what LightningCLI does, and what SageMaker makes of hyperparameters (see
-    :func:`~lightning_sagemaker.recipes._common.arguments.normalise`). Defaults come from the job: strategy, folders,
+    :func:`~lightning_sagemaker.recipes._common.cli.arguments.normalise`). Defaults come from the job: strategy, folders,
     loggers (TensorBoard if installed, and CSV), a progress bar on a terminal and a line per logged step elsewhere.
 
     Args:
@@ -76,7 +76,7 @@ class RecipeCLI(LightningCLI):
                 args=args,
             )
         except BaseException:
-            if self._folders is not None and rank_zero_only.rank == 0:
+            if self._folders is not None and is_rank_zero():
                 self._folders.discard_unused()
             raise
 
@@ -93,7 +93,7 @@ class RecipeCLI(LightningCLI):
             stage["mlflow"] = keep_password(stage["mlflow"])
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The options in :data:`~lightning_sagemaker.recipes._common.options.OWN_OPTIONS`."""
+        """The options in :data:`~lightning_sagemaker.recipes._common.cli.options.OWN_OPTIONS`."""
         parser.add_argument(
             "--run_dir",
             type=str | None,
@@ -204,16 +204,16 @@ class RecipeCLI(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self._run:
-            if rank_zero_only.rank == 0:  # of processes that Lightning starts, too
+            if is_rank_zero():  # of processes that Lightning starts, too
                 self._say_first(subcommand)
-            self.model.check_strategy(self.trainer.strategy)  # type: ignore[operator]
+            self.model.check_strategy(self.trainer.strategy)
             super()._run_subcommand(subcommand)
 
     def _say_first(self, stage: str) -> None:
         """What is used, and whether an earlier run's results will be replaced."""
         assert self._folders is not None
         uses = {"config": ", ".join(map(str, self._option("config") or []))}
-        uses |= self.datamodule.sources()  # type: ignore[attr-defined]
+        uses |= self.datamodule.sources()
         uses["model"] = self._option("model.pretrained") or f"from scratch ({self._option('model.size')})"
         if self._option("ckpt_path"):
             uses["checkpoint"] = str(self._option("ckpt_path"))

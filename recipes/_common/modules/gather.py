@@ -14,7 +14,7 @@ class Rows:
     """Collects rows by index; call :meth:`gather` on all processes at the end of an epoch.
 
     All processes must add as many rows of the same shapes, padding (a negative index) included, as
-    :class:`~lightning_sagemaker.recipes._common.batches.EvaluationBatches` gives them.
+    :class:`~lightning_sagemaker.data.batches.EvaluationBatches` gives them.
     """
 
     def __init__(self) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lightning_sagemaker.recipes._common.cache import MANIFEST, all_files
-from lightning_sagemaker.recipes._common.checksums import find_change, find_damage
+from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files
+from lightning_sagemaker.recipes._common.data.checksums import find_change, find_damage
 
 Entries = Mapping[str, Mapping[str, Any]]
 

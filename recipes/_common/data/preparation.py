@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.recipes._common.cache import build_once, settings_key
-from lightning_sagemaker.recipes._common.fingerprints import pretrained_fingerprint
-from lightning_sagemaker.recipes._common.tables import fingerprint
+from lightning_sagemaker.recipes._common.data.cache import build_once, settings_key
+from lightning_sagemaker.recipes._common.data.fingerprints import pretrained_fingerprint
+from lightning_sagemaker.recipes._common.data.tables import fingerprint
 
 TOKENIZER_FOLDER = "tokenizer"
 

@@ -63,7 +63,8 @@ def _answer(row: list[dict[str, Any]], config: Any, calibrated: bool, decided: b
         raise ValueError("calibrated or best_threshold was asked for, but the model was exported without a validation")
     outputs = {entry["label"]: entry["score"] for entry in row}
     shown = _probabilities(outputs, config, found["temperature"] if calibrated else 1.0)
-    ranked = sorted(({"label": name, "score": score} for name, score in shown.items()), key=lambda e: -e["score"])
+    best_first = sorted(shown.items(), key=lambda entry: -entry[1])
+    ranked = [{"label": name, "score": score} for name, score in best_first]
     if decided:
         if "threshold" not in found or len(outputs) != 2:
             raise ValueError("best_threshold was asked for, but only models with two classes have one")

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from lightning_sagemaker.recipes._common.unigram import wrap
+from lightning_sagemaker.recipes._common.data.unigram import wrap
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """BERT's special tokens; their ids are their positions."""

@@ -12,7 +12,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning_utilities.core.imports import RequirementCache
 
-from lightning_sagemaker.recipes._common.history import read_series
+from lightning_sagemaker.recipes._common.outputs.history import read_series
 
 _MATPLOTLIB = RequirementCache("matplotlib")
 _INCH_OF_CLASS = {20: 0.5, 40: 0.4, 120: 0.26}
