@@ -96,7 +96,7 @@ class QuestionWindows(Dataset[Batch]):
         """
         indices = sample_indices(draws, len(self))
         needed = self.lengths[indices]
-        length = self._padding.length(int(needed.max()))
+        length = self._padding.length(int(np.max(needed)))
         ids = np.full((len(indices), length), self._padding.token, dtype=np.int64)
         for row, index in zip(ids, indices, strict=True):
             parts = self._input(int(index))

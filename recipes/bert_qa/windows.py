@@ -81,10 +81,10 @@ def cut_windows(questions: Integers, contexts: Integers, num_special: int, max_l
 
     """
     room = max_length - num_special - questions
-    if len(room) and room.min() <= stride:
+    if len(room) and np.min(room) <= stride:
         raise DataError(
             f"data.max_seq_length={max_length} and data.doc_stride={stride} were set, but the longest question leaves"
-            f" room for {room.min()} tokens of the context. HINT: lower data.doc_stride or data.max_query_length."
+            f" room for {np.min(room)} tokens of the context. HINT: lower data.doc_stride or data.max_query_length."
         )
     step = room - stride
     counts = 1 + np.maximum(0, -(-(contexts - room) // step))

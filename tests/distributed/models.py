@@ -110,6 +110,20 @@ def make_model(name: str) -> nn.Module:
     return {**MODELS, **SHARED}[name]()
 
 
+LAYOUTS = {
+    2: ("interleaved/1", "interleaved/2", "simple/1", "zero_bubble/1"),
+    4: ("interleaved/1", "simple/1", "zero_bubble/1"),
+}
+"""Processes -> schedules and stages per process."""
+
+
+def models_of(processes: int, layout: str) -> tuple[str, ...]:
+    """The models of a layout: all, but on four processes, only kinds of their own beside one schedule."""
+    if layout not in LAYOUTS[processes]:
+        return ()
+    return tuple(MODELS) if processes == 2 or layout == "interleaved/1" else ("bert", "t5", "plain")
+
+
 def make_batch(name: str, samples: int = 8, length: int = 12, seed: int = 1) -> dict[str, torch.Tensor]:
     random = torch.Generator().manual_seed(seed)
     ids = torch.randint(5, 100, (samples, length), generator=random)

@@ -23,7 +23,7 @@ from lightning_sagemaker.parallel.stage import PipelineError, Stages
 from lightning_sagemaker.parallel.trace import trace
 
 sys.path.insert(0, str(Path(__file__).parent))
-from models import MODELS, PassesBy, make_batch, make_model
+from models import PassesBy, make_batch, make_model, models_of
 
 transformers.logging.set_verbosity_error()
 OUT = Path(sys.argv[1])
@@ -98,9 +98,7 @@ def equality(groups_of) -> dict:
     found = {}
     for schedule, per_rank in (("interleaved", 1), ("interleaved", 2), ("simple", 1), ("zero_bubble", 1)):
         groups = groups_of(schedule)
-        for name in MODELS:
-            if dist.get_world_size() * per_rank > 4:
-                continue
+        for name in models_of(dist.get_world_size(), f"{schedule}/{per_rank}"):
             pipeline = Pipeline(name, schedule, per_rank, groups)
             result = {"ends": pipeline.partition.ends, "sizes": pipeline.partition.sizes}
             batch = make_batch(name)
