@@ -20,7 +20,7 @@ CALL = ("launch", "albert-mlm", "--region", "us-east-1", "--dry-run")
 
 @pytest.fixture
 def quick(monkeypatch, tmp_path):
-    """The same bundle for all calls, whose source is checked: packing takes most of a plan's time."""
+    """The same bundle for all calls, whose source is checked, and the same parser: they take most of the time."""
     packed = bundle.make_bundle(JobConfig(recipe="albert-mlm"), include_plugin=False)
 
     def make_bundle(config, _):
@@ -29,6 +29,9 @@ def quick(monkeypatch, tmp_path):
         return packed
 
     monkeypatch.setattr(plan, "make_bundle", make_bundle)
+    parser = cli.build_parser()
+    monkeypatch.setattr(cli, "build_parser", lambda: parser)
+    monkeypatch.chdir(tmp_path)  # a channel may be any folder, this one too; the project's takes long to look through
 
 
 def outcome(capsys, *arguments):
