@@ -10,7 +10,7 @@ PYTEST_AT_ONCE = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu test-slow test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat docs docs-look test-docs clean
+.PHONY: help demo test gpu test-slow test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat docs picture docs-look test-docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,13 @@ $(OPEN_MPI)/bin/mpirun: tests/launch/open_mpi.txt | $(VENV)/dev
 	mv $@.part $@
 	touch $@
 
+# W&B's client, and what it needs.
+.containers/wandb: tests/chaos/wandb.txt | $(VENV)/dev
+	rm -rf $@ $@.part
+	$(PIP_INSTALL) --target $@.part -r $<
+	mv $@.part $@
+	touch $@
+
 containers: $(CONTAINERS) .containers/toolkit ## AWS's own container programs, and MLflow's server, for the tests
 
 # src and recipes are one package when installed; mypy follows no import hook, so it is shown links that look so.
@@ -77,7 +84,7 @@ gpu: $(VENV)/dev ## what one NVIDIA GPU can decide, and the recipes' speed on it
 	    $(BIN)/python benchmarks/recipes.py $$job --precision bf16-mixed --rounds 1 --steps 40 || exit 1; done; \
 	else echo "torch finds no NVIDIA GPU here: no test was run"; fi
 
-test-slow: $(VENV)/dev $(CONTAINERS) .containers/mlflow ## the tests that take minutes
+test-slow: $(VENV)/dev $(CONTAINERS) .containers/mlflow .containers/wandb ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
 define TEST_IN # folder, requirements
@@ -116,6 +123,12 @@ test-fresh: ## the README's commands on a machine with nothing but Debian, Pytho
 
 docs: $(VENV)/dev ## the site, in build/docs/site; warnings are errors
 	$(BIN)/python docs/site/build.py
+
+picture: $(VENV)/dev ## record a rehearsal on a terminal, for README.md
+	$(PIP_INSTALL) pyte
+	cd /tmp && rm -rf rehearsal && PATH=$(abspath $(BIN)):$$PATH PYTHONWARNINGS=ignore python $(CURDIR)/docs/site/record.py \
+	  $(CURDIR)/docs/images/rehearsal.svg lightning-sagemaker local --hosts 2 --distribution smddp --root rehearsal -- \
+	  lightning-sagemaker run albert-mlm fit --config tiny.yaml --max_steps 200
 
 docs-look: docs ## open every page of the site in a headless chromium, at the widths of a phone and a desktop
 	$(PIP_INSTALL) "playwright==1.65.2"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker.environment import SageMakerEnvironment
     from lightning_sagemaker.job import Distribution, InstanceGroup, Launcher, SageMakerJob, SageMakerJobError
     from lightning_sagemaker.loggers.mlflow_logger import MLflowLogger
+    from lightning_sagemaker.loggers.wandb_logger import OfflineWandbLogger
     from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
     from lightning_sagemaker.selection import Selection, select_smddp_backend, select_strategy
     from lightning_sagemaker.strategies.ddp import FabricSageMakerDDPStrategy, SageMakerDDPStrategy
@@ -48,6 +49,7 @@ _HOMES = {
     "InterruptibleLoop": "callbacks.fabric_loop",
     "Launcher": "job",
     "MLflowLogger": "loggers.mlflow_logger",
+    "OfflineWandbLogger": "loggers.wandb_logger",
     "MetricLogger": "callbacks.metrics",
     "ParallelConfigError": "parallel.degrees",
     "ParallelDegrees": "parallel.degrees",
@@ -82,6 +84,7 @@ __all__ = [
     "Launcher",
     "MLflowLogger",
     "MetricLogger",
+    "OfflineWandbLogger",
     "ParallelConfigError",
     "ParallelDegrees",
     "ResumableLoader",

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 OWN_OPTIONS = frozenset(
-    {"run_dir", "baseline", "precision", "checkpoint_every", "checkpoint_minutes", "mlflow", "resume", "total_examples"}
-    | {"monitor", "monitor_mode", "patience"}
+    {"run_dir", "baseline", "precision", "checkpoint_every", "checkpoint_minutes", "mlflow", "wandb", "resume"}
+    | {"total_examples", "monitor", "monitor_mode", "patience"}
 )
 """Options that every recipe has beside LightningCLI's."""
 
@@ -61,7 +61,7 @@ HELP_GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "run": (
         "config", "run_dir", "resume", "ckpt_path", "monitor", "patience", "checkpoint_every", "checkpoint_minutes",
-        "log_every_n_steps", "mlflow", "strategy", "devices", "num_nodes", "debug", "help-all",
+        "log_every_n_steps", "mlflow", "wandb", "strategy", "devices", "num_nodes", "debug", "help-all",
     ),
 }  # fmt: skip
 """What ``--help`` lists: of each recipe those that it has, one name for each key."""

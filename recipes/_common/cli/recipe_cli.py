@@ -31,7 +31,7 @@ from lightning_sagemaker.recipes._common.outputs.artifacts import LAST_CHECKPOIN
 from lightning_sagemaker.recipes._common.outputs.best import BestModel
 from lightning_sagemaker.recipes._common.outputs.folders import RunFolders
 from lightning_sagemaker.recipes._common.outputs.history import ContinueHistory
-from lightning_sagemaker.recipes._common.outputs.run_loggers import loggers, mlflow_logger
+from lightning_sagemaker.recipes._common.outputs.run_loggers import TRACKERS, loggers, trackers
 from lightning_sagemaker.recipes._common.outputs.summary import first_lines
 
 _log = logging.getLogger(__name__)
@@ -135,6 +135,9 @@ class RecipeCLI(LightningCLI):
             help="Log to MLflow too: a folder, http://HOST:PORT, or the ARN of SageMaker's managed tracking server.",
         )
         parser.add_argument(
+            "--wandb", type=str | None, default=None, help="Make an offline run of Weights & Biases, of this project."
+        )
+        parser.add_argument(
             "--monitor",
             type=str | None,
             default="auto",
@@ -174,9 +177,9 @@ class RecipeCLI(LightningCLI):
             config["enable_progress_bar"] = on_terminal
         if config.get("logger") in (None, True):
             config["logger"] = loggers(folders, stage, lines=not on_terminal)
-        if stage == "fit" and self._option("mlflow") is not None:
-            tracked = mlflow_logger(self._option("mlflow"), self.recipe.name, folders, self.job, self._goes_on)
-            config["logger"] = [*_as_list(config["logger"] or None), tracked]
+        if stage == "fit" and (places := {name: self._option(name) for name in TRACKERS if self._option(name)}):
+            tracked = trackers(places, self.recipe.name, folders, self.job, self._goes_on)
+            config["logger"] = [*_as_list(config["logger"] or None), *tracked]
         config["callbacks"] = [*_as_list(config.get("callbacks")), *self._callbacks(folders, config)]
         try:
             return self._instantiate_trainer(config, [])

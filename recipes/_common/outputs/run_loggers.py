@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loggers that a run has if none were asked for, and MLflow's."""
+"""The loggers that a run has if none were asked for, and those of MLflow and W&B."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning_utilities.core.imports import RequirementCache
 
-from lightning_sagemaker import MetricLogger, MLflowLogger, SageMakerJob
+from lightning_sagemaker import MetricLogger, MLflowLogger, OfflineWandbLogger, SageMakerJob
 from lightning_sagemaker.recipes._common.outputs.folders import RunFolders
 from lightning_sagemaker.recipes._common.outputs.history import HistoryLogger
 
@@ -31,11 +33,17 @@ def loggers(folders: RunFolders, stage: str, lines: bool) -> list[Logger]:
     return chosen
 
 
-def mlflow_logger(address: str, recipe: str, folders: RunFolders, job: SageMakerJob, goes_on: bool) -> Logger:
-    """One run in MLflow for all starts of a training.
+TRACKERS = ("mlflow", "wandb")
+"""Options, each with where to log."""
+
+
+def trackers(
+    places: Mapping[str, str], recipe: str, folders: RunFolders, job: SageMakerJob, goes_on: bool
+) -> list[Logger]:
+    """One run in each tracker for all starts of a training.
 
     Args:
-        address: Folder, server or ARN.
+        places: ``mlflow``: folder, server or ARN; ``wandb``: project.
         recipe: Its name, which is the experiment's.
         folders: Folders of the run.
         job: The job.
@@ -43,4 +51,10 @@ def mlflow_logger(address: str, recipe: str, folders: RunFolders, job: SageMaker
 
     """
     name = None if job.in_container else folders.output.resolve().parent.name
-    return MLflowLogger(address, recipe, name, save_dir=folders.output / "mlflow", resume=goes_on)
+    chosen: list[Logger] = []
+    if "mlflow" in places:
+        chosen.append(MLflowLogger(places["mlflow"], recipe, name, save_dir=folders.output / "mlflow", resume=goes_on))
+    if "wandb" in places:  # in a job beside the checkpoints: the output folder does not outlive an interruption
+        place = None if job.in_container else folders.output / "wandb"
+        chosen.append(OfflineWandbLogger(places["wandb"], name, save_dir=place, resume=goes_on))
+    return chosen

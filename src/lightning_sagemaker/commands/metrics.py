@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from lightning_sagemaker.loggers.journal import Journal
 from lightning_sagemaker.metric_lines import metric_definitions, names_of
 from lightning_sagemaker.recipe_table import RECIPES
 
@@ -22,7 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", nargs="?", help="its name; without one, those of a script that logs as recipes do")
     parser.add_argument("--name", action="append", default=[], help="a further metric of the script; repeatable")
     parser.add_argument("--json", action="store_true", help="as JSON, for an estimator's metric_definitions")
-    parser.add_argument("--send", type=Path, metavar="FOLDER", help="send what has not arrived at MLflow, and end")
+    parser.add_argument(
+        "--send",
+        type=Path,
+        metavar="FOLDER",
+        help="send what has not arrived at MLflow, or make W&B's offline runs; and end",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -49,10 +56,12 @@ def _send(folder: Path) -> int:
     found = journals(folder)
     if not found:
         print(
-            f"error: no metrics wait in {folder}. HINT: it is the folder named `mlflow` in a run's output.",
+            f"error: no metrics wait in {folder}. HINT: it is the folder named `mlflow` or `wandb` in a run's output.",
             file=sys.stderr,
         )
         return 2
+    if any("project" in (journal.about or {}) for journal in found):
+        return _make_offline_runs(found)
     try:
         for journal in found:
             tracking_address((journal.about or {}).get("address", ""))
@@ -65,3 +74,15 @@ def _send(folder: Path) -> int:
     if not sent:
         print(f"{folder}: everything has arrived")
     return 1 if any(why_not for _, why_not in sent) else 0
+
+
+def _make_offline_runs(found: Sequence[Journal]) -> int:
+    from lightning_sagemaker.loggers.wandb_export import export
+
+    try:
+        for journal in found:
+            print(f"wandb sync {export(journal)}")
+    except ImportError:
+        print("error: W&B's runs need the package wandb, not installed here. HINT: pip install wandb.", file=sys.stderr)
+        return 2
+    return 0

@@ -9,18 +9,16 @@ import logging
 import subprocess
 import sys
 import time
-import uuid
-from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.loggers.logger import Logger
 
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.loggers.address import tracking_address
-from lightning_sagemaker.loggers.journal import FAILED, FINISHED, KILLED, RUNNING, Journal, Progress, journals
+from lightning_sagemaker.loggers.journal import FINISHED, RUNNING, Journal
+from lightning_sagemaker.loggers.journal_logger import JournalLogger, why_it_ended
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +30,7 @@ _AGAIN = 10.0
 """Seconds after which a sender that was ended from outside is started again."""
 
 
-class MLflowLogger(Logger):
+class MLflowLogger(JournalLogger):
     """Logs to MLflow: one run there, however often it was interrupted here.
 
     What is logged is appended to a file; a process beside the training sends it every few seconds. A server that is slow or
@@ -71,33 +69,18 @@ class MLflowLogger(Logger):
         run_id: str | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__()
         job = SageMakerJob.from_environment()
         folder = job.output_dir / "mlflow" if job.in_container else Path("mlflow_journal")
-        self._folder = folder if save_dir is None else Path(save_dir)
-        self._about: dict[str, Any] = {
+        about = {
             "address": tracking_address(address),
             "experiment": experiment,
             "name": job.name if name is None else name,
             "run_id": run_id,
             "tags": {**_source(job), **(tags or {})},
         }
-        self._key = (job.name if job.in_container else None) or self._found(resume) or uuid.uuid4().hex
-        self._journal: Journal | None = None
+        super().__init__(folder if save_dir is None else Path(save_dir), about, ("address", "experiment"), job, resume)
         self._sender: subprocess.Popen[bytes] | None = None
-        self._start_id: str | None = None
-        self._waiting: list[dict[str, Any]] = []
-        self._carried: list[str] = []
         self._begin, self._sender_began = time.monotonic(), 0.0
-        self._said_full = False
-
-    def _found(self, resume: bool) -> str | None:
-        same = [one for one in journals(self._folder) if self._is_mine(one)] if resume else []
-        return same[-1].key if same else None
-
-    def _is_mine(self, journal: Journal) -> bool:
-        about = journal.about or {}
-        return all(about.get(name) == self._about[name] for name in ("address", "experiment"))
 
     # What Lightning asks for
 
@@ -105,16 +88,6 @@ class MLflowLogger(Logger):
     def name(self) -> str:
         """The experiment."""
         return str(self._about["experiment"])
-
-    @property
-    def version(self) -> str:
-        """The run's name in this package, which does not change."""
-        return self._key
-
-    @property
-    def save_dir(self) -> str:
-        """Where the file is."""
-        return str(self._folder)
 
     @property
     def run_id(self) -> str | None:
@@ -129,22 +102,9 @@ class MLflowLogger(Logger):
         return MlflowClient(self._about["address"])
 
     @rank_zero_only
-    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Log parameters; MLflow keeps the first value of each."""
-        values = vars(params) if isinstance(params, Namespace) else dict(params)
-        self._write({"params": dict(_flat(values))}, opens=False)
-
-    @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Append a row."""
-        values = {name: float(value) for name, value in metrics.items() if not isinstance(value, str)}
-        if values:
-            self._write({"t": int(time.time() * 1000), "step": int(step or 0), "metrics": values})
-
-    @rank_zero_only
     def finalize(self, status: str) -> None:
         """The run has ended; wait until all has arrived, if the server answers."""
-        ended = FINISHED if status in ("success", "finished") else _why_it_ended()
+        ended = FINISHED if status in ("success", "finished") else why_it_ended()
         if self._journal is None and (ended == FINISHED or not self._waiting):
             return  # nothing was logged
         self._write({"status": ended})
@@ -162,45 +122,17 @@ class MLflowLogger(Logger):
         """Go on with the run of a checkpoint."""
         if self._journal is not None:
             return
-        if state["address"] != self._about["address"] or self._about["run_id"] is not None:
+        if state.get("address") != self._about["address"] or self._about["run_id"] is not None:
             return  # another place: a run of its own
         self._key, self._about["run_id"] = state["key"], state["run_id"]
         self._carried = list(state["unsent"])
 
     # The file and its sender
 
-    def _write(self, row: dict[str, Any], opens: bool = True) -> None:
-        self._waiting.append(row)
-        if self._journal is None and not opens:
-            return
-        try:
-            journal = self._open()
-            if self._sender is None or (
-                self._sender.poll() is not None and time.monotonic() > self._sender_began + _AGAIN
-            ):
-                self._send(journal)
-            journal.append(*self._waiting)
-            self._waiting = []
-        except OSError as error:
-            if not self._said_full:
-                self._said_full = True
-                _log.warning("%s cannot be written (%s); rows wait in memory. HINT: make room.", self._folder, error)
-
-    def _open(self) -> Journal:
-        if self._journal is None:
-            journal = Journal(self._folder, self._key)
-            if journal.about is not None and not self._is_mine(journal):  # another place: a run of its own
-                self._key = uuid.uuid4().hex
-                journal = Journal(self._folder, self._key)
-            if journal.about is None:
-                journal.append({"about": self._about})
-                # On another machine than before, where the file was: a checkpoint brings what was not sent.
-                journal.append_lines([line for line in self._carried if not line.startswith('{"about"')])
-                journal.note(Progress(run_id=self._about["run_id"]))
-            self._start_id = uuid.uuid4().hex
-            journal.append({"start": self._start_id})
-            self._journal = journal
-        return self._journal
+    def _opened(self, journal: Journal) -> None:
+        has_ended = self._sender is not None and self._sender.poll() is not None
+        if self._sender is None or (has_ended and time.monotonic() > self._sender_began + _AGAIN):
+            self._send(journal)
 
     def _send(self, journal: Journal) -> None:
         if self._begin == 0.0:  # it had ended, and goes on
@@ -242,11 +174,6 @@ class MLflowLogger(Logger):
             )
 
 
-def _why_it_ended() -> str:
-    """Called by Lightning while it handles what ended the training: a stop from outside, or an error."""
-    return KILLED if isinstance(sys.exc_info()[1], (KeyboardInterrupt, SystemExit)) else FAILED
-
-
 def _source(job: SageMakerJob) -> dict[str, str]:
     tags = {"mlflow.source.name": Path(sys.argv[0]).name, "mlflow.source.type": "JOB" if job.in_container else "LOCAL"}
     with contextlib.suppress(KeyError, OSError):  # a container's user without a name
@@ -254,14 +181,3 @@ def _source(job: SageMakerJob) -> dict[str, str]:
     if job.name is not None:
         tags["sagemaker.training_job"] = job.name
     return tags
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    rows: list[tuple[str, Any]] = []
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            rows += _flat(value, f"{prefix}{name}/")
-        else:
-            plain = value if isinstance(value, (str, int, bool)) or value is None else str(value)
-            rows.append((f"{prefix}{name}", plain))
-    return rows

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What loggers share that write a journal first: one run for all starts of a training, and rows that nothing loses."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import uuid
+from abc import abstractmethod
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from time import time
+from typing import Any
+
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.loggers.logger import Logger
+
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.loggers.journal import FAILED, KILLED, Journal, Progress, journals
+
+_log = logging.getLogger(__name__)
+
+
+class JournalLogger(Logger):
+    """Appends what is logged to a file; what becomes of it is a subclass's matter. Only rank zero logs.
+
+    With :class:`~lightning_sagemaker.AutoResume` among the callbacks the run's key is in the checkpoint, so that a resumed
+    training goes on with the run.
+
+    Args:
+        folder: Folder of the journal.
+        about: Where the rows belong; the first row.
+        place: The keys of ``about`` that say so: a journal with others is another run's.
+        job: The job; in a training job its name is the run's key.
+        resume: Go on with the newest journal of this place in ``folder``.
+
+    """
+
+    def __init__(
+        self, folder: Path, about: dict[str, Any], place: tuple[str, ...], job: SageMakerJob, resume: bool
+    ) -> None:
+        super().__init__()
+        self._folder, self._about, self._place = folder, about, place
+        self._key = (job.name if job.in_container else None) or self._found(resume) or uuid.uuid4().hex
+        self._journal: Journal | None = None
+        self._start_id: str | None = None
+        self._waiting: list[dict[str, Any]] = []
+        self._carried: list[str] = []
+        self._said_full = False
+
+    @property
+    def version(self) -> str:
+        """The run's name in this package, which does not change."""
+        return self._key
+
+    @property
+    def save_dir(self) -> str:
+        """Where the file is."""
+        return str(self._folder)
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Log parameters; the first value of each stays."""
+        values = vars(params) if isinstance(params, Namespace) else dict(params)
+        self._write({"params": dict(_flat(values))}, opens=False)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Append a row."""
+        values = {name: float(value) for name, value in metrics.items() if not isinstance(value, str)}
+        if values:
+            self._write({"t": int(time() * 1000), "step": int(step or 0), "metrics": values})
+
+    @abstractmethod
+    def _opened(self, journal: Journal) -> None:
+        """Called before each row is written."""
+
+    def _found(self, resume: bool) -> str | None:
+        same = [one for one in journals(self._folder) if self._is_mine(one)] if resume else []
+        return same[-1].key if same else None
+
+    def _is_mine(self, journal: Journal) -> bool:
+        about = journal.about or {}
+        return all(about.get(name) == self._about[name] for name in self._place)
+
+    def _write(self, row: dict[str, Any], opens: bool = True) -> None:
+        self._waiting.append(row)
+        if self._journal is None and not opens:
+            return
+        try:
+            journal = self._open()
+            self._opened(journal)
+            journal.append(*self._waiting)
+            self._waiting = []
+        except OSError as error:
+            if not self._said_full:
+                self._said_full = True
+                _log.warning("%s cannot be written (%s); rows wait in memory. HINT: make room.", self._folder, error)
+
+    def _open(self) -> Journal:
+        if self._journal is None:
+            journal = Journal(self._folder, self._key)
+            if journal.about is not None and not self._is_mine(journal):  # another place: a run of its own
+                self._key = uuid.uuid4().hex
+                journal = Journal(self._folder, self._key)
+            if journal.about is None:
+                journal.append({"about": self._about})
+                # On another machine than before, where the file was: a checkpoint brings what was not sent.
+                journal.append_lines([line for line in self._carried if not line.startswith('{"about"')])
+                journal.note(Progress(run_id=self._about.get("run_id")))
+            self._start_id = uuid.uuid4().hex
+            journal.append({"start": self._start_id})
+            self._journal = journal
+        return self._journal
+
+
+def why_it_ended() -> str:
+    """Called by Lightning while it handles what ended the training: a stop from outside, or an error."""
+    return KILLED if isinstance(sys.exc_info()[1], (KeyboardInterrupt, SystemExit)) else FAILED
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            rows += _flat(value, f"{prefix}{name}/")
+        else:
+            plain = value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
+            rows.append((f"{prefix}{name}", plain))
+    return rows

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes one offline run of Weights & Biases of a journal, in a process of its own: ``wandb sync`` uploads it.
+
+However often the training was started, each step is in the run once, with the values of the first time: one that goes on
+exactly computes the same. W&B itself would make a run per start, and would refuse the steps that a start repeats.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker.loggers.journal import FINISHED, Journal
+
+_EXIT_CODES = {FINISHED: 0}
+"""W&B shows a run with another one as failed."""
+
+
+def folder_of(journal: Journal) -> Path:
+    """The offline run that is made of a journal; W&B's own name for its kind."""
+    return journal.folder / f"offline-run-{journal.key}"
+
+
+def export(journal: Journal) -> Path:
+    """Make the offline run anew and put it in place of the last.
+
+    Returns:
+        Its folder.
+
+    Raises:
+        Exception: Whatever the client says.
+
+    """
+    os.environ["WANDB_SILENT"] = "true"
+    import wandb
+
+    about, steps, params, status = read(journal)
+    with tempfile.TemporaryDirectory(prefix=".wandb-", dir=journal.folder) as scratch:
+        run = wandb.init(
+            mode="offline",
+            dir=scratch,
+            id=journal.key,
+            resume="allow",
+            project=about["project"],
+            name=about["name"],
+            tags=about["tags"],
+            config=params,
+            # Nothing of this machine: its state, its source, its git repository or what is printed.
+            settings=wandb.Settings(
+                console="off", save_code=False, disable_git=True, x_disable_meta=True, x_disable_stats=True
+            ),
+        )
+        for step in sorted(steps):
+            run.log(steps[step], step=step)
+        run.finish(exit_code=_EXIT_CODES.get(status or "", 1))
+        made = next((Path(scratch) / "wandb").glob("offline-run-*"))
+        place = folder_of(journal)
+        shutil.rmtree(place, ignore_errors=True)
+        made.rename(place)
+    return place
+
+
+def read(journal: Journal) -> tuple[dict[str, Any], dict[int, dict[str, float]], dict[str, Any], str | None]:
+    """Where the run belongs, its values by step, its parameters, and how it ended; None while it has not."""
+    about: dict[str, Any] = {}
+    steps: dict[int, dict[str, float]] = {}
+    params: dict[str, Any] = {}
+    status: str | None = None
+    for row, _ in journal.rows():
+        about = about or row.get("about", {})
+        params = {**row.get("params", {}), **params}
+        status = None if "start" in row else row.get("status", status)
+        if "metrics" in row:
+            steps[row["step"]] = {**row["metrics"], **steps.get(row["step"], {})}
+    return about, steps, params, status
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``python -m lightning_sagemaker.loggers.wandb_export FOLDER KEY``."""
+    folder, key = sys.argv[1:] if arguments is None else arguments
+    # Of a group of processes that is stopped, the training says when all is logged.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    journal = Journal(Path(folder), key)
+    with journal.alone():
+        export(journal)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

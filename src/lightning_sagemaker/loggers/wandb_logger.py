@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logging for Weights & Biases without a network: one offline run of all starts of a training."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.loggers.address import TrackingError
+from lightning_sagemaker.loggers.journal import FINISHED, Journal
+from lightning_sagemaker.loggers.journal_logger import JournalLogger, why_it_ended
+from lightning_sagemaker.loggers.wandb_export import folder_of
+
+_log = logging.getLogger(__name__)
+
+_LONGEST = 120.0
+"""Seconds for which the export may take at the end of a training."""
+
+
+class OfflineWandbLogger(JournalLogger):
+    """Logs for Weights & Biases: one offline run, however often the training was interrupted; ``wandb sync`` uploads it.
+
+    What is logged is appended to a file, and nothing of W&B runs beside the training. When that ends, an offline run is made
+    of the file, in which each step is once. After a SIGKILL the next start does so, or ``lightning-sagemaker metrics --send
+    FOLDER``.
+
+    With :class:`~lightning_sagemaker.AutoResume` among the callbacks a resumed training goes on with the run. Only rank zero
+    logs. Needs ``wandb``.
+
+    Args:
+        project: W&B's name for what holds the run.
+        name: Name of the run; in a training job the job's name, elsewhere W&B's choice.
+        save_dir: For the file and the offline run. Default: in a job beside the checkpoints, which an interruption leaves;
+            elsewhere ``wandb_journal``.
+        resume: Go on with the run whose file is in ``save_dir``, if no checkpoint says which. In a training job a restart
+            goes on with the job's run in any case.
+        tags: Tags of the run.
+
+    Raises:
+        TrackingError: If the client is not installed.
+
+    """
+
+    def __init__(
+        self,
+        project: str = "lightning",
+        name: str | None = None,
+        save_dir: str | Path | None = None,
+        resume: bool = False,
+        tags: Sequence[str] = (),
+    ) -> None:
+        if importlib.util.find_spec("wandb") is None:
+            raise TrackingError(
+                "Logging for W&B needs the package wandb, which is not installed. HINT: pip install wandb."
+            )
+        job = SageMakerJob.from_environment()
+        folder = job.checkpoint_dir / "wandb" if job.in_container else Path("wandb_journal")
+        about = {"project": project, "name": job.name if name is None else name, "tags": list(tags)}
+        super().__init__(folder if save_dir is None else Path(save_dir), about, ("project",), job, resume)
+
+    @property
+    def name(self) -> str:
+        """The project."""
+        return str(self._about["project"])
+
+    @property
+    def run_folder(self) -> Path:
+        """The offline run, for ``wandb sync``; there once the training has ended."""
+        return folder_of(Journal(self._folder, self._key))
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Make the offline run."""
+        ended = FINISHED if status in ("success", "finished") else why_it_ended()
+        if self._journal is None and (ended == FINISHED or not self._waiting):
+            return  # nothing was logged
+        self._write({"status": ended})
+        command = [sys.executable, "-m", "lightning_sagemaker.loggers.wandb_export", str(self._folder), self._key]
+        try:
+            made = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST)
+            wrong = made.stderr.strip().rpartition("\n")[2] if made.returncode else ""
+        except subprocess.TimeoutExpired:
+            wrong = f"it took more than {_LONGEST:g} s"
+        if wrong:
+            _log.warning(
+                "No offline run was made of %s (%s). HINT: `lightning-sagemaker metrics --send %s` tries again.",
+                self._folder / f"{self._key}.jsonl",
+                wrong,
+                self._folder,
+            )
+        else:
+            _log.info("W&B: `wandb sync %s` uploads this run.", self.run_folder)
+
+    def run_state(self) -> dict[str, Any]:
+        """For a checkpoint: which run it is."""
+        return {"key": self._key, "project": self._about["project"]}
+
+    def load_run_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with the run of a checkpoint."""
+        if self._journal is None and state.get("project") == self._about["project"]:
+            self._key = state["key"]
+
+    def _opened(self, journal: Journal) -> None:
+        pass
