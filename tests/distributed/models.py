@@ -118,10 +118,11 @@ LAYOUTS = {
 
 
 def models_of(processes: int, layout: str) -> tuple[str, ...]:
-    """The models of a layout: all, but on four processes, only kinds of their own beside one schedule."""
+    """The models of a layout: all in the first; a schedule does not know them, so the others have a kind of each."""
     if layout not in LAYOUTS[processes]:
         return ()
-    return tuple(MODELS) if processes == 2 or layout == "interleaved/1" else ("bert", "t5", "plain")
+    kinds = ("bert-mlm", "gpt2", "t5", "plain") if processes == 2 else ("bert", "t5", "plain")
+    return tuple(MODELS) if layout == LAYOUTS[processes][0] else kinds
 
 
 def make_batch(name: str, samples: int = 8, length: int = 12, seed: int = 1) -> dict[str, torch.Tensor]:
