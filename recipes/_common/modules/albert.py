@@ -50,7 +50,8 @@ class _PreNormTransformer(AlbertTransformer):
     """The same parameters in another order."""
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *_: Any, **__: Any) -> Any:
-        return BaseModelOutput(last_hidden_state=_run_layers(self, hidden_states, attention_mask, None))
+        output: Any = _run_layers(self, hidden_states, attention_mask, None)  # transformers' types change
+        return BaseModelOutput(last_hidden_state=output)
 
 
 def _run_layers(encoder: Any, hidden: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
