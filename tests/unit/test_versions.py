@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is pinned can be installed on every Python that the metadata names."""
 
+import json
 import re
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, metadata
 
 import pytest
@@ -38,3 +41,17 @@ def test_pins_fit_each_python(python):
         applies = one.marker is None or one.marker.evaluate({"python_version": python})
         if applies and one.specifier.contains(about["Version"], prereleases=True):
             assert SpecifierSet(about["Requires-Python"] or "").contains(f"{python}.0"), f"{one} on Python {python}"
+
+
+@pytest.mark.slow  # asks the package index; a minute
+@pytest.mark.timeout(600)
+def test_all_extras_install_together():
+    """With the constraints, in one resolve, as pip itself does it; and nothing brings torchvision."""
+    extras = ",".join(PROJECT["optional-dependencies"])
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
+    command += ["-c", str(ROOT / "constraints.txt"), f"{ROOT}[{extras}]"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=580)
+    assert found.returncode == 0, found.stderr[-3000:]
+    names = {one["metadata"]["name"].lower() for one in json.loads(found.stdout)["install"]}
+    assert {"torch", "lightning", "sagemaker", "transformers", "peft", "pyarrow", "s3torchconnector"} <= names
+    assert not names & {"torchvision", "litdata", "timm"}
