@@ -75,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Print the predictions; the exit code is 2 for bad input, 1 if a goal cannot be met."""
     from lightning_sagemaker.bench import offers, plan_report
+    from lightning_sagemaker.bench.scaling import Cluster
 
     try:
         question = _question(arguments)
@@ -83,7 +84,7 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.layouts:
             found = [
                 (cluster, offers.all_layouts(question, cluster))
-                for cluster in (offers.Cluster(one, count) for one in instances for count in hosts)
+                for cluster in (Cluster(one, count) for one in instances for count in hosts)
             ]
             print(plan_report.layouts_json(found) if arguments.json else plan_report.layouts_table(question, found))
             return 0 if any(one.fits for _, judged in found for one in judged) else 1
