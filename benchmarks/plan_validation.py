@@ -225,12 +225,16 @@ def show(rows: Sequence[Row]) -> None:
         )
     held_out = [row for row in rows if not row.is_fitted]
     worst = max(held_out, key=lambda row: abs(row.error))
-    for name in ("model", "linear"):
-        found = errors(rows, name)
-        print(
-            f"{name}: median error {statistics.median(found):.1%}, 90th percentile {ninetieth(found):.1%},"
-            f" worst {max(found):.1%}, of {len(found)} predicted rows"
-        )
+    for name, some in (
+        ("all", held_out),
+        ("throughputs only", [r for r in held_out if r.facts["kind"] == "samples/s"]),
+    ):
+        for which in ("model", "linear"):
+            found = errors(some, which)
+            print(
+                f"{name}, {which}: median error {statistics.median(found):.1%}, 90th percentile {ninetieth(found):.1%},"
+                f" worst {max(found):.1%}, of {len(found)} predicted rows"
+            )
     for name, is_same in (("from a measurement on the same instance type", True), ("without one", False)):
         some = [abs(row.error) for row in held_out if row.is_same_instance is is_same]
         print(
@@ -258,6 +262,7 @@ def main() -> None:
             "anchored_error": round(ninetieth([abs(row.error) for row in held_out if row.is_same_instance]), 3),
             "unanchored_error": round(ninetieth([abs(row.error) for row in held_out if not row.is_same_instance]), 3),
             "largest_hosts": max(row.facts["hosts"] for row in held_out if row.is_same_instance),
+            "validated": sorted({row.facts["instance"] for row in held_out if row.is_same_instance}),
         }
         rounded = {name: float(f"{value:.4g}") if name in START else value for name, value in content.items()}
         CONSTANTS.write_text(json.dumps(rounded, indent=1) + "\n")

@@ -5,6 +5,8 @@ import json
 import math
 import random
 import statistics
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -197,6 +199,26 @@ def test_a_measurement_is_given_back_on_its_own_instance(capsys):
     assert json.loads(out)["offers"][0]["samples_per_second"] == pytest.approx(123.4, rel=1e-3)
 
 
+def test_the_interval_is_narrow_only_where_it_was_compared(capsys):
+    def widths(*arguments: str) -> dict[tuple[str, int], float]:
+        _, out, _ = run(capsys, "bert-base", "--json", *arguments)
+        return {
+            (one["instance"], one["hosts"]): round(
+                one["samples_per_second_interval"][1] / one["samples_per_second"] - 1, 3
+            )
+            for one in json.loads(out)["offers"]
+        }
+
+    narrow, wide = constants().anchored_error, constants().unanchored_error
+    hosts = ("--hosts", "1", "8", "64", "--instances")
+    found = widths(*hosts, "ml.p4d.24xlarge", "ml.p5.48xlarge", "--measured", "ml.p4d.24xlarge=9000")
+    assert [found["ml.p4d.24xlarge", number] for number in (1, 8, 64)] == [narrow, narrow, wide]
+    assert found["ml.p5.48xlarge", 1] == wide
+    found = widths(*hosts, "ml.p5.48xlarge", "--measured", "ml.p5.48xlarge*8=90000")
+    assert [found["ml.p5.48xlarge", number] for number in (1, 8, 64)] == [wide, narrow, wide]
+    assert set(widths(*hosts, "ml.p4d.24xlarge").values()) == {wide}
+
+
 def test_layouts_for_a_model_that_no_gpu_holds(capsys):
     asked = ["llama-2-7b", "--sequence-length", "2048", "--batch-size", "1", "--layouts", "--instances"]
     code, out, _ = run(capsys, *asked, "ml.p4d.24xlarge", "--hosts", "2")
@@ -234,3 +256,23 @@ def test_bad_input_is_one_sentence(capsys, arguments, said):
     assert said in err
     assert err.count("\n") == 1
     assert "HINT:" in err
+
+
+def test_a_plan_needs_neither_torch_nor_lightning():
+    code = "import sys; from lightning_sagemaker import cli; cli.main(['plan', 'bert-base']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert not {"torch", "lightning", "numpy", "sagemaker"} & set(done.stdout.splitlines()[-1].split()), done.stderr
+
+
+def test_the_page_has_the_figures_of_the_validation():
+    """docs/performance.md says what benchmarks/plan_validation.py prints."""
+    text = (validation.PUBLISHED.parents[1] / "docs" / "performance.md").read_text()
+    rows = validation.predict_all(validation.read_rows(), constants())
+    for row in rows:
+        if not row.is_fitted:
+            shown = f"| {row.number} | {row.facts['series']} | {row.facts['hosts']} x {row.facts['instance'][3:]} |"
+            assert f"{shown} {row.facts['value']:.4g} | {row.predicted:.4g} | {row.error:+.1%} |" in text
+    for name in ("model", "linear"):
+        found = validation.errors(rows, name)
+        assert f"{statistics.median(found):.1%}" in text
+        assert f"{max(found):.1%}" in text

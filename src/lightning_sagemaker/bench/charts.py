@@ -3,13 +3,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import Protocol
 
-_WIDTH, _HEIGHT = 560, 260
+_WIDTH, _HEIGHT = 440, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 14, 40
+_TICKS = 4
 COLORS = ("#2f6db0", "#c4572b", "#3b8a4f", "#7a4fa3", "#8a6d1f", "#555555")
+
+
+class _Place(Protocol):
+    """From the axes' units to pixels."""
+
+    def __call__(self, x: float, y: float) -> tuple[float, float]: ...
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,7 @@ def plot(title: str, x_name: str, y_name: str, lines: Sequence[Line], mark: floa
 
     """
     xs = sorted({x for line in lines for x, _ in line.points})
-    top = 1.08 * max(y for line in lines for _, y in [*line.points, *((0.0, high) for _, high in line.bars)])
+    top = _TICKS * _round_up(max(y for line in lines for _, y in [*line.points, *line.bars]) / _TICKS)
     low, high = xs[0], xs[-1]
 
     def at(x: float, y: float) -> tuple[float, float]:
@@ -66,11 +75,17 @@ def plot(title: str, x_name: str, y_name: str, lines: Sequence[Line], mark: floa
     )
 
 
-def _axes(xs: Sequence[float], top: float, at, x_name: str) -> str:  # type: ignore[no-untyped-def]
+def _round_up(step: float) -> float:
+    """To 1, 2, 2.5 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(step))
+    return next(round_one * power for round_one in (1, 2, 2.5, 5, 10) if round_one * power >= step * 0.999)
+
+
+def _axes(xs: Sequence[float], top: float, at: _Place, x_name: str) -> str:
     bottom = _HEIGHT - _BOTTOM
     parts = []
-    for step in range(5):
-        value = top * step / 4
+    for step in range(_TICKS + 1):
+        value = top * step / _TICKS
         _, y = at(xs[0], value)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value)}</text>')
@@ -82,7 +97,7 @@ def _axes(xs: Sequence[float], top: float, at, x_name: str) -> str:  # type: ign
     return "".join(parts)
 
 
-def _line(line: Line, color: str, at) -> str:  # type: ignore[no-untyped-def]
+def _line(line: Line, color: str, at: _Place) -> str:
     places = [at(x, y) for x, y in line.points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     dashes = ' stroke-dasharray="5 4"' if line.dashed else ""
@@ -99,5 +114,5 @@ def _line(line: Line, color: str, at) -> str:  # type: ignore[no-untyped-def]
 
 def _number(value: float) -> str:
     if value and abs(value) < 10:
-        return f"{value:.2g}"
+        return f"{value:.3g}"
     return f"{value:,.0f}".replace(",", " ")

@@ -96,8 +96,12 @@ class Question:
     constants: Constants
 
 
-def candidates(names: Sequence[str]) -> list[Instance]:
-    """The instance types of these names; without names, all with GPUs of known peaks.
+def candidates(names: Sequence[str], prices: Prices) -> list[Instance]:
+    """The instance types of these names; without names, of each family the cheapest and the one with the most GPUs.
+
+    Args:
+        names: Instance types.
+        prices: Types without a price, or without known peaks, are in no choice that is made here.
 
     Raises:
         LaunchError: If a name is none.
@@ -105,17 +109,36 @@ def candidates(names: Sequence[str]) -> list[Instance]:
     """
     if names:
         return [find_instance(name) for name in names]
-    return [one for _, one in sorted(INSTANCES.items()) if accelerator(one) is not None]
+    families: dict[str, list[Instance]] = {}
+    for name, one in sorted(INSTANCES.items()):
+        if accelerator(one) is not None and name in prices.usd_per_hour:
+            families.setdefault(name.rpartition(".")[0], []).append(one)
+    chosen = []
+    for family in families.values():
+        cheap = min(family, key=lambda one: prices.usd_per_hour[one.name])
+        large = max(family, key=lambda one: (one.gpus, -prices.usd_per_hour[one.name]))
+        chosen += [cheap] if cheap is large else [cheap, large]
+    return chosen
 
 
-def micro_batch_seconds(question: Question, instance: Instance) -> tuple[float, float]:
-    """Compute of a micro-batch, and the relative error of predictions that start so."""
-    workload, anchor, constants = question.workload, question.anchor, question.constants
-    if anchor is None:
-        return compute_seconds(workload, instance, constants), constants.unanchored_error
-    seconds = carried_over(anchor, workload, instance, constants)
-    same = instance.name == anchor.cluster.instance.name
-    return seconds, constants.anchored_error if same else constants.unanchored_error
+def micro_batch_seconds(question: Question, instance: Instance) -> float:
+    """Compute of a micro-batch: from the measurement, else from operations over peaks."""
+    if question.anchor is None:
+        return compute_seconds(question.workload, instance, question.constants)
+    return carried_over(question.anchor, question.workload, instance, question.constants)
+
+
+def relative_error(question: Question, cluster: Cluster, strategy: str) -> float:
+    """What nine of ten comparable predictions did not exceed.
+
+    The small one holds for what was compared: data parallelism from a measurement on the same instance type, on types and
+    counts that published results are of, or as many hosts as were measured.
+    """
+    anchor, constants = question.anchor, question.constants
+    if anchor is None or cluster.instance.name != anchor.cluster.instance.name or strategy not in REDUCES:
+        return constants.unanchored_error
+    known = cluster.instance.name in constants.validated and cluster.hosts <= constants.largest_hosts
+    return constants.anchored_error if known or cluster.hosts == anchor.cluster.hosts else constants.unanchored_error
 
 
 def all_layouts(question: Question, cluster: Cluster) -> list[Judged]:
@@ -125,7 +148,7 @@ def all_layouts(question: Question, cluster: Cluster) -> list[Judged]:
         LaunchError: If the strategy has no layout on this cluster.
 
     """
-    seconds, _ = micro_batch_seconds(question, cluster.instance)
+    seconds = micro_batch_seconds(question, cluster.instance)
     found = [
         judge(question.workload, cluster, layout, seconds, question.constants)
         for layout in layouts(question.workload, cluster, question.strategy)
@@ -146,13 +169,11 @@ def simplest(judged: Sequence[Judged]) -> Judged:
 def offer(question: Question, cluster: Cluster) -> Offer:
     """What one cluster gives."""
     best = simplest(all_layouts(question, cluster))
-    _, error = micro_batch_seconds(question, cluster.instance)
+    error = relative_error(question, cluster, best.layout.strategy)
     price = question.prices.usd_per_hour.get(cluster.instance.name)
     samples = question.workload.samples
     run = run_time(samples, best.step.rate, cluster.hosts, question.policy) if samples and best.fits else None
     extrapolated = cluster.hosts > question.constants.largest_hosts
-    if extrapolated:
-        error = max(error, question.constants.unanchored_error)
     total = None if price is None else price * cluster.hosts
     return Offer(cluster, best, _efficiency(question, cluster, best), error, extrapolated, run, total)
 
@@ -204,6 +225,6 @@ def _efficiency(question: Question, cluster: Cluster, best: Judged) -> float | N
         if one.ranks % size:
             return None
         layout = Layout("smp", layout.stages, layout.tensor, one.ranks // size)
-    seconds, _ = micro_batch_seconds(question, cluster.instance)
+    seconds = micro_batch_seconds(question, cluster.instance)
     alone = judge(question.workload, one, layout, seconds, question.constants)
     return best.step.rate / (cluster.hosts * alone.step.rate) if alone.fits else None

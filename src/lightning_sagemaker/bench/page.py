@@ -13,6 +13,7 @@ from lightning_sagemaker.bench import verdicts
 from lightning_sagemaker.bench.cases import Case
 from lightning_sagemaker.bench.charts import Line, plot
 from lightning_sagemaker.bench.results import Measured, Results
+from lightning_sagemaker.bench.stats import Interval
 from lightning_sagemaker.bench.verdicts import Pair
 
 _SHOWN = 6
@@ -213,9 +214,8 @@ def _list(sentences: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(one)}</li>' for one in sentences)}</ul>" if sentences else ""
 
 
-def _range(found: object) -> str:
-    low, high = found.low, found.high  # type: ignore[attr-defined]
-    return f"{_rate(low)} - {_rate(high)}"
+def _range(found: Interval) -> str:
+    return f"{_rate(found.low)} - {_rate(found.high)}"
 
 
 def _rate(value: float) -> str:

@@ -150,8 +150,9 @@ def _notes(question: Question, found: Sequence[Offer]) -> list[str]:
         f" {question.anchor.cluster.instance.name}"
     )  # fmt: skip
     notes = [
-        f"Predicted {start}; nine of ten published results are within the interval (+/-{constants.anchored_error:.0%} on the"
-        f" measured instance type, +/-{constants.unanchored_error:.0%} else). Fitted {constants.date}.",
+        f"Predicted {start}; nine of ten published results are within the interval: a factor of"
+        f" {1 + constants.anchored_error:.2f} from a measurement on {' or '.join(constants.validated)},"
+        f" {1 + constants.unanchored_error:.2f} else. Fitted {constants.date}.",
         f"Prices of {prices.region}, {prices.date}; instances {instance_table_date()}. Spot: {SPOT_SHARES[0]:.0%} to"
         f" {SPOT_SHARES[1]:.0%} of on demand, {INTERRUPTIONS[0]:g} to {INTERRUPTIONS[2]:g} interruptions of a host a day.",
     ]

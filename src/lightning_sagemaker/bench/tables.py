@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -55,6 +56,7 @@ class Constants:
         anchored_error: Relative error not exceeded by nine of ten predictions that start from a measurement.
         unanchored_error: The same of predictions from operations and peaks.
         largest_hosts: The most hosts of any row that predictions were compared with.
+        validated: Instance types of those that started from a measurement.
 
     """
 
@@ -73,6 +75,7 @@ class Constants:
     anchored_error: float
     unanchored_error: float
     largest_hosts: int
+    validated: Sequence[str]
 
 
 @cache

@@ -12,6 +12,10 @@ from lightning_sagemaker.bench.results import Measured, Results, best
 from lightning_sagemaker.errors import LaunchError
 
 _COMPARED = ("processor", "cores", "torch", "lightning", "transformers", "instance_type")
+_WORTH = 1.10
+"""A gain that would be missed."""
+_BUSY = 0.5
+"""Load for each core from which on figures are doubtful."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,9 @@ def sentences(results: Results) -> list[str]:
         found.append(
             f"{most} ranks shared {cores} processor cores: what falls with the number of ranks says nothing of a cluster."
         )
+    load = results.environment.get("load_before") or 0.0
+    if load > _BUSY * cores:
+        found.append(f"The machine was busy before the first run (load {load:g} on {cores} cores): measure again.")
     if results.kind == "workers":
         found += workers(results.cases, cores)
     elif results.kind == "scaling":
@@ -104,6 +111,9 @@ def workers(cases: Sequence[Measured], cores: int) -> list[str]:
         return [f"Best: --num_workers {number}. Without 0 among the values there is no gain over it."]
     if number == 0:
         said = "Best: --num_workers 0; nothing that was tried is shown to be faster."
+        most = max(stats.ratio(one.windows, none.windows).high for one in ordered)
+        if most > _WORTH:
+            return [said, f"But this measurement does not exclude a gain of {most - 1:.0%}: give more --rounds."]
         return [said, "Loading does not limit: the model's compute does."]
     gain = stats.ratio(enough.windows, none.windows)
     said = f"Best: --num_workers {number}, {gain.value - 1:+.1%} over 0 ({gain.low - 1:+.1%} to {gain.high - 1:+.1%})."

@@ -55,8 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TYPE[*HOSTS]=RATE|FILE",
         help="samples/s of this workload on one instance (or several), or a result of `bench` in a training job",
     )
-    add("--instances", nargs="+", default=[], metavar="TYPE", help="default: all with GPUs")
-    add("--hosts", nargs="+", type=_count, default=[1, 2, 4, 8, 16], metavar="N", help="default: 1 2 4 8 16")
+    add(
+        "--instances",
+        nargs="+",
+        default=[],
+        metavar="TYPE",
+        help="default: of each family the cheapest and the largest",
+    )
+    add("--hosts", nargs="+", type=_count, default=[1, 2, 4, 8], metavar="N", help="default: 1 2 4 8")
     add("--strategy", metavar="|".join(_STRATEGIES), help="default: data parallelism, or what fits")
     add("--layouts", action="store_true", help="compare the layouts of the model, for each instance type and count")
     add("--target-hours", type=_number, metavar="H", help="say which is the cheapest within H hours")
@@ -79,7 +85,7 @@ def main(arguments: argparse.Namespace) -> int:
 
     try:
         question = _question(arguments)
-        instances = offers.candidates(arguments.instances)
+        instances = offers.candidates(arguments.instances, question.prices)
         hosts = sorted(set(arguments.hosts))
         if arguments.layouts:
             found = [
