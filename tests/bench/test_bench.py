@@ -7,12 +7,15 @@ import os
 import random
 import re
 import shutil
+import signal
 import statistics
+import subprocess
 import sys
 import time
 from html.parser import HTMLParser
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lightning_sagemaker import cli
@@ -161,6 +164,22 @@ def test_a_failed_program_is_one_error_with_its_last_lines(script, tmp_path, cap
     assert "the data is not there" in err
     assert "HINT:" in err
     assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_a_stopped_measurement_leaves_no_process(script, tmp_path):
+    code = "import sys; from lightning_sagemaker import cli; sys.exit(cli.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "bench", "throughput", script, "--output", tmp_path / "out", "--hang"]
+    process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    log = tmp_path / "out" / "runs" / "1x1-batch8x1-1" / "output.log"
+    deadline = time.monotonic() + 60
+    while not log.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)  # the child is there
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.count("\n") == 1
+    assert not [one for one in psutil.process_iter(["cmdline"]) if str(script) in (one.info["cmdline"] or [])]
 
 
 def test_a_program_that_hangs_is_ended(script, tmp_path, capsys):

@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 
 from benchmarks import plan_validation as validation
 from lightning_sagemaker import cli
+from lightning_sagemaker.bench.cases import Case
 from lightning_sagemaker.bench.layouts import GIB, Layout, judge
+from lightning_sagemaker.bench.measure import Round
+from lightning_sagemaker.bench.results import Measured, Results
 from lightning_sagemaker.bench.runs import Policy, interrupted_seconds
 from lightning_sagemaker.bench.scaling import Anchor, Cluster, anchored_seconds, predict_step, scaling_efficiency
 from lightning_sagemaker.bench.tables import accelerator, constants, read
@@ -197,6 +200,22 @@ def test_a_measurement_is_given_back_on_its_own_instance(capsys):
         capsys, "bert-base", "--instances", "ml.g5.xlarge", "--hosts", "1", "--measured", "ml.g5.xlarge=123.4", "--json"
     )
     assert json.loads(out)["offers"][0]["samples_per_second"] == pytest.approx(123.4, rel=1e-3)
+
+
+def test_a_result_of_bench_is_a_measurement(capsys, tmp_path):
+    def asked(instance: str | None) -> tuple[int, str, str]:
+        rounds = (Round(tuple(100.0 + number % 3 for number in range(20)), 0, 1.0, 2.0),)
+        case = Measured(Case(hosts=2, processes=4), rounds, "python train.py")
+        Results("throughput", "bert-qa", 100, 1, {"instance_type": instance, "cores": 8}, (case,)).save(tmp_path)
+        asked = ["--instances", "ml.g5.12xlarge", "--hosts", "2", "--json"]
+        return run(capsys, "bert-qa", "--measured", str(tmp_path / "results.json"), *asked)
+
+    code, out, _ = asked("ml.g5.12xlarge")
+    assert code == 0
+    assert json.loads(out)["offers"][0]["samples_per_second"] == pytest.approx(101, rel=1e-3)
+    code, _, err = asked(None)
+    assert code == 2
+    assert "outside of a training job" in err
 
 
 def test_the_interval_is_narrow_only_where_it_was_compared(capsys):

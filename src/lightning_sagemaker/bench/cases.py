@@ -115,6 +115,8 @@ class Program:
         }
         if self.target in RECIPES:
             options |= {"run_dir": run_dir, "resume": "never"}
+            if case.ranks > 1:  # Lightning's own strategies do not take them from the job
+                options |= {"num_nodes": case.hosts, "devices": case.processes}
         own = [text for name, value in options.items() if value is not None for text in (f"--{name}", str(value))]
         return [sys.executable, str(self.path()), *self.arguments, *own]
 

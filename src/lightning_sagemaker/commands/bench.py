@@ -72,6 +72,9 @@ def main(arguments: argparse.Namespace) -> int:
     except LaunchError as error:
         print(f"lightning-sagemaker bench: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("lightning-sagemaker bench: stopped; nothing was written but the runs' own output", file=sys.stderr)
+        return 130
 
 
 def _measure(arguments: argparse.Namespace) -> int:
