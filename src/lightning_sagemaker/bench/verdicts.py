@@ -14,6 +14,8 @@ from lightning_sagemaker.errors import LaunchError
 _COMPARED = ("processor", "cores", "torch", "lightning", "transformers", "instance_type")
 _WORTH = 1.10
 """A gain that would be missed."""
+_WILD = 1.5
+"""Ratio of an interval's ends from which on it says nothing."""
 _BUSY = 0.5
 """Load for each core from which on figures are doubtful."""
 
@@ -81,6 +83,11 @@ def sentences(results: Results) -> list[str]:
     """What a sweep says."""
     found = [f"{one.case.name} is not steady: its second half is not as fast as its first." for one in results.cases
              if not one.is_steady]  # fmt: skip
+    found += [
+        f"{one.case.name} was measured between {one.rate.low:.3g} and {one.rate.high:.3g} samples/s: too far apart to use."
+        for one in results.cases
+        if one.rate.high > _WILD * one.rate.low
+    ]
     most = max(one.case.ranks for one in results.cases)
     cores = results.environment["cores"]
     if most > cores:
@@ -113,7 +120,8 @@ def workers(cases: Sequence[Measured], cores: int) -> list[str]:
         said = "Best: --num_workers 0; nothing that was tried is shown to be faster."
         most = max(stats.ratio(one.windows, none.windows).high for one in ordered)
         if most > _WORTH:
-            return [said, f"But this measurement does not exclude a gain of {most - 1:.0%}: give more --rounds."]
+            much = f"a gain of {most - 1:.0%}" if most < _WILD else "that they are several times as fast"
+            return [said, f"But this measurement does not exclude {much}: give more --rounds, on a quieter machine."]
         return [said, "Loading does not limit: the model's compute does."]
     gain = stats.ratio(enough.windows, none.windows)
     said = f"Best: --num_workers {number}, {gain.value - 1:+.1%} over 0 ({gain.low - 1:+.1%} to {gain.high - 1:+.1%})."
