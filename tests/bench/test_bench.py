@@ -166,6 +166,17 @@ def test_a_failed_program_is_one_error_with_its_last_lines(script, tmp_path, cap
     assert not (tmp_path / "out" / "results.json").exists()
 
 
+def test_complete_rounds_are_kept_when_a_later_one_fails(script, tmp_path, capsys):
+    mark = tmp_path / "ran"
+    script.write_text(SCRIPT.replace("pool.shutdown", f"open({str(mark)!r}, 'x').close()\npool.shutdown"))
+    code, out, err = run(capsys, "throughput", script, "--samples", 160, "--output", tmp_path / "out")
+    assert code == 1
+    assert "round 2 is left out" in err
+    assert "FileExistsError" in err
+    assert "report:" in out
+    assert len(Results.load(tmp_path / "out").cases[0].rounds) == 1
+
+
 def test_a_stopped_measurement_leaves_no_process(script, tmp_path):
     code = "import sys; from lightning_sagemaker import cli; sys.exit(cli.main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "bench", "throughput", script, "--output", tmp_path / "out", "--hang"]

@@ -66,7 +66,7 @@ def _add_sweep(parser: argparse.ArgumentParser, kind: str) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, or compare; the exit code is 2 for bad input and for a run that failed."""
+    """Measure, or compare; the exit code is 2 for bad input and a failed run, 1 if a later round failed and is left out."""
     try:
         return _compare(arguments) if arguments.kind == "compare" else _measure(arguments)
     except LaunchError as error:
@@ -100,7 +100,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     results.save(folder)
     write(folder / "report.html", report(results))
     print(f"\n{_table(results)}\n\nreport: {folder / 'report.html'}")
-    return 0
+    return 0 if all(len(one.rounds) == arguments.rounds for one in results.cases) else 1
 
 
 def _cases(arguments: argparse.Namespace) -> list[Case]:
@@ -137,7 +137,12 @@ def _size(text: str) -> tuple[int, int]:
 def _run(
     kind: str, program: Program, cases: list[Case], samples: int, threads: int, given: argparse.Namespace, folder: Path
 ) -> Results:
-    """All cases in turn, round by round, so that what the machine does beside meets all of them."""
+    """All cases in turn, round by round, so that what the machine does beside meets all of them.
+
+    A round after the first that fails ends the measurement; the complete ones are kept.
+    """
+    from statistics import median
+
     from lightning_sagemaker.bench.measure import Round, run_round
     from lightning_sagemaker.bench.results import Measured, Results, environment
     from lightning_sagemaker.job.job import SageMakerJob
@@ -145,12 +150,19 @@ def _run(
     about = environment(SageMakerJob.from_environment())
     rounds: dict[Case, list[Round]] = {case: [] for case in cases}
     for number in range(1, given.rounds + 1):
-        for case in cases:
-            made = run_round(program, case, samples, folder / "runs" / f"{case.name}-{number}", threads, given.timeout)
-            rounds[case].append(made)
-            print(
-                f"round {number}  {case.name}: {_median(made.steady):.4g} samples/s, {made.seconds:.0f} s", flush=True
-            )
+        try:
+            for case in cases:
+                place = folder / "runs" / f"{case.name}-{number}"
+                made = run_round(program, case, samples, place, threads, given.timeout)
+                rounds[case].append(made)
+                rate = median(made.steady)
+                print(f"round {number}  {case.name}: {rate:.4g} samples/s, {made.seconds:.0f} s", flush=True)
+        except LaunchError as error:
+            if number == 1:
+                raise
+            print(f"lightning-sagemaker bench: round {number} is left out: {error}", file=sys.stderr)
+            rounds = {case: done[: number - 1] for case, done in rounds.items()}
+            break
     measured = tuple(
         Measured(
             case,
@@ -160,12 +172,6 @@ def _run(
         for case in cases
     )
     return Results(kind, program.target, samples, threads, about, measured)
-
-
-def _median(values: tuple[float, ...]) -> float:
-    from statistics import median
-
-    return median(values)
 
 
 def _table(results: Results) -> str:
