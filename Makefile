@@ -10,7 +10,7 @@ PYTEST_AT_ONCE = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu test-slow test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-memory bench-safe chaos stopping-times compat docs picture docs-look test-docs clean
+.PHONY: help demo test gpu test-slow test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-plan bench-memory bench-safe chaos stopping-times compat docs picture docs-look test-docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -165,6 +165,9 @@ stopping-times: $(VENV)/dev ## seconds from a signal to the end, by phase and le
 bench-recipes: $(VENV)/dev ## the recipes against transformers.Trainer; takes half an hour
 	$(PIP_INSTALL) accelerate
 	for job in mlm-small mlm-base qa classification; do $(BIN)/python benchmarks/recipes.py $$job || exit 1; done
+
+bench-plan: $(VENV)/dev ## what `plan` predicts of published results, row by row
+	$(BIN)/python benchmarks/plan_validation.py
 
 bench-pipeline: $(VENV)/dev ## a pipeline of two processes against its ideal
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 benchmarks/pipeline.py

@@ -27,6 +27,7 @@ ALLOWED = (
     "(drivers look|looks) for processes in /proc",
     r"a C compiler \(cc\) not found",
     "a pseudo-terminal not found",
+    "(playwright|Chromium) not found",  # `make docs-look` brings the one
     "from Python 3.12 on nothing waits at a fork",
     "the wheels of Open MPI are Linux's",
     "only Linux forks safely after such imports",

@@ -120,7 +120,13 @@ def commands() -> str:
 
     parser = cli.build_parser()
     (choices,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return "\n".join(f"## {name}\n\n```text\n{one.format_help()}```\n" for name, one in choices.items())
+    return "\n".join(f"## {name}\n\n```text\n{_help(one)}```\n" for name, one in choices.items())
+
+
+def _help(parser: argparse.ArgumentParser) -> str:
+    """Its own, and that of what it has below it."""
+    below = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return "\n".join([parser.format_help(), *(_help(one) for choices in below for one in choices.values())])
 
 
 def build(folder: Path) -> int:

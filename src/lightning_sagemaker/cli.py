@@ -29,6 +29,8 @@ COMMANDS = {
     "register": "lightning_sagemaker.commands.register",
     "metrics": "lightning_sagemaker.commands.metrics",
     "convert": "lightning_sagemaker.commands.convert",
+    "bench": "lightning_sagemaker.commands.bench",
+    "plan": "lightning_sagemaker.commands.plan",
     "template": "lightning_sagemaker.commands.template",
     "image": "lightning_sagemaker.commands.image",
     "demo": "lightning_sagemaker.commands.demo",

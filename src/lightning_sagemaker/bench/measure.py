@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A case is run as a child process, and its speed read from the lines that it logs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from lightning_sagemaker.bench import stats
+from lightning_sagemaker.bench.cases import Case, Program
+from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.metric_lines import parse_line
+
+_PREFIX = re.compile(r"^\S+ \[0\] \| ")
+"""Of rank zero's lines in a simulated job."""
+_PATIENCE = 20.0
+"""Seconds that a stopped child has to end its own children."""
+_TAIL = 12
+"""Lines of a failed child that are shown."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One run of a case.
+
+    Attributes:
+        rates: Samples per second of each logged window, in order.
+        warm_up: How many at the beginning are left out.
+        seconds_to_first_line: From the start of the process.
+        seconds: Of the process.
+
+    """
+
+    rates: tuple[float, ...]
+    warm_up: int
+    seconds_to_first_line: float
+    seconds: float
+
+    @property
+    def steady(self) -> tuple[float, ...]:
+        """The windows that count."""
+        return self.rates[self.warm_up :]
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether they show no trend."""
+        return stats.is_steady(self.steady)
+
+
+def run_round(program: Program, case: Case, samples: int, folder: Path, threads: int, timeout: float) -> Round:
+    """Run a case once.
+
+    Args:
+        program: What is run.
+        case: With these settings.
+        samples: To train on.
+        folder: For what the run writes, and its output as ``output.log``.
+        threads: Of each rank.
+        timeout: Seconds after which it is stopped.
+
+    Raises:
+        LaunchError: If it fails, takes too long, or logs too few lines.
+
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    command = program.launched(case, samples, folder, threads)
+    begin = time.monotonic()
+    lines, code = _lines(command, folder / "output.log", threads, timeout)
+    seconds = time.monotonic() - begin
+    if code != 0:
+        tail = "\n".join(text for _, text in lines[-_TAIL:])
+        why = f"took longer than --timeout {timeout:g}" if code is None else f"ended with exit code {code}"
+        raise LaunchError(f"{case.name} {why}:\n{tail}\nHINT: all of its output is in {folder / 'output.log'}.")
+    rates = window_rates(lines, case.global_batch)
+    if len(rates) < 4:
+        raise LaunchError(
+            f"{case.name} logged {len(rates)} windows of a training; at least 4 are needed. HINT: a script must print"
+            f" lines as `step=10 samples_per_second=12.3` (callbacks MetricLogger and Throughput); its output is in"
+            f" {folder / 'output.log'}."
+        )
+    first = next(at for at, text in lines if _metrics(text)) - begin
+    return Round(tuple(rates), stats.warm_up(rates), first, seconds)
+
+
+def window_rates(lines: Sequence[tuple[float, str]], global_batch: int) -> list[float]:
+    """Samples per second between logged steps, as the lines say or else by when they came.
+
+    Args:
+        lines: Monotonic seconds and text.
+        global_batch: Samples of a step.
+
+    """
+    logged = [(at, found) for at, text in lines if (found := _metrics(text))]
+    said = [found["samples_per_second"] for _, found in logged if found.get("samples_per_second", 0) > 0]
+    if said:
+        return said
+    steps = [(at, found["step"]) for at, found in logged]
+    return [
+        (step - before) * global_batch / (at - earlier)
+        for (earlier, before), (at, step) in pairwise(steps)
+        if step > before and at > earlier
+    ]
+
+
+def _metrics(text: str) -> dict[str, float]:
+    return parse_line(_PREFIX.sub("", text))
+
+
+def _lines(
+    command: Sequence[str], log: Path, threads: int, timeout: float
+) -> tuple[list[tuple[float, str]], int | None]:
+    """All lines with their times, and the exit code; None if it was stopped."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment,
+        start_new_session=True,
+    )  # fmt: skip
+    late = threading.Event()
+
+    def stop_late() -> None:
+        late.set()
+        _stop(child)
+
+    timer = threading.Timer(timeout, stop_late)
+    timer.start()
+    found = []
+    try:
+        with log.open("w") as file:
+            assert child.stdout is not None
+            for text in child.stdout:
+                found.append((time.monotonic(), text.rstrip("\n")))
+                file.write(text)
+        code = child.wait()
+    finally:
+        timer.cancel()
+        _stop(child)
+    return found, None if late.is_set() else code
+
+
+def _stop(child: subprocess.Popen[str]) -> None:
+    """End the child and what it started; a simulated job ends its ranks by itself on SIGTERM."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if child.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_PATIENCE)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a training takes and what it costs, with checkpoints, and on spot instances with interruptions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+STARTUP_SECONDS = 300.0
+"""Of a job: instances, image, data; and again after each interruption. A typical figure."""
+CHECKPOINT_BANDWIDTH = 0.5e9
+"""Bytes per second of one host to its checkpoint folder; a typical figure of a network volume."""
+CHECKPOINT_BYTES = 12
+"""For each parameter: float32 weights and Adam's two averages."""
+NOTICE_SECONDS = 120.0
+"""From SIGTERM to SIGKILL on a spot instance."""
+INTERRUPTIONS = (0.002, 0.02, 0.2)
+"""Of one host in a day: few, usual, many. AWS's spot advisor puts pools between below 5% and above 20% a month; GPUs at
+the upper end."""
+SPOT_SHARES = (0.3, 0.6)
+"""What spot instances cost of the price on demand: from, to."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When a run saves, and what an interruption costs it.
+
+    Attributes:
+        parameters: Of the model, for the size of a checkpoint.
+        checkpoint_minutes: Between checkpoints.
+        startup: Seconds of a start.
+        in_background: Whether training goes on while a checkpoint is written.
+
+    """
+
+    parameters: float
+    checkpoint_minutes: float = 10.0
+    startup: float = STARTUP_SECONDS
+    in_background: bool = False
+
+    @property
+    def save_seconds(self) -> float:
+        """To write a checkpoint."""
+        return self.parameters * CHECKPOINT_BYTES / CHECKPOINT_BANDWIDTH
+
+    @property
+    def lost_seconds(self) -> float:
+        """Training that an interruption undoes, on average: nothing if a checkpoint fits into the notice."""
+        return 0.0 if self.save_seconds < NOTICE_SECONDS else self.checkpoint_minutes * 60 / 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """A whole training.
+
+    Attributes:
+        hours: On demand.
+        spot_hours: On spot instances: with few, usual, many interruptions.
+        interruptions: As many are expected on the way, usually.
+
+    """
+
+    hours: float
+    spot_hours: tuple[float, float, float]
+    interruptions: float
+
+
+def run_time(samples: float, rate: float, hosts: int, policy: Policy) -> Run:
+    """Hours of a training.
+
+    Args:
+        samples: To train on.
+        rate: Samples per second.
+        hosts: Number of hosts: the interruption of any interrupts all.
+        policy: When it saves.
+
+    """
+    work = samples / rate
+    if not policy.in_background:
+        work *= 1 + policy.save_seconds / (policy.checkpoint_minutes * 60)
+    few, usual, many = (per_day / 86400 * hosts for per_day in INTERRUPTIONS)
+    spot = [interrupted_seconds(work, each, policy) + policy.startup for each in (few, usual, many)]
+    hours = (work + policy.startup) / 3600
+    return Run(hours, (spot[0] / 3600, spot[1] / 3600, spot[2] / 3600), usual * spot[1])
+
+
+def interrupted_seconds(work: float, per_second: float, policy: Policy) -> float:
+    """Expected seconds of ``work`` seconds when interruptions come at an exponential rate.
+
+    Where a checkpoint fits into the notice, an interruption costs a start: the work itself is never undone, and starts are
+    interrupted too, (exp(rate x start) - 1) / rate each. Else the time since the last checkpoint is done again: each
+    interval of t seconds takes (exp(rate x t) - 1) x (1 / rate + start) on average (Daly 2006).
+
+    Args:
+        work: Seconds of training.
+        per_second: Interruptions of the job.
+        policy: What they cost.
+
+    """
+    if per_second <= 0 or work <= 0:
+        return max(0.0, work)
+    restart = _expm1(per_second * policy.startup) / per_second
+    if policy.lost_seconds == 0:
+        return work * (1 + per_second * restart)
+    interval = min(work, policy.checkpoint_minutes * 60)
+    return work / interval * _expm1(per_second * interval) * (1 / per_second + restart)
+
+
+def _expm1(exponent: float) -> float:
+    """So many interruptions that it never ends are infinity, not an error."""
+    return math.expm1(exponent) if exponent < 700 else math.inf

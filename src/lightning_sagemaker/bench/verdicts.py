@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the figures say, in sentences, and no more than they can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from lightning_sagemaker.bench import stats
+from lightning_sagemaker.bench.cases import Case
+from lightning_sagemaker.bench.results import Measured, Results, best
+from lightning_sagemaker.errors import LaunchError
+
+_COMPARED = ("processor", "cores", "torch", "lightning", "transformers", "instance_type")
+_WORTH = 1.10
+"""A gain that would be missed."""
+_WILD = 1.5
+"""Ratio of an interval's ends from which on it says nothing."""
+_BUSY = 0.5
+"""Load for each core from which on figures are doubtful."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same case in two results.
+
+    Attributes:
+        name: Of the case.
+        first: Samples per second of the first.
+        second: Of the second.
+        ratio: The second over the first.
+
+    """
+
+    name: str
+    first: stats.Interval
+    second: stats.Interval
+    ratio: stats.Interval
+
+    @property
+    def verdict(self) -> str:
+        """A sentence with its uncertainty."""
+        found = self.ratio
+        between = f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
+        if 1 in found:
+            return f"no difference is shown: B over A is {between}"
+        return f"B is {'faster' if found.value > 1 else 'slower'}: B over A is {between}"
+
+
+def compare(first: Results, second: Results) -> list[Pair]:
+    """Pairs of cases with equal settings; of two results with one case each, that pair.
+
+    Raises:
+        LaunchError: If nothing can be compared.
+
+    """
+    known = {one.case: one for one in first.cases}
+    pairs = [(known[one.case], one) for one in second.cases if one.case in known]
+    if not pairs and len(first.cases) == len(second.cases) == 1:
+        pairs = [(first.cases[0], second.cases[0])]
+    if not pairs:
+        raise LaunchError(
+            "no case of one has the settings of one of the other. HINT: measure both with the same options, or one case"
+            " each with `bench throughput`."
+        )
+    return [_pair(_difference(a.case, b.case), a, b) for a, b in pairs]
+
+
+def differences(first: Results, second: Results) -> list[str]:
+    """What else than the program may have made the difference."""
+    found = [
+        f"{name}: {first.environment.get(name)} in A, {second.environment.get(name)} in B"
+        for name in _COMPARED
+        if first.environment.get(name) != second.environment.get(name)
+    ]
+    for name in ("target", "samples", "threads"):
+        a, b = getattr(first, name), getattr(second, name)
+        found += [f"{name}: {a} in A, {b} in B"] if a != b else []
+    return found
+
+
+def sentences(results: Results) -> list[str]:
+    """What a sweep says."""
+    found = [f"{one.case.name} is not steady: its second half is not as fast as its first." for one in results.cases
+             if not one.is_steady]  # fmt: skip
+    found += [
+        f"{one.case.name} was measured between {one.rate.low:.3g} and {one.rate.high:.3g} samples/s: too far apart to use."
+        for one in results.cases
+        if one.rate.high > _WILD * one.rate.low
+    ]
+    most = max(one.case.ranks for one in results.cases)
+    cores = results.environment["cores"]
+    if most > cores:
+        found.append(
+            f"{most} ranks shared {cores} processor cores: what falls with the number of ranks says nothing of a cluster."
+        )
+    load = results.environment.get("load_before") or 0.0
+    if load > _BUSY * cores:
+        found.append(f"The machine was busy before the first run (load {load:g} on {cores} cores): measure again.")
+    if results.kind == "workers":
+        found += workers(results.cases, cores)
+    elif results.kind == "scaling":
+        found += [_scaling(results, one) for one in results.cases if results.efficiency(one) is not None]
+    elif len(results.cases) > 1:
+        top, base = best(results.cases), results.cases[0]
+        if top is not base:
+            found.append(f"Fastest: {top.case.name}, {_times(_pair('', base, top).ratio)} {base.case.name}.")
+    return found
+
+
+def workers(cases: Sequence[Measured], cores: int) -> list[str]:
+    """The fewest loader processes that nothing is shown to beat, the gain over 0, and what limits."""
+    ordered = sorted(cases, key=lambda one: one.case.num_workers or 0)
+    top = best(ordered)
+    enough = next(one for one in ordered if one is top or 1 in stats.ratio(top.windows, one.windows))
+    number, none = enough.case.num_workers or 0, ordered[0]
+    if none.case.num_workers:
+        return [f"Best: --num_workers {number}. Without 0 among the values there is no gain over it."]
+    if number == 0:
+        said = "Best: --num_workers 0; nothing that was tried is shown to be faster."
+        most = max(stats.ratio(one.windows, none.windows).high for one in ordered)
+        if most > _WORTH:
+            much = f"a gain of {most - 1:.0%}" if most < _WILD else "that they are several times as fast"
+            return [said, f"But this measurement does not exclude {much}: give more --rounds, on a quieter machine."]
+        return [said, "Loading does not limit: the model's compute does."]
+    gain = stats.ratio(enough.windows, none.windows)
+    said = f"Best: --num_workers {number}, {gain.value - 1:+.1%} over 0 ({gain.low - 1:+.1%} to {gain.high - 1:+.1%})."
+    largest = ordered[-1]
+    if enough is largest and len(ordered) > 1:
+        full = number * enough.case.ranks >= cores
+        limit = f"the {cores} cores" if full else "loading still: try more workers"
+        return [said, f"It is the most that was tried; what limits is {limit}."]
+    return [said, "More workers gain nothing: from there on the model's compute limits."]
+
+
+def _scaling(results: Results, one: Measured) -> str:
+    efficiency = results.efficiency(one) or 0.0
+    return f"{one.case.name}: {efficiency:.1%} of perfect scaling."
+
+
+def _times(found: stats.Interval) -> str:
+    return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f}) times"
+
+
+def _difference(first: Case, second: Case) -> str:
+    a, b = asdict(first), asdict(second)
+    changed = [f"{name} {a[name]} -> {b[name]}" for name in a if a[name] != b[name]]
+    return first.name + (f" ({', '.join(changed)})" if changed else "")
+
+
+def _pair(name: str, first: Measured, second: Measured) -> Pair:
+    return Pair(name, first.rate, second.rate, stats.ratio(second.windows, first.windows))

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is trained: a transformer's size, its operations and its memory, from its configuration alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from lightning_sagemaker.bench.tables import model_facts
+
+
+@dataclass(frozen=True)
+class Model:
+    """A transformer, as far as its speed depends on it.
+
+    Attributes:
+        name: For people.
+        parameters: Number of trained parameters.
+        layers: Layers that are computed.
+        hidden: Hidden size.
+        heads: Attention heads.
+        feed_forward: Width of the feed-forward part; where it is gated, so that 2 x hidden x width is its parameters.
+        vocabulary: Tokens.
+        shared: Whether all layers share one set of weights, as ALBERT's: their gradients are complete only when the
+            backward pass ends, so that nothing of their reduction can run beside it.
+        head_share: Share of the positions whose vocabulary logits are computed.
+
+    """
+
+    name: str
+    parameters: float
+    layers: int
+    hidden: int
+    heads: int
+    feed_forward: int
+    vocabulary: int
+    shared: bool = False
+    head_share: float = 1.0
+
+    @classmethod
+    def named(cls, name: str) -> Model:
+        """A model of the table.
+
+        Raises:
+            LaunchError: If there is none of that name.
+
+        """
+        millions, *rest = model_facts(name)
+        return cls(name, millions * 1e6, *rest)
+
+    @classmethod
+    def described(cls, parameters: float, layers: int, hidden: int, vocabulary: int = 30522) -> Model:
+        """A transformer of the usual shape: heads of 64, a feed-forward part four times as wide."""
+        return cls("model", parameters, layers, hidden, max(1, hidden // 64), 4 * hidden, vocabulary)
+
+    @property
+    def layer_parameters(self) -> float:
+        """Of one layer: query, key, value and output, and the feed-forward part."""
+        return 4 * self.hidden**2 + 2 * self.hidden * self.feed_forward
+
+    def flops(self, length: int) -> float:
+        """Floating-point operations of training on one sample of ``length`` tokens: forward, and twice that backward.
+
+        Two for each weight and token, attention's own products (4 x length x hidden for each token and layer), and the
+        vocabulary's logits where they are computed.
+        """
+        layer = 2 * self.layer_parameters + 4 * length * self.hidden
+        head = 2 * self.hidden * self.vocabulary * self.head_share
+        return 3 * length * (self.layers * layer + head)
+
+    def activation_bytes(self, length: int, precision: str, recompute: bool) -> float:
+        """Bytes kept for the backward pass, for one sample and layer (Korthikanti et al. 2022, attention not stored)."""
+        per_token = 2 * self.hidden if recompute else 34 * self.hidden
+        return per_token * length * (1.0 if "16" in precision else 2.0)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A training.
+
+    Attributes:
+        model: What is trained.
+        length: Tokens of a sample.
+        batch: Samples of a micro-batch on one replica.
+        accumulation: Micro-batches of an optimizer step.
+        precision: As in ``Trainer(precision=...)``.
+        samples: To train on in all; None if only the speed is asked for.
+        workers: Loader processes for each rank; None: vCPUs over ranks.
+        feed_seconds: Of one vCPU, to load a sample; None: the fitted default.
+        reads_all: Whether each rank reads all ranks' samples and keeps its own, as a sharded ``IterableDataset`` does.
+        gradient_bytes: For each parameter.
+        overlaps: Whether gradients are reduced beside the backward pass, as DDP does; never for shared layers.
+        recompute: Whether activations are computed again in the backward pass.
+
+    """
+
+    model: Model
+    length: int = 128
+    batch: int = 16
+    accumulation: int = 1
+    precision: str = "bf16-mixed"
+    samples: float | None = None
+    workers: int | None = None
+    feed_seconds: float | None = None
+    reads_all: bool = False
+    gradient_bytes: int = 4
+    overlaps: bool = True
+    recompute: bool = False
+
+    @property
+    def all_reduced(self) -> float:
+        """Bytes of gradients that every rank has after the backward pass."""
+        return self.model.parameters * self.gradient_bytes
+
+    @property
+    def buckets(self) -> int:
+        """DDP's, of 25 MiB."""
+        return math.ceil(self.all_reduced / (25 * 2**20))

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure a recipe, or a script that logs as recipes do: throughput, scaling efficiency, the gain of loader processes.
+
+Options that bench does not know are the program's own. Every case is a process of its own; the results are a table here, and
+``results.json``, ``results.csv`` and ``report.html`` in a folder.
+
+Examples::
+
+    lightning-sagemaker bench throughput albert-mlm --batch-size 4 8 --config tiny.yaml
+    lightning-sagemaker bench scaling sequence-classification --ranks 1x1 2x1 --strategy ddp smddp --config tiny.yaml
+    lightning-sagemaker bench workers train.py --workers 0 1 2
+    lightning-sagemaker bench compare runs/bench-1 runs/bench-2
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_sagemaker.errors import LaunchError
+
+if TYPE_CHECKING:
+    from lightning_sagemaker.bench.cases import Case, Program
+    from lightning_sagemaker.bench.results import Results
+
+HELP = "measure throughput, scaling and loader processes; compare two measurements"
+_KINDS = {
+    "throughput": "samples per second, of each combination of the options",
+    "scaling": "throughput by ranks, on simulated hosts, and T(N)/(N T(1))",
+    "workers": "the best number of loader processes, its gain over 0, and what limits",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``lightning-sagemaker bench``."""
+    kinds = parser.add_subparsers(title="what", metavar="WHAT", required=True, dest="kind")
+    for name, text in _KINDS.items():
+        _add_sweep(kinds.add_parser(name, help=text, description=text, allow_abbrev=False), name)
+    both = kinds.add_parser("compare", help="two results side by side, with a verdict", allow_abbrev=False)
+    both.add_argument("first", type=Path, metavar="A", help="folder of a measurement, or its results.json")
+    both.add_argument("second", type=Path, metavar="B")
+    both.add_argument("--output", type=Path, metavar="FILE", help="write a page, too")
+
+
+def _add_sweep(parser: argparse.ArgumentParser, kind: str) -> None:
+    parser.set_defaults(script_arguments=[])
+    add = parser.add_argument
+    add("target", metavar="RECIPE|SCRIPT", help="a recipe's name, or a script that logs with MetricLogger")
+    ranks = ["1x1", "2x1"] if kind == "scaling" else ["1x1"]
+    add("--ranks", nargs="+", default=ranks, metavar="HOSTSxPROCESSES", help=f"default: {' '.join(ranks)}")
+    workers = [0, 1, 2] if kind == "workers" else []
+    add("--workers", nargs="+", type=int, default=workers, metavar="N", help="loader processes of each rank")
+    add("--strategy", nargs="+", default=[], metavar="NAME", help="of the Trainer")
+    add("--batch-size", nargs="+", type=int, default=[8], metavar="N", help="per rank and micro-batch (default: 8)")
+    add("--accumulate", nargs="+", type=int, default=[1], metavar="N", help="micro-batches of a step (default: 1)")
+    add("--precision", nargs="+", default=[], metavar="NAME", help="of the Trainer")
+    add("--network", nargs="+", default=[], metavar="netns:RATE", help="limit the hosts' links (root)")
+    add("--samples", type=int, metavar="N", help="each case trains on as many (default: 60 steps of the largest)")
+    add("--rounds", type=int, default=2, metavar="N", help="all cases in turn, as often (default: 2)")
+    add("--timeout", type=float, default=600.0, metavar="SECONDS", help="of a run (default: 600)")
+    add("--output", type=Path, metavar="DIR", help="default: runs/bench-TIME, in a training job the model's folder")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Measure, or compare; the exit code is 2 for bad input and a failed run, 1 if a later round failed and is left out."""
+    try:
+        return _compare(arguments) if arguments.kind == "compare" else _measure(arguments)
+    except LaunchError as error:
+        print(f"lightning-sagemaker bench: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("lightning-sagemaker bench: stopped; nothing was written but the runs' own output", file=sys.stderr)
+        return 130
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    from lightning_sagemaker.bench.cases import Program
+    from lightning_sagemaker.bench.page import report
+    from lightning_sagemaker.bench.results import cores, write
+    from lightning_sagemaker.job.job import SageMakerJob
+
+    program = Program(arguments.target, tuple(arguments.script_arguments))
+    program.path()  # a mistake is said before anything runs
+    cases = _cases(arguments)
+    samples = arguments.samples or 60 * max(case.global_batch for case in cases)
+    for case in cases:
+        case.steps(samples)
+    if arguments.rounds < 1:
+        raise LaunchError(f"--rounds {arguments.rounds} was given. HINT: it must be at least 1.")
+    job = SageMakerJob.from_environment()
+    in_job = job.in_container and not job.simulated
+    default = Path(job.model_dir) / "bench" if in_job else Path("runs") / f"bench-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = (arguments.output or default).absolute()
+    threads = max(1, cores() // max(case.ranks for case in cases))
+    results = _run(arguments.kind, program, cases, samples, threads, arguments, folder)
+    results.save(folder)
+    write(folder / "report.html", report(results))
+    print(f"\n{_table(results)}\n\nreport: {folder / 'report.html'}")
+    return 0 if all(len(one.rounds) == arguments.rounds for one in results.cases) else 1
+
+
+def _cases(arguments: argparse.Namespace) -> list[Case]:
+    from lightning_sagemaker.bench.cases import Case, sweep
+
+    for option, values in (("--batch-size", arguments.batch_size), ("--accumulate", arguments.accumulate)):
+        if min(values) < 1:
+            raise LaunchError(f"{option} {min(values)} was given. HINT: it must be at least 1.")
+    if arguments.workers and min(arguments.workers) < 0:
+        raise LaunchError(f"--workers {min(arguments.workers)} was given. HINT: it must be at least 0.")
+    sizes = [_size(text) for text in arguments.ranks]
+    return [
+        case
+        for hosts, processes in sizes
+        for case in sweep(
+            Case(hosts, processes),
+            strategy=arguments.strategy,
+            num_workers=arguments.workers,
+            batch=arguments.batch_size,
+            accumulation=arguments.accumulate,
+            precision=arguments.precision,
+            network=arguments.network if hosts > 1 else [],
+        )
+    ]
+
+
+def _size(text: str) -> tuple[int, int]:
+    hosts, _, processes = text.partition("x")
+    if not (hosts.isdigit() and processes.isdigit() and int(hosts) and int(processes)):
+        raise LaunchError(f"--ranks {text!r} was given. HINT: write hosts x processes of each, as 2x1.")
+    return int(hosts), int(processes)
+
+
+def _run(
+    kind: str, program: Program, cases: list[Case], samples: int, threads: int, given: argparse.Namespace, folder: Path
+) -> Results:
+    """All cases in turn, round by round, so that what the machine does beside meets all of them.
+
+    A round after the first that fails ends the measurement; the complete ones are kept.
+    """
+    from statistics import median
+
+    from lightning_sagemaker.bench.measure import Round, run_round
+    from lightning_sagemaker.bench.results import Measured, Results, environment
+    from lightning_sagemaker.job.job import SageMakerJob
+
+    about = environment(SageMakerJob.from_environment())
+    rounds: dict[Case, list[Round]] = {case: [] for case in cases}
+    for number in range(1, given.rounds + 1):
+        try:
+            for case in cases:
+                place = folder / "runs" / f"{case.name}-{number}"
+                made = run_round(program, case, samples, place, threads, given.timeout)
+                rounds[case].append(made)
+                rate = median(made.steady)
+                print(f"round {number}  {case.name}: {rate:.4g} samples/s, {made.seconds:.0f} s", flush=True)
+        except LaunchError as error:
+            if number == 1:
+                raise
+            print(f"lightning-sagemaker bench: round {number} is left out: {error}", file=sys.stderr)
+            rounds = {case: done[: number - 1] for case, done in rounds.items()}
+            break
+    measured = tuple(
+        Measured(
+            case,
+            tuple(rounds[case]),
+            shlex.join(program.launched(case, samples, folder / "runs" / case.name, threads)),
+        )
+        for case in cases
+    )
+    return Results(kind, program.target, samples, threads, about, measured)
+
+
+def _table(results: Results) -> str:
+    from lightning_sagemaker.bench.plan_report import columns
+    from lightning_sagemaker.bench.verdicts import sentences
+
+    rows = [["case", "samples/s", "from", "to", "over the first", "T(N)/(N T(1))"]]
+    first = results.cases[0].rate.value
+    for one in results.cases:
+        rate, efficiency = one.rate, results.efficiency(one)
+        figures = [f"{value:.4g}" for value in (rate.value, rate.low, rate.high)]
+        share = "" if efficiency is None else f"{efficiency:.3f}"
+        rows.append([one.case.name, *figures, f"{rate.value / first:.3f}", share])
+    return "\n".join([*columns(rows), "", *sentences(results)])
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from lightning_sagemaker.bench.page import comparison
+    from lightning_sagemaker.bench.results import Results, write
+    from lightning_sagemaker.bench.verdicts import compare, differences
+
+    first, second = Results.load(arguments.first), Results.load(arguments.second)
+    pairs = compare(first, second)
+    for pair in pairs:
+        print(f"{pair.name}: {pair.first.value:.4g} and {pair.second.value:.4g} samples/s; {pair.verdict}")
+    for text in differences(first, second):
+        print(f"differs: {text}")
+    if arguments.output is not None:
+        write(arguments.output, comparison(first, second, pairs))
+    return 0
