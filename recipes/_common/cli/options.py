@@ -61,7 +61,7 @@ HELP_GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "run": (
         "config", "run_dir", "resume", "ckpt_path", "monitor", "patience", "checkpoint_every", "checkpoint_minutes",
-        "log_every_n_steps", "mlflow", "wandb", "strategy", "devices", "num_nodes", "debug", "help-all",
+        "log_every_n_steps", "mlflow", "strategy", "devices", "num_nodes", "debug", "help-all",
     ),
 }  # fmt: skip
 """What ``--help`` lists: of each recipe those that it has, one name for each key."""

@@ -6,10 +6,11 @@ It serves jobs of the SDK 2 estimators, and images whose entry point is the prog
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-from importlib import metadata
+import re
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.simulator.contract import (
@@ -152,8 +153,8 @@ def host_environment(cluster: Cluster, host: str, folders: Folders) -> dict[str,
     }
     variables |= {f"SM_CHANNEL_{name.upper()}": path for name, path in facts["channel_input_dirs"].items()}
     variables |= {f"SM_HP_{name.upper()}": value for name, value in cluster.hyperparameters.items()}
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        variables["SM_DLC_TORCH_VERSION"] = metadata.version("torch")
+    if (version := _torch_version()) is not None:
+        variables["SM_DLC_TORCH_VERSION"] = version
     return {name: _bare(value) for name, value in variables.items()} | _service_variables(cluster, host)
 
 
@@ -199,3 +200,13 @@ def _bare(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else compact(value)
+
+
+def _torch_version() -> str | None:
+    """``torch.__version__`` without its import; the metadata of some builds leave out what they are built for (``+cu130``)."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    written = Path(spec.origin).with_name("version.py")
+    found = re.search(r"^__version__ = '(.+)'$", written.read_text(encoding="utf-8") if written.exists() else "", re.M)
+    return found[1] if found else None
