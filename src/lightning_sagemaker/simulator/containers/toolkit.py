@@ -203,7 +203,7 @@ def _bare(value: Any) -> str:
 
 
 def _torch_version() -> str | None:
-    """``torch.__version__`` without its import; the metadata of some builds leave out what they are built for (``+cu130``)."""
+    """``torch.__version__`` without its import; the metadata of some builds lacks what they are built for (``+cu130``)."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None
