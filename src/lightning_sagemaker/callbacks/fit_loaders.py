@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -204,7 +204,7 @@ class FitLoaders:
         """Whether each step has the samples that it would have had."""
         return self.step_ratio(loaded) == 1 and all(is_counted(watched.loader) for watched in self._training)
 
-    def _rest(self, loaded: dict[str, Any], number: int) -> list[Any] | None:
+    def _rest(self, loaded: dict[str, Any], number: int) -> Sequence[Any] | None:
         if len(loaded["samples"]) != len(self._training):  # the script has other loaders now
             return None
         loader, samples = self._training[number].loader, loaded["samples"][number]

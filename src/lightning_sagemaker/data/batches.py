@@ -3,17 +3,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils.data import DistributedSampler
 
+from lightning_sagemaker.data.order import Order
+
 Integers = npt.NDArray[np.int64]
 
 _POOL = 100
 """Global batches sorted by length together. More gain little; fewer mix long samples with short ones."""
+
+_MOST_IN_TABLE = 1 << 22
+"""Samples whose order is drawn as a whole, 32 MiB. Of more, it is computed where it is needed."""
+
+_POSITIONS_AT_ONCE = 1 << 16
+"""Of which the samples are computed together."""
+
+Ahead = Callable[[Iterator[list[int]]], Iterator[list[int]]]
+"""Hands on batches, and looks at those that follow."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How samples lie together that are too many, or too far away, to be read one by one.
+
+    Args:
+        size: Consecutive samples that are read together.
+        window: Such blocks whose samples are mixed with one another.
+        near: Each process reads as few blocks as possible: of each step, sorted, a part that lies together.
+
+    """
+
+    size: int
+    window: int
+    near: bool = False
 
 
 class _Batches(DistributedSampler[Any]):
@@ -34,6 +62,9 @@ class TrainingBatches(_Batches):
     the end that does not fill a global batch is left out: a function of seed and epoch alone. The place in it is a number of
     samples, so that a resumed run trains on the rest, whatever its processes, batches and accumulation.
 
+    Of very many samples, or with ``blocks``, the order is an :class:`~lightning_sagemaker.data.order.Order`, which is
+    computed step by step: there is no table of it.
+
     With ``lengths``, samples of similar length share a batch: the permutation is cut into pools of 100 global batches,
     each pool is sorted by length and cut into global batches, and these are shuffled. Of each global batch, sorted,
     micro-batch ``a`` is the a-th part and process r takes every ``num_replicas``-th sample from the r-th on, so all
@@ -47,10 +78,12 @@ class TrainingBatches(_Batches):
         accumulate: Micro-batches per optimizer step.
         seed: Seed of the order.
         lengths: ``[size]``, of each sample; ``None`` if all are equally long.
+        blocks: How the samples lie together, if they are not to be read one by one; not with ``lengths``.
 
     Attributes:
         batches_done: Says how many batches of the epoch are done when an iteration begins, where nothing else passes over
             them.
+        ahead: Hands on the batches, and may look ahead.
 
     """
 
@@ -63,13 +96,18 @@ class TrainingBatches(_Batches):
         accumulate: int = 1,
         seed: int = 0,
         lengths: Integers | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
         super().__init__(size, num_replicas, rank, seed)
         self._global = global_batch_size
         self._accumulate = accumulate
         self._lengths = lengths
+        if blocks is None and lengths is None and size > _MOST_IN_TABLE:
+            blocks = Blocks(1, size)
+        self._blocks = blocks
         self._steps = size // global_batch_size
         self.batches_done: Callable[[], int] = lambda: 0
+        self.ahead: Ahead = iter
 
     @property
     def samples_per_batch(self) -> int:
@@ -85,9 +123,13 @@ class TrainingBatches(_Batches):
         return self._steps * self._accumulate
 
     def __iter__(self) -> Iterator[list[int]]:
-        yield from self._deal(self.global_batches(self.epoch))[self.batches_done() :]
+        return self.iterate_from(self.batches_done())
 
-    def remaining(self, done: int, global_batch_size: int) -> list[list[int]]:
+    def iterate_from(self, batch: int) -> Iterator[list[int]]:
+        """This process's batches of the epoch without the first ``batch``."""
+        yield from self._rest(0, self._global).iterate_from(batch)
+
+    def remaining(self, done: int, global_batch_size: int) -> Rest:
         """This process's batches of the rest of the epoch.
 
         Args:
@@ -95,18 +137,38 @@ class TrainingBatches(_Batches):
             global_batch_size: By which they were ordered and cut.
 
         """
-        rest = self.global_batches(self.epoch, global_batch_size).reshape(-1)[done:]
-        steps = len(rest) // self._global
-        return self._deal(rest[: steps * self._global].reshape(steps, self._global))
+        return self._rest(done, global_batch_size or self._global)
 
-    def _deal(self, steps: Integers) -> list[list[int]]:
-        parts = steps.reshape(-1, self._global // self._accumulate)[:, self.rank :: self.num_replicas]
-        return (self.epoch * self._size + parts).tolist()  # type: ignore[no-any-return]
+    def _rest(self, done: int, ordered_by: int) -> Rest:
+        total = self._size // ordered_by * ordered_by - done
+        steps = max(0, total // self._global)
+        if self._blocks is None:
+            order = self.global_batches(self.epoch, ordered_by).reshape(-1)[done:]
+            return Rest(self, steps, (done, ordered_by), lambda begin, end: order[begin:end])
+        following = Order(self._size, self.seed, self.epoch, self._blocks.size, self._blocks.window)
+        return Rest(self, steps, (done, ordered_by), lambda begin, end: following(np.arange(done + begin, done + end)))
+
+    def deal(self, steps: Integers, epoch: int) -> list[list[int]]:
+        """This process's batches of ``steps``, ``[steps, global_batch_size]``, of an epoch."""
+        if self._blocks is not None and self._blocks.near:
+            own = np.sort(steps, axis=1).reshape(len(steps), self.num_replicas, -1)[:, self.rank]
+            parts = own.reshape(len(steps) * self._accumulate, -1)
+        else:
+            parts = steps.reshape(-1, self._global // self._accumulate)[:, self.rank :: self.num_replicas]
+        return (epoch * self._size + parts).tolist()  # type: ignore[no-any-return]
+
+    @property
+    def batches_per_step(self) -> int:
+        """Of one process."""
+        return self._accumulate
 
     def global_batches(self, epoch: int, global_batch_size: int | None = None) -> Integers:
         """The samples of each step of an epoch: ``[steps, global_batch_size]``."""
         size = self._global if global_batch_size is None else global_batch_size
         steps = self._size // size
+        if self._blocks is not None:
+            lazy = Order(self._size, self.seed, epoch, self._blocks.size, self._blocks.window)
+            return lazy(np.arange(steps * size)).reshape(steps, size)
         random = np.random.Generator(np.random.PCG64([self.seed, epoch]))
         order = random.permutation(self._size)[: steps * size]
         if self._lengths is None:
@@ -116,6 +178,58 @@ class TrainingBatches(_Batches):
         order = order[np.lexsort((self._lengths[order], pools))]
         batches: Integers = order.reshape(steps, size)[random.permutation(steps)]
         return batches
+
+
+class Rest(Sequence[list[int]]):
+    """The batches of a process from a place in the present epoch on, made when they are asked for.
+
+    Args:
+        batches: Whose.
+        steps: How many there are.
+        place: Samples that were done before, over all processes, and the global batch size by which they were ordered.
+        samples: Of a stretch of positions, counted from that place.
+
+    """
+
+    def __init__(
+        self,
+        batches: TrainingBatches,
+        steps: int,
+        place: tuple[int, int],
+        samples: Callable[[int, int], Integers],
+    ) -> None:
+        self.place = place
+        self._batches, self._steps, self._samples = batches, steps, samples
+        self._epoch = batches.epoch
+        self._each = batches.batches_per_step
+        self._at_once = max(1, _POSITIONS_AT_ONCE // batches.global_batch_size)
+
+    def __len__(self) -> int:
+        return self._steps * self._each
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[number] for number in range(*place.indices(len(self)))]
+        number = range(len(self))[place]
+        return self._dealt(number // self._each, 1)[number % self._each]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.iterate_from(0)
+
+    def iterate_from(self, batch: int) -> Iterator[list[int]]:
+        """Without the first ``batch``."""
+        return self._batches.ahead(self._from(batch))
+
+    def _from(self, batch: int) -> Iterator[list[int]]:
+        step, within = divmod(batch, self._each)
+        while step < self._steps:
+            yield from self._dealt(step, self._at_once)[within:]
+            step, within = step + self._at_once, 0
+
+    def _dealt(self, step: int, count: int) -> list[list[int]]:
+        size = self._batches.global_batch_size
+        end = min(step + count, self._steps)
+        return self._batches.deal(self._samples(step * size, end * size).reshape(end - step, size), self._epoch)
 
 
 class EvaluationBatches(_Batches):
@@ -138,6 +252,7 @@ class EvaluationBatches(_Batches):
         self, size: int, batch_size: int, num_replicas: int = 1, rank: int = 0, lengths: Integers | None = None
     ) -> None:
         super().__init__(size, num_replicas, rank)
+        self.ahead: Ahead = iter
         order = np.arange(size) if lengths is None else np.argsort(lengths, kind="stable")
         per_round = batch_size * num_replicas
         # The shortest sample is the cheapest padding.
@@ -148,7 +263,7 @@ class EvaluationBatches(_Batches):
         return len(self._batches)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return iter(self._batches.tolist())
+        return self.ahead(iter(self._batches.tolist()))
 
 
 def sample_indices(draws: list[int], size: int) -> Integers:

@@ -47,7 +47,7 @@ def united(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
 
 def remaining(
     loader: Any, place: dict[str, int], epoch: int, done: int, ordered_by: int, taken: Any
-) -> list[Any] | None:
+) -> Sequence[Any] | None:
     """This process's batches of the rest of an epoch, as many on each process.
 
     Args:
@@ -64,7 +64,7 @@ def remaining(
     """
     sampler = loader.sampler
     if hasattr(sampler, "remaining"):
-        found: list[Any] = sampler.remaining(done, ordered_by)
+        found: Sequence[Any] = sampler.remaining(done, ordered_by)
         return found
     if type(loader.batch_sampler) is not BatchSampler:
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from lightning_sagemaker.checkpoint.random_state import equal_states, random_state, restore_random_state
+from lightning_sagemaker.data.batches import Rest
 from lightning_sagemaker.data.captured import Capture, Captured
 from lightning_sagemaker.data.carried import Carried
 from lightning_sagemaker.data.dealing import as_bits, is_counted
@@ -31,7 +32,8 @@ Position = dict[str, Any]
 - ``birth``, ``order``, ``now``: captured when the iterator was made, when its order began, and at this position
 - ``states`` of the workers, after their last batch, and as they ``began`` this iteration
 - ``ahead``: random numbers before a batch that was fetched in advance
-- ``dealt``: what was left of the epoch when a run with other sizes began, in place of an order; ``bits``: samples given
+- ``dealt``: what was left of the epoch when a run with other sizes began, in place of an order, or the ``place`` where that
+  began; ``bits``: samples given
 - ``own``: what the loader says itself
 """
 
@@ -70,7 +72,7 @@ class Watch:
         self._began: dict[int, bytes] = {}  # before the first of this iteration
         self._issued: list[npt.NDArray[np.int64]] = []
         self._taken = self._iterations = self._yielded = 0
-        self._dealt: list[Any] | None = None
+        self._dealt: Sequence[Any] | None = None
         self._dealt_after = 0
         self._bits_before: torch.Tensor | None = None
 
@@ -99,7 +101,7 @@ class Watch:
         ahead = next((one["before"] for one in self._recent if one["taken"] == taken + 1), None)
         states, began = _read(found["states"]), _read(found["began"])
         found = {key: value for key, value in found.items() if key != "before"}
-        dealt = None if self._dealt is None else {"batches": self._dealt, "after": self._dealt_after}
+        dealt = None if self._dealt is None else {**_written_rest(self._dealt), "after": self._dealt_after}
         found |= {
             "now": self.capture.take(),
             "ahead": ahead,
@@ -149,7 +151,7 @@ class Watch:
             self._taken = self._wanted["taken"] - self._wanted["yielded"]
             self._iterations = self._wanted["iteration"] - 1
 
-    def seek_rest(self, batches: list[Any], done: int, bits: torch.Tensor | None) -> None:
+    def seek_rest(self, batches: Sequence[Any], done: int, bits: torch.Tensor | None) -> None:
         """Begin the next iteration after ``done`` batches of an epoch, with these.
 
         Args:
@@ -216,12 +218,16 @@ class Watch:
         self.capture.put(wanted["order"])
         order, before = iter(sampler), 0
         if wanted["dealt"] is not None:
-            self._dealt, before = wanted["dealt"]["batches"], wanted["dealt"]["after"]
+            self._dealt, before = _read_rest(wanted["dealt"], sampler), wanted["dealt"]["after"]
             self._dealt_after, self._bits_before = before, wanted["dealt"].get("bits")
             order = iter(self._dealt)
         if not self.is_iterable:
-            for _ in range(wanted["yielded"] - before):
-                self._issue(next(order))
+            source = sampler if self._dealt is None else self._dealt
+            if hasattr(source, "iterate_from"):  # nothing is drawn, so nothing needs to be drawn again
+                order = source.iterate_from(wanted["yielded"] - before)
+            else:
+                for _ in range(wanted["yielded"] - before):
+                    self._issue(next(order))
             self._yielded, self._taken = wanted["yielded"], self._taken + wanted["yielded"]
             self.capture.put_objects(wanted["now"])
         restore_random_state(outer)
@@ -246,7 +252,7 @@ class Watch:
             yield index
 
     def _issue(self, index: Any) -> None:
-        if not self.is_iterable:
+        if not self.is_iterable and not is_counted(self.loader):
             self._issued.append(_numbers(index))
 
 
@@ -268,6 +274,16 @@ def _read(states: dict[int, bytes]) -> dict[str, Captured]:
 
 def _written(states: dict[str, Captured]) -> dict[int, bytes]:
     return {int(worker): pickle.dumps(state) for worker, state in states.items()}
+
+
+def _written_rest(batches: Sequence[Any]) -> dict[str, Any]:
+    """What is left of an epoch: where it begins, if that is enough, else all of it."""
+    return {"place": list(batches.place)} if isinstance(batches, Rest) else {"batches": batches}
+
+
+def _read_rest(dealt: dict[str, Any], sampler: Any) -> Sequence[Any]:
+    found: Sequence[Any] = sampler.remaining(*dealt["place"]) if "place" in dealt else dealt["batches"]
+    return found
 
 
 def _numbers(index: Any) -> npt.NDArray[np.int64]:
