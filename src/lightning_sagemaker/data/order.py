@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shuffled order of an epoch without a table: which sample stands at a position is computed from the position.
 
-Samples that lie together are read together: blocks of consecutive samples are shuffled, and within a window of as many blocks
-as are held at a time, their samples. Each of the two is a keyed permutation, a Feistel network over two digits of the number
-(Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002): no memory, and the same time for any number of samples.
+Samples that lie together are read together: blocks of consecutive samples are shuffled, and within a window of some blocks
+their samples. Each of the two is a keyed permutation, a Feistel network over two digits of the number (Black and Rogaway,
+"Ciphers with Arbitrary Finite Domains", 2002): no memory, and the same time for any number of samples.
 """
 
 from __future__ import annotations
