@@ -13,16 +13,19 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_sagemaker.data.batches import sample_indices
+from lightning_sagemaker.data.damage import DataReadError
 from lightning_sagemaker.recipes._common.data.cache import damages, load_manifest
 from lightning_sagemaker.recipes._common.data.checked import CheckedFiles, hint
 from lightning_sagemaker.recipes._common.data.data_module import RecipeData, RecipeLoader
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER
 from lightning_sagemaker.recipes._common.data.ranges import check_range
+from lightning_sagemaker.recipes._common.data.remote import RemoteFolder, is_remote
 from lightning_sagemaker.recipes._common.modules.losses import IGNORED
 from lightning_sagemaker.recipes.albert_mlm.masking import UNITS, Masking, Vocabulary, chance_of
 from lightning_sagemaker.recipes.albert_mlm.packing import Words, swap_segments
 from lightning_sagemaker.recipes.albert_mlm.prepare import Preparation
 from lightning_sagemaker.recipes.albert_mlm.shards import Shards
+from lightning_sagemaker.recipes.albert_mlm.streamed import StreamedShards, open_streamed
 from lightning_sagemaker.recipes.albert_mlm.text import find_own_text, find_text, prepared_folder
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import TRAIN, load_tokenizer
 
@@ -39,13 +42,13 @@ class MaskedSequences(Dataset[Batch]):
 
     """
 
-    def __init__(self, shards: Shards, masking: Masking, seed: int) -> None:
-        self._shards = shards
+    def __init__(self, shards: Shards | StreamedShards, masking: Masking, seed: int) -> None:
+        self.shards = shards
         self._masking = masking
         self._seed = seed
 
     def __len__(self) -> int:
-        return len(self._shards)
+        return len(self.shards)
 
     def __getitem__(self, draws: list[int]) -> Batch:
         """One batch.
@@ -57,7 +60,7 @@ class MaskedSequences(Dataset[Batch]):
         """
         numbers = np.asarray(draws, dtype=np.int64)
         indices = sample_indices(draws, len(self))
-        rows, first = self._shards.rows(indices), self._shards.first_segments(indices)
+        rows, first = self.shards.rows(indices), self.shards.first_segments(indices)
         segments = {}
         if first is not None:
             swapped = chance_of(self._seed, numbers) < 0.5
@@ -79,9 +82,9 @@ class MLMDataModule(RecipeData):
     number of processes, workers or accumulated micro-batches.
 
     Args:
-        text: A folder that ``lightning-sagemaker prepare albert-mlm`` has made, ``builtin`` (prose from Python's own
-            documentation), ``auto`` (the job's ``train`` channel if it has one, else builtin), files or folders with one
-            article per line, or the name of a Hugging Face dataset.
+        text: What ``lightning-sagemaker prepare albert-mlm`` has made, a folder or ``s3://bucket/prefix``, which is
+            streamed; ``builtin`` (prose from Python's own documentation), ``auto`` (the job's ``train`` channel if it has
+            one, else builtin), files or folders with one article per line, or the name of a Hugging Face dataset.
         validation: Files, folders or a dataset of their own for validation. Default: the job's ``validation`` channel,
             else a share of ``text``.
         test: The same for testing. Default: the job's ``test`` channel, else a share of ``text``.
@@ -106,6 +109,7 @@ class MLMDataModule(RecipeData):
         num_workers: Loader processes for each training process. Default: the processor cores of each training process
             on a GPU host, none otherwise.
         cache_dir: Where tokenised text is kept. Default: the user's cache folder, in a training job a temporary one.
+        cache_gb: Disk that streamed text may take there on each host, in gigabytes.
         seed: Of order and masks. Default: the run's (``seed_everything``).
 
     Raises:
@@ -136,6 +140,7 @@ class MLMDataModule(RecipeData):
         eval_batch_size: int | None = None,
         num_workers: int | None = None,
         cache_dir: str | None = None,
+        cache_gb: float = 32.0,
         seed: int | None = None,
     ) -> None:
         super().__init__(
@@ -148,7 +153,9 @@ class MLMDataModule(RecipeData):
         if mask_unit not in UNITS:
             raise MisconfigurationException(f"data.mask_unit={mask_unit!r} was set. HINT: one of {', '.join(UNITS)}.")
         self._tokenizer_name = tokenizer
-        self._prepared = prepared_folder(text)
+        self._remote = RemoteFolder(str(text)) if is_remote(text) else None
+        self._cache_bytes = int(cache_gb * 1e9)
+        self._prepared = self._remote.local(self.cache) if self._remote else prepared_folder(text, self.job.channels)
         self._settings: dict[str, Any] = {
             "vocab_size": vocab_size,
             "lowercase": lowercase,
@@ -164,7 +171,7 @@ class MLMDataModule(RecipeData):
             self._settings |= find_own_text({"validation": validation, "test": test}, self.job.channels, **dataset)
         elif validation or test:
             raise MisconfigurationException(
-                f"data.text={str(text)!r} holds prepared shards, but data.{'validation' if validation else 'test'} was set."
+                f"data.text={str(text)!r} names prepared shards, but data.{'validation' if validation else 'test'} was set."
                 " HINT: give that text to `lightning-sagemaker prepare albert-mlm` by --validation and --test."
             )
         self.sequence_length = sequence_length
@@ -201,14 +208,33 @@ class MLMDataModule(RecipeData):
         """Tokenise, once per host, unless that was done before."""
         if self._prepared is None:
             super().prepare_data()
+        elif self._remote is not None:
+            self._copy_small(self._remote, self._prepared)
+
+    def _copy_small(self, remote: RemoteFolder, folder: Path) -> None:
+        try:
+            manifest = remote.copy_small(folder)
+        except DataReadError as error:
+            if self.trainer is None or self.trainer.world_size == 1:
+                raise
+            self._failure = str(error)
+            return
+        counts = ", ".join(f"{split} {count}" for split, count in manifest["counts"].items())
+        self.say("streaming %s from %s through %s", counts, remote.address, folder)
 
     def open(self, folder: Path, manifest: dict[str, Any]) -> None:
         """Open the shards."""
         masking = Masking(self._vocabulary(manifest), self.num_masked, self.seed, self._mask_unit)
-        for split in ("train", "val", "test"):
-            files = {name: entry for name, entry in manifest["files"].items() if name.startswith(f"{split}-")}
-            if files:
-                self._splits[split] = MaskedSequences(Shards(folder, files), masking, self.seed)
+        files = {
+            split: {name: entry for name, entry in manifest["files"].items() if name.startswith(f"{split}-")}
+            for split in ("train", "val", "test")
+        }
+        rows = None
+        if self._remote is not None:
+            rows = open_streamed(self._remote, folder, manifest, self._cache_bytes)
+        for split in (split for split in files if files[split]):
+            shards = Shards(folder, files[split]) if rows is None else StreamedShards(rows, split)
+            self._splits[split] = MaskedSequences(shards, masking, self.seed)
 
     def read_manifest(self) -> dict[str, Any]:
         """The manifest of the shards; those that were prepared before must fit the settings."""
@@ -219,7 +245,8 @@ class MLMDataModule(RecipeData):
             raise MisconfigurationException(
                 f"data.text={str(self._prepared)!r} was set, but the manifest there is damaged. {hint(self._prepared)}"
             )
-        if damaged := damages(self._prepared, manifest):
+        here = manifest if self._remote is None else {"files": manifest["others"]}
+        if damaged := damages(self._prepared, here):
             raise MisconfigurationException(
                 f"data.text={str(self._prepared)!r} was set, but there {'; '.join(damaged)}. {hint(self._prepared)}"
             )
@@ -232,6 +259,8 @@ class MLMDataModule(RecipeData):
         return manifest
 
     def _describe(self) -> str:
+        if self._remote is not None:
+            return self._remote.address
         return str(self._prepared) if self._prepared else str(self._settings["source"].describe())
 
     def _vocabulary(self, manifest: dict[str, Any]) -> Vocabulary:
@@ -245,7 +274,9 @@ class MLMDataModule(RecipeData):
     def train_dataloader(self) -> RecipeLoader:
         """Shuffled micro-batches of this process."""
         dataset = self._splits["train"]
-        return self.training_loader(dataset, len(dataset))
+        loader = self.training_loader(dataset, len(dataset), blocks=dataset.shards.blocks)
+        dataset.shards.look_ahead(loader.sampler)
+        return loader
 
     def val_dataloader(self) -> RecipeLoader | list[RecipeLoader]:
         """Each validation sequence once over all processes, always with the same masks."""
@@ -261,4 +292,8 @@ class MLMDataModule(RecipeData):
 
     def _evaluation(self, split: str) -> RecipeLoader | list[RecipeLoader]:
         dataset = self._splits.get(split)
-        return [] if dataset is None else self.evaluation_loader(dataset, len(dataset))
+        if dataset is None:
+            return []
+        loader = self.evaluation_loader(dataset, len(dataset))
+        dataset.shards.look_ahead(loader.sampler)
+        return loader

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -109,6 +110,15 @@ def write_record(folder: Path, number: int, files: Mapping[str, Any]) -> None:
 
     """
     write_text(_record(folder, number), json.dumps({"files": files}))
+
+
+def finished_files(folder: Path) -> dict[str, Any]:
+    """Name -> entry of each file of the shards that are made so far."""
+    found: dict[str, Any] = {}
+    for record in sorted(folder.glob(RECORDS)):
+        with contextlib.suppress(OSError, ValueError, KeyError):  # just being deleted, as all are made
+            found |= json.loads(record.read_text())["files"]
+    return found
 
 
 def _record(folder: Path, number: int) -> Path:

@@ -13,6 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.data.block_index import INDEX, index_shards, index_text
 from lightning_sagemaker.recipes._common.data import preparation as _preparation
 from lightning_sagemaker.recipes._common.data.cache import (
     MANIFEST,
@@ -22,8 +23,10 @@ from lightning_sagemaker.recipes._common.data.cache import (
     read_manifest,
     settings_key,
 )
+from lightning_sagemaker.recipes._common.data.checksums import file_entry
 from lightning_sagemaker.recipes._common.data.fingerprints import pretrained_fingerprint
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER
+from lightning_sagemaker.recipes._common.data.remote import columns_of
 from lightning_sagemaker.recipes._common.data.unigram import train_tokenizer
 from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes.albert_mlm.jobs import (
@@ -37,6 +40,7 @@ from lightning_sagemaker.recipes.albert_mlm.jobs import (
     split_of,
 )
 from lightning_sagemaker.recipes.albert_mlm.resuming import STARTED, keep_complete
+from lightning_sagemaker.recipes.albert_mlm.shards import SEGMENTS
 from lightning_sagemaker.recipes.albert_mlm.text import TextSource, TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import (
     TRAIN,
@@ -143,7 +147,7 @@ class Preparation(_preparation.Preparation):
         settings = self.settings()
         manifest = read_manifest(folder, settings)
         if manifest is not None:
-            return manifest, False
+            return with_index(folder, manifest), False
         self._reopen(folder, settings)
         started = folder / STARTED
         write_text(started, json.dumps(settings))
@@ -192,6 +196,8 @@ class Preparation(_preparation.Preparation):
             progress(result["characters"])
             articles += result["articles"]
             entries |= result["files"]
+        columns = columns_of(entries, SEGMENTS)
+        write_text(folder / INDEX, index_text(index_shards(folder, columns)))
         return {
             "articles": articles,
             "counts": _counts(entries),
@@ -263,6 +269,16 @@ class Preparation(_preparation.Preparation):
             f"{what}, too short for a sequence of data.sequence_length={self.sequence_length} tokens."
             f" HINT: {remedy}, or lower data.sequence_length."
         )
+
+
+def with_index(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of a folder, whose index of blocks is added if it was made without one."""
+    if INDEX in manifest["others"]:
+        return manifest
+    write_text(folder / INDEX, index_text(index_shards(folder, columns_of(manifest["files"], SEGMENTS))))
+    manifest = manifest | {"others": {**manifest["others"], INDEX: file_entry(folder / INDEX)}}
+    write_text(folder / MANIFEST, manifest_text(manifest))
+    return manifest
 
 
 def _chunked(documents: Iterable[str], total: int) -> Iterator[list[str]]:

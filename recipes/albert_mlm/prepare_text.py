@@ -2,7 +2,8 @@
 """Tokenise text into shards before training: ``lightning-sagemaker prepare albert-mlm INPUT OUTPUT``.
 
 INPUT is a file or a folder of *.txt files with one article per line, a Hugging Face dataset, or `builtin`. Train from
-OUTPUT by --data.text OUTPUT. An interrupted run goes on where it stopped when it is started again.
+OUTPUT by --data.text OUTPUT. An OUTPUT in S3 is written shard by shard, and training streams it. An interrupted run goes on
+where it stopped when it is started again.
 """
 
 from __future__ import annotations
@@ -10,12 +11,19 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from lightning_sagemaker import SageMakerJob
+from lightning_sagemaker.recipes._common.data.cache import default_cache, settings_key
+from lightning_sagemaker.recipes._common.data.remote import RemoteFolder, Upload, is_remote
 from lightning_sagemaker.recipes._common.data.verify import verify
+from lightning_sagemaker.recipes.albert_mlm.jobs import finished_files
 from lightning_sagemaker.recipes.albert_mlm.prepare import Preparation
 from lightning_sagemaker.recipes.albert_mlm.text import TextSourceError, find_own_text, find_text
 
@@ -28,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(arguments)
     try:
         if args.verify:
-            return verify(args.output)
+            return verify(Path(args.output))
         dataset = {"dataset_config": args.dataset_config, "text_column": args.text_column}
         source = find_text(args.input, {}, dataset_split=args.dataset_split, **dataset)
         own = find_own_text({"validation": args.validation, "test": args.test}, {}, **dataset)
@@ -44,8 +52,11 @@ def main(arguments: Sequence[str]) -> int:
             args.max_documents,
             **own,
         )
-        return _prepare(preparation, args.output, args.workers)
-    except (TextSourceError, ValueError) as error:
+        if is_remote(args.output):
+            staging = args.staging or staging_folder(args.output)
+            return prepare_remote(preparation, RemoteFolder(args.output), staging, args.workers)
+        return _prepare(preparation, Path(args.output), args.workers)
+    except ValueError as error:
         print(f"error: {_as_options(str(error))}", file=sys.stderr)
         return 1
 
@@ -58,7 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser.add_argument("input", help="file, folder, Hugging Face dataset, or builtin")
-    parser.add_argument("output", type=Path, help="folder of the shards")
+    parser.add_argument("output", help="folder of the shards, or s3://bucket/prefix")
+    parser.add_argument("--staging", type=Path, help="folder in which shards are made before they are written to S3")
     parser.add_argument("--tokenizer", default="train", help="train, or a folder or hub name (%(default)s)")
     parser.add_argument("--vocab-size", type=int, default=30000, help="of a trained tokenizer (%(default)s)")
     parser.add_argument("--cased", action="store_true", help="a trained tokenizer keeps upper case")
@@ -86,13 +98,44 @@ def _as_options(message: str) -> str:
     )
 
 
+def staging_folder(address: str) -> Path:
+    """Where the shards of an address are made: always the same, so that an interrupted run goes on."""
+    return default_cache(SageMakerJob.from_environment(), "albert-mlm") / f"to-s3-{settings_key({'address': address})}"
+
+
+def prepare_remote(preparation: Preparation, remote: RemoteFolder, staging: Path, workers: int) -> int:
+    """Make shards in ``staging`` and write each to S3 when it is finished, the manifest last; then delete ``staging``."""
+    settings = preparation.settings()
+    manifest = remote.manifest()
+    if manifest is not None:
+        if manifest["key"] != settings_key(settings):
+            raise TextSourceError(
+                f"{remote.address} holds shards of other text or settings. HINT: give another address."
+            )
+        return _report("found", manifest, remote.address)
+    staging.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    say = partial(print, flush=True)
+    with (
+        Upload(staging, remote, partial(finished_files, staging), say) as upload,
+        _Progress(preparation.size()) as progress,
+    ):
+        manifest, _ = preparation.run_in(staging, max(1, workers), progress)
+        upload.finish(manifest)
+    shutil.rmtree(staging)
+    return _report("prepared", manifest, remote.address)
+
+
 def _prepare(preparation: Preparation, output: Path, workers: int) -> int:
     output.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     with _Progress(preparation.size()) as progress:
         manifest, made = preparation.run_in(output, max(1, workers), progress)
+    return _report("prepared" if made else "found", manifest, str(output))
+
+
+def _report(verb: str, manifest: Mapping[str, Any], output: str) -> int:
     rows = sum(entry["rows"] for entry in manifest["files"].values())
-    verb = "prepared" if made else "found"
     print(
         f"{verb} {manifest['articles']} articles: {rows} sequences of {manifest['sequence_length']} tokens in {output}"
     )

@@ -10,10 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lightning_sagemaker.data.block_index import BLOCK_BYTES
+from lightning_sagemaker.data.order import Blocks
 from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
 from lightning_sagemaker.recipes._common.data.checksums import file_entry
 
 Integers = npt.NDArray[np.int64]
+
+_FEW = 1 << 22
+"""Sequences whose order is drawn as a whole."""
+_WINDOW = 1024
+"""Blocks of more than that whose sequences are mixed, 1 GiB."""
 
 SEGMENTS = "-segments"
 """At the end of the name of the file that says where the second segment of each row begins."""
@@ -67,6 +74,16 @@ class Shards:
 
     def __len__(self) -> int:
         return int(self._ends[-1])
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """How training reads them: so many that they are on a network's disk or a slow one, piece by piece."""
+        if len(self) <= _FEW:
+            return None
+        return Blocks(max(1, BLOCK_BYTES // self._maps[0].strides[0]), _WINDOW)
+
+    def look_ahead(self, batches: object) -> None:
+        """Nothing: the kernel does."""
 
     def rows(self, indices: Integers) -> Integers:
         """The sequences at ``indices``: ``[len(indices), length]``."""

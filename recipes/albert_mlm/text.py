@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST
+from lightning_sagemaker.recipes._common.data.remote import is_remote
 from lightning_sagemaker.recipes.albert_mlm.builtin_text import builtin_documents
 
 BUILTIN = "builtin"
@@ -108,11 +109,16 @@ def find_text(
 
     """
     if text == "auto":
-        channel = next((channels[name] for name in _CHANNELS if name in channels), None)
+        channel = _channel(channels)
         text = BUILTIN if channel is None else str(channel)
     if text == BUILTIN:
         return TextSource()
     names = [text] if isinstance(text, str) else list(text)
+    if any(map(is_remote, names)):
+        raise TextSourceError(
+            f"{option}={text!r} was set, but text is read from files, and from S3 only what was prepared. HINT: let a"
+            " channel of the job bring the text, or prepare it: `lightning-sagemaker prepare albert-mlm INPUT s3://...`."
+        )
     if len(names) == 1 and not Path(names[0]).exists() and not _looks_like_path(names[0]):
         return TextSource(dataset=names[0], **dataset)
     files = tuple(path for name in names for path in _text_files(Path(name), option))
@@ -144,10 +150,29 @@ def find_own_text(
     }
 
 
-def prepared_folder(text: str | Sequence[str]) -> Path | None:
-    """The folder of shards that ``text`` names, if it names one."""
-    folder = Path(text) if isinstance(text, str) else None
-    return folder if folder is not None and (folder / MANIFEST).is_file() else None
+def prepared_folder(text: str | Sequence[str], channels: Mapping[str, Path]) -> Path | None:
+    """The folder of shards that ``text`` names, if it names one; ``auto``: the job's channel, if that holds shards.
+
+    Raises:
+        TextSourceError: If it holds shards without what belongs to them.
+
+    """
+    if not isinstance(text, str) or is_remote(text):
+        return None
+    folder = _channel(channels) if text == "auto" else Path(text)
+    if folder is None or (folder / MANIFEST).is_file():
+        return folder
+    if folder.is_dir() and any(folder.glob("*-?????.npy")):
+        raise TextSourceError(
+            f"{folder} holds shards, but no {MANIFEST}. HINT: give all of what `lightning-sagemaker prepare` has made; a"
+            " channel with S3DataDistributionType ShardedByS3Key gives each host a part of it: make it FullyReplicated,"
+            " or stream it by data.text=s3://bucket/prefix. Each process reads its own share in any case."
+        )
+    return None
+
+
+def _channel(channels: Mapping[str, Path]) -> Path | None:
+    return next((channels[name] for name in _CHANNELS if name in channels), None)
 
 
 def _looks_like_path(name: str) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import threading
 import time
@@ -17,8 +18,11 @@ class Servers:
 
     Attributes:
         endpoint: Of the one that fails.
-        faults: What happens to the next requests, one each: ``500``, ``503``, ``drop``, ``slow``, or
-            ``pass`` for nothing.
+        faults: What happens to the next requests, one each: ``500``, ``503``, ``drop``, ``slow``, ``hang`` (no answer),
+            ``expired`` (credentials), ``truncated`` (a body that is too short, with a length that fits), ``flipped`` (one
+            bit), ``broken body`` (too short for its length), ``trickle`` (a byte a second), or ``pass`` for nothing.
+        refused_key: Credentials that have expired.
+        latency: Seconds before each answer.
         requests: Methods and paths that arrived.
 
     """
@@ -29,6 +33,8 @@ class Servers:
         host, port = self._moto.get_host_and_port()
         self.faults: list[str] = []
         self.requests: list[str] = []
+        self.refused_key: str | None = None
+        self.latency = 0.0
         self._front = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, host, port))
         threading.Thread(target=self._front.serve_forever, daemon=True).start()
         self.direct = f"http://{host}:{port}"
@@ -54,16 +60,33 @@ def _handler(servers: Servers, host: str, port: int) -> type[BaseHTTPRequestHand
                 return
             if fault == "slow":
                 time.sleep(1.0)
+            if fault == "hang":
+                time.sleep(3.0)
+                self.close_connection = True
+                return
+            if servers.latency:
+                time.sleep(servers.latency)
+            refused = servers.refused_key and f"Credential={servers.refused_key}/" in self.headers.get(
+                "Authorization", ""
+            )
+            if fault == "expired" or refused:
+                self._answer(400, {}, b"<Error><Code>ExpiredToken</Code><Message>expired</Message></Error>")
+                return
             if fault in ("500", "503"):
                 self._answer(int(fault), {}, b"<Error><Code>SlowDown</Code></Error>")
                 return
             connection = http.client.HTTPConnection(host, port, timeout=30)
             connection.request(self.command, self.path, body, dict(self.headers))
             answer = connection.getresponse()
-            self._answer(answer.status, dict(answer.getheaders()), answer.read())
+            content = answer.read()
             connection.close()
+            if fault == "truncated":
+                content = content[: len(content) // 2]
+            if fault == "flipped":
+                content = content[:-1] + bytes([content[-1] ^ 1])
+            self._answer(answer.status, dict(answer.getheaders()), content, fault)
 
-        def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        def _answer(self, status: int, headers: dict[str, str], body: bytes, fault: str | None = None) -> None:
             self.send_response(status)
             length = headers.get("Content-Length", str(len(body))) if self.command == "HEAD" else str(len(body))
             for name, value in headers.items():
@@ -71,8 +94,22 @@ def _handler(servers: Servers, host: str, port: int) -> type[BaseHTTPRequestHand
                     self.send_header(name, value)
             self.send_header("Content-Length", length)
             self.end_headers()
-            if self.command != "HEAD":
+            if self.command == "HEAD":
+                return
+            if fault == "broken body":
+                self.wfile.write(body[: len(body) // 2])
+                self.close_connection = True
+            elif fault == "trickle":
+                self._trickle(body)
+            else:
                 self.wfile.write(body)
+
+        def _trickle(self, body: bytes) -> None:
+            with contextlib.suppress(OSError):
+                for place in range(4):
+                    self.wfile.write(body[place : place + 1])
+                    time.sleep(1.0)
+            self.close_connection = True
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset
 
-from lightning_sagemaker.data.batches import Blocks, TrainingBatches
+from lightning_sagemaker.data.batches import TrainingBatches
 from lightning_sagemaker.data.loader import BegunLate
+from lightning_sagemaker.data.order import Blocks
 from lightning_sagemaker.data.tracked import watch
 
 EPOCH = 3

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, Sampler
 from lightning_sagemaker import SageMakerJob
 from lightning_sagemaker.data.batches import EvaluationBatches, Integers, TrainingBatches
 from lightning_sagemaker.data.loader import BegunLate, batches_done
+from lightning_sagemaker.data.order import Blocks
 from lightning_sagemaker.recipes._common.data.cache import (
     all_files,
     damages,
@@ -243,13 +244,16 @@ class RecipeData(LightningDataModule):
             )
         return self.global_batch_size // (processes * accumulate)
 
-    def training_loader(self, dataset: Dataset[Any], size: int, lengths: Integers | None = None) -> RecipeLoader:
+    def training_loader(
+        self, dataset: Dataset[Any], size: int, lengths: Integers | None = None, blocks: Blocks | None = None
+    ) -> RecipeLoader:
         """Shuffled micro-batches of this process; a run that is continued goes on where it ended.
 
         Args:
             dataset: Makes a batch of a list of draws.
             size: Number of its samples.
             lengths: ``[size]``, to put samples of similar length into a batch.
+            blocks: How samples lie together, where they are not to be read one by one.
 
         Raises:
             MisconfigurationException: If there are too few samples for a step, or batch sizes do not divide.
@@ -268,6 +272,7 @@ class RecipeData(LightningDataModule):
             accumulate=self._accumulate(),
             seed=self.seed,
             lengths=lengths,
+            blocks=blocks,
         )
         loader = self._loader(dataset, batches)
         batches.batches_done = batches_done(loader, self.trainer)
@@ -301,7 +306,8 @@ class RecipeData(LightningDataModule):
         if digest != (expected := self.trainer.strategy.broadcast(digest)):
             raise RuntimeError(
                 f"this process found other data than rank 0 (digest {digest} instead of {expected})."
-                " HINT: give all hosts the same files and the same tokenizer, or a common data.cache_dir."
+                " HINT: give all hosts the same files and the same tokenizer, or a common data.cache_dir; channels must be"
+                " FullyReplicated, as each process reads its own share (ShardedByS3Key would split twice)."
             )
 
     def _accumulate(self) -> int:

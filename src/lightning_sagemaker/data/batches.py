@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils.data import DistributedSampler
 
-from lightning_sagemaker.data.order import Order
+from lightning_sagemaker.data.order import Blocks, Order
 
 Integers = npt.NDArray[np.int64]
 
@@ -26,22 +25,6 @@ _POSITIONS_AT_ONCE = 1 << 16
 
 Ahead = Callable[[Iterator[list[int]]], Iterator[list[int]]]
 """Hands on batches, and looks at those that follow."""
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """How samples lie together that are too many, or too far away, to be read one by one.
-
-    Args:
-        size: Consecutive samples that are read together.
-        window: Such blocks whose samples are mixed with one another.
-        near: Each process reads as few blocks as possible: of each step, sorted, a part that lies together.
-
-    """
-
-    size: int
-    window: int
-    near: bool = False
 
 
 class _Batches(DistributedSampler[Any]):
@@ -155,7 +138,7 @@ class TrainingBatches(_Batches):
             parts = own.reshape(len(steps) * self._accumulate, -1)
         else:
             parts = steps.reshape(-1, self._global // self._accumulate)[:, self.rank :: self.num_replicas]
-        return (epoch * self._size + parts).tolist()  # type: ignore[no-any-return]
+        return (epoch * self._size + parts).tolist()
 
     @property
     def batches_per_step(self) -> int:
@@ -253,6 +236,7 @@ class EvaluationBatches(_Batches):
     ) -> None:
         super().__init__(size, num_replicas, rank)
         self.ahead: Ahead = iter
+        self.samples_per_batch = batch_size
         order = np.arange(size) if lengths is None else np.argsort(lengths, kind="stable")
         per_round = batch_size * num_replicas
         # The shortest sample is the cheapest padding.

@@ -137,6 +137,8 @@ def _is_filled(cell: Any) -> bool:
 
 def _is_foreign(value: Any) -> bool:
     """What belongs to the training, not to the data; a dataset may point to it."""
+    if getattr(type(value), "holds_no_order", False):
+        return True
     return isinstance(value, (type, types.ModuleType, torch.nn.Module, torch.Tensor, np.ndarray)) or type(
         value
     ).__module__.startswith(("lightning.pytorch.trainer", "pytorch_lightning.trainer"))

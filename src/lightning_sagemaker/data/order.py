@@ -36,6 +36,22 @@ _BLOCKS, _SHORT, _WINDOWS = 1, 2, 3
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """How samples lie together that are too many, or too far away, to be read one by one.
+
+    Args:
+        size: Consecutive samples that are read together.
+        window: Such blocks whose samples are mixed with one another.
+        near: Each process reads as few blocks as possible: of each step, sorted, a part that lies together.
+
+    """
+
+    size: int
+    window: int
+    near: bool = False
+
+
+@dataclass(frozen=True)
 class Order:
     """The order of the samples in one epoch: a permutation that follows from its arguments alone.
 

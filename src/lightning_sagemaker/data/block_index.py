@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An index beside shards of fixed-size rows: where a block of rows lies in them, and its checksum.
+
+The rows of a split are numbered through its shards, and a block is so many rows after one another; it may begin in one shard
+and end in the next. Some data has several columns, in files of their own: a block has the rows of all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+INDEX = "blocks.json"
+"""Name of the index, beside the shards."""
+
+BLOCK_BYTES = 1 << 20
+"""About as much of a row's first column is in a block: below that, S3 is slow and dear."""
+
+_FORMAT = 1
+
+Read = Callable[[str, int, int], bytes]
+"""The bytes of a file, by its name, from a place to before another."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One array per shard.
+
+    Args:
+        files: Names, in order.
+        rows: Of each file.
+        offsets: Where the first row begins in each file, in bytes.
+        dtype: Of the numbers, as numpy writes it.
+        width: Numbers in a row.
+
+    """
+
+    files: tuple[str, ...]
+    rows: tuple[int, ...]
+    offsets: tuple[int, ...]
+    dtype: str
+    width: int
+
+    @classmethod
+    def of(cls, folder: Path, files: Sequence[str]) -> Column:
+        """Of ``.npy`` files."""
+        arrays = [np.load(folder / name, mmap_mode="r") for name in files]
+        width = 1 if arrays[0].ndim == 1 else int(arrays[0].shape[1])
+        offsets = tuple(int(array.offset) for array in arrays)
+        return cls(tuple(files), tuple(map(len, arrays)), offsets, arrays[0].dtype.str, width)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Of one row."""
+        return int(np.dtype(self.dtype).itemsize) * self.width
+
+    def ranges(self, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
+        """File, first byte and the byte after the last of rows ``begin`` to before ``end``, in each file that has some."""
+        file = bisect_right(self._ends, begin)
+        while begin < end:
+            first = self._ends[file] - self.rows[file]
+            last = min(end, self._ends[file])
+            low, high = (self.offsets[file] + (row - first) * self.row_bytes for row in (begin, last))
+            if low < high:
+                yield self.files[file], low, high
+            begin, file = last, file + 1
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(self.rows))
+
+
+@dataclass(frozen=True)
+class SplitIndex:
+    """Of one split.
+
+    Args:
+        block: Rows in a block; the last may have fewer.
+        columns: All with as many rows.
+        crc32: ``[blocks]``, of the columns' rows, one column after the other.
+
+    """
+
+    block: int
+    columns: tuple[Column, ...]
+    crc32: tuple[int, ...] = ()
+
+    @cached_property
+    def rows(self) -> int:
+        """How many there are."""
+        return sum(self.columns[0].rows)
+
+    @property
+    def blocks(self) -> int:
+        """How many there are."""
+        return -(-self.rows // self.block)
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """Where each column begins in a block, and the block's size, in bytes."""
+        return [0, *accumulate(self.block * column.row_bytes for column in self.columns)]
+
+    def read(self, number: int, read: Read) -> tuple[bytes, int, list[str]]:
+        """A block, as in a store, with its columns at their offsets; its checksum; the files it came from."""
+        begin, end = number * self.block, min((number + 1) * self.block, self.rows)
+        content, checksum, files = bytearray(self.offsets[-1]), 0, []
+        for column, place in zip(self.columns, self.offsets, strict=False):
+            for name, low, high in column.ranges(begin, end):
+                part = read(name, low, high)
+                content[place : place + len(part)] = part
+                place += len(part)
+                checksum = zlib.crc32(part, checksum)
+                files.append(name)
+        return bytes(content), checksum, files
+
+
+def index_shards(folder: Path, splits: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, SplitIndex]:
+    """Read all shards, and say where their blocks are.
+
+    Args:
+        folder: With the shards.
+        splits: Split -> columns -> names of their files.
+
+    """
+    found = {}
+    for split, names in splits.items():
+        columns = tuple(Column.of(folder, files) for files in names)
+        index = SplitIndex(max(1, BLOCK_BYTES // columns[0].row_bytes), columns)
+        sums = tuple(index.read(number, lambda *place: _part(folder, *place))[1] for number in range(index.blocks))
+        found[split] = SplitIndex(index.block, columns, sums)
+    return found
+
+
+def index_text(splits: Mapping[str, SplitIndex]) -> str:
+    """As it is written."""
+    plain = {split: asdict(index) | {"crc32": _hexadecimal(index.crc32)} for split, index in splits.items()}
+    return json.dumps({"format": _FORMAT, "splits": plain}, indent=1, sort_keys=True) + "\n"
+
+
+def read_index(text: str) -> dict[str, SplitIndex]:
+    """What :func:`index_text` wrote.
+
+    Raises:
+        ValueError: If it is something else.
+
+    """
+    try:
+        plain = json.loads(text)
+        if plain["format"] != _FORMAT:
+            raise ValueError(f"format {plain['format']} is not known")
+        return {split: _split_of(entry) for split, entry in plain["splits"].items()}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not an index of blocks ({type(error).__name__}: {error})") from error
+
+
+def _split_of(entry: dict[str, Any]) -> SplitIndex:
+    columns = tuple(_column_of(column) for column in entry["columns"])
+    sums: npt.NDArray[np.uint32] = np.frombuffer(bytes.fromhex(str(entry["crc32"])), ">u4")
+    index = SplitIndex(int(entry["block"]), columns, tuple(sums.tolist()))
+    if len(index.crc32) != index.blocks:
+        raise ValueError(f"{len(index.crc32)} checksums of {index.blocks} blocks")
+    return index
+
+
+def _column_of(plain: dict[str, Any]) -> Column:
+    files, rows, offsets = (tuple(plain[name]) for name in ("files", "rows", "offsets"))
+    return Column(files, rows, offsets, str(plain["dtype"]), int(plain["width"]))
+
+
+def _hexadecimal(sums: Sequence[int]) -> str:
+    return np.asarray(sums, ">u4").tobytes().hex()
+
+
+def _part(folder: Path, name: str, begin: int, end: int) -> bytes:
+    with (folder / name).open("rb") as file:
+        file.seek(begin)
+        return file.read(end - begin)

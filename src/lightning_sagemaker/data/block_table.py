@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which block of a :class:`~.block_store.BlockStore` is in which slot: a file that all processes of a host map."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+_HEADER = 8
+_VERSION, _BOOT, _HAND, _FETCHED, _BYTES = range(5)
+"""Places in the header."""
+_FORMAT = 1
+
+
+class BlockTable:
+    """Reading needs no lock; whatever changes the table is called with the table's lock held.
+
+    Args:
+        path: Of the file; made if missing. One that was written before the machine was started is emptied, as what was in
+            memory then may not have reached the disk.
+        blocks: How many there are.
+        slots: How many of them the store holds.
+
+    Attributes:
+        slot_of: ``[blocks]``, -1 if a block is not there.
+        generation: ``[slots]``, changes before another block is written into a slot.
+        used: ``[slots]``, 1 if it was read since the hand came by.
+
+    """
+
+    def __init__(self, path: Path, blocks: int, slots: int) -> None:
+        sizes = (8 * _HEADER, 8 * slots, 4 * blocks, 4 * slots, slots)
+        begins = [sum(sizes[:number]) for number in range(len(sizes) + 1)]
+        is_new = not path.exists() or path.stat().st_size != begins[-1]
+        if is_new:
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            with temporary.open("wb") as file:
+                file.truncate(begins[-1])
+            temporary.replace(path)
+        self._header = np.memmap(path, np.int64, "r+", begins[0], (_HEADER,))
+        self._owner = np.memmap(path, np.int64, "r+", begins[1], (slots,))
+        self.slot_of = np.memmap(path, np.int32, "r+", begins[2], (blocks,))
+        self.generation = np.memmap(path, np.uint32, "r+", begins[3], (slots,))
+        self.used = np.memmap(path, np.uint8, "r+", begins[4], (slots,))
+        boot = _boot()
+        if is_new or self._header[_VERSION] != _FORMAT or self._header[_BOOT] != boot:
+            self.slot_of[:] = -1
+            self._owner[:] = -1
+            self.generation[:] += np.uint32(1)
+            self._header[:] = [_FORMAT, boot, *[0] * (_HEADER - 2)]
+
+    def claim(self, block: int, is_abandoned: Callable[[int], bool]) -> int | None:
+        """A slot for a block: the next that was not read lately; None if all are being written.
+
+        Args:
+            block: Is not in a slot.
+            is_abandoned: Whether nobody is writing a block that has a slot and is not in it.
+
+        """
+        slots = len(self._owner)
+        for _ in range(2 * slots):
+            slot = int(self._header[_HAND])
+            self._header[_HAND] = (slot + 1) % slots
+            owner = int(self._owner[slot])
+            if owner >= 0:
+                if self.slot_of[owner] != slot:
+                    if owner != block and not is_abandoned(owner):
+                        continue
+                elif self.used[slot]:
+                    self.used[slot] = 0
+                    continue
+                else:
+                    self.slot_of[owner] = -1
+            self._owner[slot] = block
+            self.generation[slot] += np.uint32(1)
+            self.used[slot] = 1
+            return slot
+        return None
+
+    def publish(self, block: int, slot: int) -> None:
+        """A block has been written."""
+        self.slot_of[block] = slot
+
+    def release(self, slot: int) -> None:
+        """A block could not be written."""
+        self._owner[slot] = -1
+
+    def count(self, size: int) -> None:
+        """A block of so many bytes was fetched."""
+        self._header[_FETCHED] += 1
+        self._header[_BYTES] += size
+
+    def counts(self) -> dict[str, int]:
+        """Blocks that were fetched, and their bytes."""
+        return {"blocks": int(self._header[_FETCHED]), "bytes": int(self._header[_BYTES])}
+
+
+def _boot() -> int:
+    """Another number after each start of the machine."""
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:  # not Linux: a store is not used again
+        text = str(os.getppid())
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")

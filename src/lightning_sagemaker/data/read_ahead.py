@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fetches the blocks of batches that follow, in threads, while the present one is trained on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from queue import SimpleQueue
+
+from lightning_sagemaker.data.block_store import BlockStore
+
+_THREADS = 8
+
+_log = logging.getLogger(__name__)
+
+
+class ReadAhead:
+    """Hands on batches, and has the blocks of those that follow fetched. The order is known, so nothing is guessed.
+
+    Args:
+        store: Of the blocks.
+        blocks_of: The blocks of a batch.
+        batches: How many to look ahead.
+
+    """
+
+    holds_no_order = True
+
+    def __init__(self, store: BlockStore, blocks_of: Callable[[list[int]], Iterable[int]], batches: int) -> None:
+        self._store, self._blocks_of, self._batches = store, blocks_of, max(1, batches)
+        self._process: int | None = None
+
+    def __call__(self, batches: Iterator[list[int]]) -> Iterator[list[int]]:
+        """The same batches."""
+        self._begin()
+        following: deque[list[int]] = deque()
+        while True:
+            for batch in islice(batches, self._batches + 1 - len(following)):
+                following.append(batch)
+                self._want(batch)
+            if not following:
+                return
+            yield following.popleft()
+
+    def _begin(self) -> None:
+        if self._process == os.getpid():
+            return
+        self._process = os.getpid()
+        self._queue: SimpleQueue[int] = SimpleQueue()
+        self._queued: set[int] = set()
+        for _ in range(_THREADS):
+            # Daemons: a process that ends does not wait for what nobody will read.
+            threading.Thread(target=self._work, name="read-ahead", daemon=True).start()
+
+    def _want(self, batch: list[int]) -> None:
+        for block in self._blocks_of(batch):
+            if block not in self._queued and not self._store.is_present(block):
+                self._queued.add(block)
+                self._queue.put(block)
+
+    def _work(self) -> None:
+        while True:
+            block = self._queue.get()
+            try:
+                self._store.fetch([block])
+            except Exception as error:  # whoever reads the block tries again, and raises
+                _log.debug("block %d could not be fetched ahead: %s", block, error)
+            finally:
+                self._queued.discard(block)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of S3 objects, by boto3: tried again where that may help, given up where it cannot, and never waited for for ever.
+
+boto3's own attempts end when the answer begins; a body that breaks off or trickles is not tried again. So it makes one
+attempt, and all are counted here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lightning_sagemaker.data.damage import DataReadError
+
+SCHEME = "s3://"
+
+_CHUNK = 1 << 18
+_CHECKSUM = "crc32"
+"""Name of the metadata of an object."""
+_PAUSES = (0.1, 10.0)
+"""Seconds before the second attempt, doubled for each further one, and at most."""
+
+_MISSING = {"NoSuchKey", "NoSuchBucket", "404", "NotFound"}
+_TOO_SHORT = {"InvalidRange", "416"}
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidToken", "TokenRefreshRequired"}
+_REFUSED = {
+    "AccessDenied",
+    "403",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "AllAccessDisabled",
+    "PermanentRedirect",
+}
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class S3Objects:
+    """Reads and writes objects; may be used by several threads, and in processes that were forked or spawned.
+
+    Args:
+        deadline: Seconds for one call with all its attempts.
+        timeout: Seconds without any byte, for one attempt.
+        endpoint: Address of a server other than AWS's. Default: as boto3 finds it (``AWS_ENDPOINT_URL_S3``).
+
+    """
+
+    holds_no_order = True
+
+    def __init__(self, deadline: float = 120.0, timeout: float = 10.0, endpoint: str | None = None) -> None:
+        self._deadline, self._timeout, self._endpoint = deadline, timeout, endpoint
+        self._process: int | None = None
+        self._found: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = {"_deadline": self._deadline, "_timeout": self._timeout, "_endpoint": self._endpoint}
+        return {**own, "_process": None, "_found": None}
+
+    def read(self, bucket: str, key: str, begin: int = 0, end: int | None = None) -> bytes:
+        """The bytes from ``begin`` to before ``end`` of an object, or all of them.
+
+        Raises:
+            DataReadError: If there is no such object, it is shorter, or it cannot be had within the deadline.
+
+        """
+        asked = {} if end is None else {"Range": f"bytes={begin}-{end - 1}"}
+
+        def attempt(client: Any, until: float) -> bytes:
+            answer = client.get_object(Bucket=bucket, Key=key, **asked)
+            body, parts = answer["Body"], []
+            whole = str(answer.get("ContentRange", "")).rpartition("/")[2]
+            if end is not None and whole.isdigit() and int(whole) < end:
+                raise DataReadError(_shorter(f"{SCHEME}{bucket}/{key}"))
+            for part in body.iter_chunks(_CHUNK):
+                parts.append(part)
+                if time.monotonic() > until:
+                    raise TimeoutError(f"it has taken {self._deadline:.0f} s")
+            content = b"".join(parts)
+            if end is not None and len(content) != end - begin:
+                raise OSError(f"{len(content)} bytes arrived of {end - begin}")
+            return content
+
+        return self._try(attempt, f"{SCHEME}{bucket}/{key}")
+
+    def checksum(self, bucket: str, key: str) -> tuple[int, str] | None:
+        """Bytes of an object, and the checksum that :meth:`upload` was given; None if there is none."""
+        try:
+            found = self._try(lambda client, _: client.head_object(Bucket=bucket, Key=key), f"{SCHEME}{bucket}/{key}")
+        except MissingError:
+            return None
+        return int(found["ContentLength"]), str(found["Metadata"].get(_CHECKSUM))
+
+    def upload(self, file: Path, bucket: str, key: str, checksum: str) -> None:
+        """Write a file to an object, in parts if it is large; the object appears when all of it is there."""
+        options = {"Metadata": {_CHECKSUM: checksum}}
+        self._try(
+            lambda client, _: client.upload_file(str(file), bucket, key, ExtraArgs=options), f"{SCHEME}{bucket}/{key}"
+        )
+
+    def _try(self, attempt: Callable[[Any, float], T], address: str) -> T:
+        until, pause, attempts = time.monotonic() + self._deadline, _PAUSES[0], 0
+        while True:
+            attempts += 1
+            try:
+                return attempt(self._client(), until)
+            except Exception as error:
+                _raise_if_final(error, address)
+                wait = pause * random.uniform(0.5, 1.5)
+                if time.monotonic() + wait > until:
+                    raise DataReadError(
+                        f"{address} could not be had in {attempts} attempts and {self._deadline:.0f} s"
+                        f" ({type(error).__name__}: {error}). HINT: {_advice(error)}"
+                    ) from error
+                _log.debug("%s: attempt %d failed (%s), the next in %.1f s", address, attempts, error, wait)
+                if _code(error) in _EXPIRED:
+                    self._found = None  # a new session reads files and variables again
+                time.sleep(wait)
+                pause = min(2 * pause, _PAUSES[1])
+
+    def _client(self) -> Any:
+        if self._process != os.getpid():  # sockets cannot be shared with the process that forked this one
+            self._process, self._found, self._making = os.getpid(), None, threading.Lock()
+        found = self._found
+        if found is None:
+            with self._making:
+                found = self._found = self._found or _make_client(self._timeout, self._endpoint)
+        return found
+
+
+class MissingError(DataReadError):
+    """There is no such object."""
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """Bucket and key; a key of a folder without its last slash."""
+    bucket, _, key = address.removeprefix(SCHEME).partition("/")
+    if not address.startswith(SCHEME) or not bucket:
+        raise DataReadError(f"{address!r} is not an address in S3. HINT: write s3://bucket/prefix.")
+    return bucket, key.rstrip("/")
+
+
+def _raise_if_final(error: Exception, address: str) -> None:
+    """Raise what another attempt cannot help."""
+    from botocore.exceptions import NoCredentialsError, NoRegionError, ParamValidationError
+
+    code = _code(error)
+    if code in _MISSING:
+        raise MissingError(
+            f"{address} is missing ({code}). HINT: `aws s3 ls` shows what is there; copy the data again, all of it."
+        ) from error
+    if code in _TOO_SHORT:
+        raise DataReadError(_shorter(address)) from error
+    if code in _REFUSED or isinstance(error, (NoCredentialsError, NoRegionError, ParamValidationError)):
+        raise DataReadError(
+            f"{address} cannot be read ({code or type(error).__name__}: {error}). HINT: the role needs s3:GetObject on it,"
+            " and s3:ListBucket on its bucket to tell missing from forbidden; look at name and region of the bucket."
+        ) from error
+    if isinstance(error, (DataReadError, TypeError, AttributeError, ImportError)):
+        raise error
+
+
+def _shorter(address: str) -> str:
+    return f"{address} is shorter than it was made. HINT: copy it again from where it was made, or prepare again."
+
+
+def _advice(error: Exception) -> str:
+    code = _code(error)
+    if code in _EXPIRED:
+        return "the credentials have expired and nothing renews them; a role or a profile does."
+    if code == "RequestTimeTooSkewed":
+        return "this machine's clock is wrong; set it."
+    return "look at the network, at a VPC's endpoint for S3, and at how many requests the prefix gets."
+
+
+def _code(error: Exception) -> str | None:
+    response = getattr(error, "response", None)
+    return str(response.get("Error", {}).get("Code")) if isinstance(response, dict) else None
+
+
+def _make_client(timeout: float, endpoint: str | None) -> Any:
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError as error:
+        raise DataReadError("S3 needs boto3. HINT: pip install 'lightning-sagemaker[s3]'.") from error
+    endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    config = Config(
+        connect_timeout=min(5.0, timeout),
+        read_timeout=timeout,
+        retries={"total_max_attempts": 1},
+        max_pool_connections=16,
+        response_checksum_validation="when_required",  # of a part of an object there is none
+        # Other servers seldom have a name for each bucket.
+        s3={"addressing_style": "path" if endpoint else "auto"},
+    )
+    return boto3.session.Session().client("s3", endpoint_url=endpoint, config=config)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text prepared straight to S3, and trained on from there, by the recipe: against a server with S3's API."""
+
+import json
+from pathlib import Path
+
+import boto3
+import numpy as np
+import pytest
+import torch
+from botocore.config import Config
+
+from lightning_sagemaker.data import block_index
+from lightning_sagemaker.data.damage import DataReadError
+from lightning_sagemaker.recipes.albert_mlm import prepare_text
+from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
+from lightning_sagemaker.recipes.albert_mlm.prepare_text import main
+from lightning_sagemaker.recipes.albert_mlm.text import TextSourceError, find_text, prepared_folder
+from tests.chaos.s3_server import Servers
+from tests.conftest import fork_ranks
+from tests.recipes import streamed_worker
+
+ADDRESS = "s3://corpus/text/32"
+KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, text_file):
+    """The server, the folder of the same shards on disk, and the environment of a client."""
+    folder, servers = tmp_path_factory.mktemp("streamed"), Servers()
+    environment = {**KEYS, "AWS_ENDPOINT_URL": servers.direct, "XDG_CACHE_HOME": str(folder / "home")}
+    client = boto3.client(
+        "s3",
+        endpoint_url=servers.direct,
+        config=Config(s3={"addressing_style": "path"}),
+        region_name="us-east-1",
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+    )
+    client.create_bucket(Bucket="corpus")
+    options = ["--vocab-size", "300", "--sequence-length", "32", "--test-fraction", "0.1", "--workers", "1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_index, "BLOCK_BYTES", 1 << 11)  # 32 rows
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        assert main([str(text_file), str(folder / "shards"), *options]) == 0
+        assert main([str(text_file), ADDRESS, *options]) == 0
+    yield servers, folder, environment, client, options
+    servers.close()
+
+
+@pytest.fixture
+def client(made, monkeypatch):
+    for name, value in made[2].items():
+        monkeypatch.setenv(name, value)
+    return made[3]
+
+
+def data_of(text, cache, **options):
+    data = MLMDataModule(
+        text, cache_dir=str(cache), **{"sequence_length": 32, "global_batch_size": 8, "num_workers": 0} | options
+    )
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+def rows_of(loader):
+    return torch.cat([batch["index"] for batch in loader])
+
+
+def test_s3_has_what_the_folder_has_and_nothing_is_left_here(made, client):
+    objects = {one["Key"] for one in client.list_objects_v2(Bucket="corpus", Prefix="text/")["Contents"]}
+    files = {
+        path.relative_to(made[1] / "shards").as_posix() for path in (made[1] / "shards").rglob("*") if path.is_file()
+    }
+    assert objects == {f"text/32/{name}" for name in files}
+    assert not list((made[1] / "home").rglob("*.npy"))
+
+
+def test_prepared_again_it_is_found_and_other_text_is_refused(made, client, text_file, capsys):
+    assert main([str(text_file), ADDRESS, *made[4]]) == 0
+    assert "found 120 articles" in capsys.readouterr().out
+    assert main([str(text_file), ADDRESS, *made[4], "--max-documents", "50"]) == 1
+    assert "other text or settings" in capsys.readouterr().err
+
+
+def test_an_interrupted_upload_goes_on(made, client, text_file, tmp_path, monkeypatch, capsys):
+    address, staging = "s3://corpus/again", ["--staging", str(tmp_path / "staging")]
+    send = prepare_text.RemoteFolder.send
+
+    def broken(self, folder, name, entry):
+        if name == "val-00000.npy":
+            raise DataReadError("the network is gone. HINT: try again.")
+        return send(self, folder, name, entry)
+
+    monkeypatch.setattr(prepare_text.RemoteFolder, "send", broken)
+    assert main([str(text_file), address, *made[4], *staging]) == 1
+    keys = {one["Key"] for one in client.list_objects_v2(Bucket="corpus", Prefix="again/")["Contents"]}
+    assert "again/train-00000.npy" in keys
+    assert "again/manifest.json" not in keys
+    with pytest.raises(DataReadError, match="holds no manifest.json.*HINT"):
+        data_of(address, tmp_path / "cache")
+    before = client.head_object(Bucket="corpus", Key="again/train-00000.npy")["LastModified"]
+    monkeypatch.setattr(prepare_text.RemoteFolder, "send", send)
+    assert main([str(text_file), address, *made[4], *staging]) == 0
+    assert client.head_object(Bucket="corpus", Key="again/train-00000.npy")["LastModified"] == before
+    assert not (tmp_path / "staging").exists()
+    data_of(address, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_from_s3_are_those_of_the_shards(made, client, tmp_path, workers):
+    local, remote = (
+        data_of(str(made[1] / "shards"), tmp_path / "a"),
+        data_of(ADDRESS, tmp_path / "b", num_workers=workers),
+    )
+    assert remote.sources()["text"] == ADDRESS
+    assert remote.vocab_size == local.vocab_size
+    train = remote.train_dataloader()
+    given = {
+        int(index): tokens for batch in train for index, tokens in zip(batch["index"], batch["input_ids"], strict=True)
+    }
+    assert len(given) == len(train) * 8 == len(local.train_dataloader()) * 8
+    rows = local.train_dataloader().dataset.shards.rows(np.array(list(given)))
+    for tokens, row in zip(given.values(), rows, strict=True):
+        assert (tokens.numpy() == row).mean() > 0.6  # the others are masked
+    for one, other in zip(local.val_dataloader(), remote.val_dataloader(), strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_changed_upload_is_read_anew(made, client, tmp_path):
+    data_of(ADDRESS, tmp_path)
+    manifest = json.loads(client.get_object(Bucket="corpus", Key="text/32/manifest.json")["Body"].read())
+    client.put_object(Bucket="corpus", Key="changed/manifest.json", Body=json.dumps(manifest | {"digest": "x"}))
+    with pytest.raises(DataReadError, match="s3://corpus/changed/.* is missing"):
+        data_of("s3://corpus/changed", tmp_path)
+
+
+def test_text_itself_is_not_read_from_s3():
+    with pytest.raises(TextSourceError, match="data.validation='s3://corpus/raw' was set.*HINT"):
+        find_text("s3://corpus/raw", {}, "data.validation")
+
+
+def test_a_channel_of_shards_is_recognised(made, tmp_path):
+    assert prepared_folder("auto", {"train": made[1] / "shards"}) == made[1] / "shards"
+    assert prepared_folder("auto", {}) is None
+    (tmp_path / "train-00000.npy").touch()
+    with pytest.raises(TextSourceError, match="ShardedByS3Key.*FullyReplicated"):
+        prepared_folder("auto", {"train": tmp_path})
+
+
+def test_two_ranks_from_s3_stopped_and_started_elsewhere_equal_a_run_left_alone(made, tmp_path):
+    fork_ranks(Path(streamed_worker.__file__), tmp_path, ADDRESS, processes=2, PYTHONPATH=".", **made[2])
+    assert [(tmp_path / f"codes-{rank}").read_text() for rank in range(2)] == ["[0, 143, 0]"] * 2
+    calm, stopped = (
+        torch.load(tmp_path / name / "checkpoints" / "last.ckpt", weights_only=True) for name in ("calm", "stopped")
+    )
+    assert calm["global_step"] == stopped["global_step"] == streamed_worker.STEPS
+    assert all(torch.equal(value, stopped["state_dict"][name]) for name, value in calm["state_dict"].items())
+    states = [one["optimizer_states"][0]["state"] for one in (calm, stopped)]
+    for parameter, state in states[0].items():
+        assert all(
+            torch.equal(torch.as_tensor(value), torch.as_tensor(states[1][parameter][name]))
+            for name, value in state.items()
+        )
