@@ -74,10 +74,13 @@ def ours_s3(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]
     """This project, from S3 with an empty cache."""
     from lightning_sagemaker.data.batches import TrainingBatches
     from lightning_sagemaker.data.block_index import INDEX, read_index
+    from lightning_sagemaker.data.s3_objects import S3Objects
     from lightning_sagemaker.data.streamed import StreamedRows
     from lightning_sagemaker.recipes.albert_mlm.streamed import StreamedShards
 
-    rows = StreamedRows(ADDRESS, read_index((folder / INDEX).read_text()), Path(cache), 32 * 10**9)
+    objects = S3Objects()
+    objects.connect()
+    rows = StreamedRows(ADDRESS, read_index((folder / INDEX).read_text()), Path(cache), 32 * 10**9, objects)
     shards = StreamedShards(rows, "train")
     batches = TrainingBatches(len(shards), args.batch, blocks=shards.blocks)
     shards.look_ahead(batches)
@@ -325,7 +328,9 @@ def compare(args: argparse.Namespace) -> None:
         folder = Path(name)
         make(folder, args.megabytes)
         command = [sys.executable, __file__, "--serve", "--folder", name, "--latency", str(args.latency)]
-        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         try:
             assert server.stdout is not None
             os.environ["AWS_ENDPOINT_URL"] = server.stdout.readline().strip()

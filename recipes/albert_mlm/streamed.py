@@ -61,5 +61,6 @@ def open_streamed(remote: RemoteFolder, folder: Path, manifest: dict[str, Any], 
         limit: Bytes of disk to use at most.
 
     """
+    remote.objects.connect()
     store = folder / f"blocks-{manifest['digest']}"
     return StreamedRows(remote.address, remote.read_index(folder), store, limit, remote.objects)

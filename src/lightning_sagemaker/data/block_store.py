@@ -69,7 +69,7 @@ class BlockStore:
             self._file = os.open(self._folder / "blocks", os.O_RDWR | os.O_CREAT, 0o600)
             os.ftruncate(self._file, self._slots * block_bytes)  # a file with holes: takes what was written
         shape = (self._slots, block_bytes)
-        self._arena: Bytes = np.memmap(self._folder / "blocks", np.uint8, "r", shape=shape)
+        self._arena: Bytes = np.asarray(np.memmap(self._folder / "blocks", np.uint8, "r", shape=shape))
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self._arguments
@@ -85,6 +85,11 @@ class BlockStore:
     def is_present(self, block: int) -> bool:
         """Whether a block need not be fetched."""
         return bool(self._table.slot_of[block] >= 0) or block in self._private
+
+    def missing(self, blocks: Integers) -> list[int]:
+        """Those that must be fetched."""
+        absent = blocks[self._table.slot_of[blocks] < 0].tolist()
+        return [block for block in absent if block not in self._private]
 
     def read(self, blocks: Integers, copy: Copy[T]) -> T:
         """Copy something out of blocks; those that are not there are fetched.

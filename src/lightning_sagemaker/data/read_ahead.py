@@ -7,11 +7,11 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from queue import SimpleQueue
 
-from lightning_sagemaker.data.block_store import BlockStore
+from lightning_sagemaker.data.block_store import BlockStore, Integers
 
 _THREADS = 8
 
@@ -30,7 +30,7 @@ class ReadAhead:
 
     holds_no_order = True
 
-    def __init__(self, store: BlockStore, blocks_of: Callable[[list[int]], Iterable[int]], batches: int) -> None:
+    def __init__(self, store: BlockStore, blocks_of: Callable[[list[int]], Integers], batches: int) -> None:
         self._store, self._blocks_of, self._batches = store, blocks_of, max(1, batches)
         self._process: int | None = None
 
@@ -57,8 +57,8 @@ class ReadAhead:
             threading.Thread(target=self._work, name="read-ahead", daemon=True).start()
 
     def _want(self, batch: list[int]) -> None:
-        for block in self._blocks_of(batch):
-            if block not in self._queued and not self._store.is_present(block):
+        for block in self._store.missing(self._blocks_of(batch)):
+            if block not in self._queued:
                 self._queued.add(block)
                 self._queue.put(block)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lightning_sagemaker.data.batches import EvaluationBatches, TrainingBatches
+from lightning_sagemaker.data.batches import EvaluationBatches, TrainingBatches, sample_indices
 from lightning_sagemaker.data.block_index import SplitIndex
 from lightning_sagemaker.data.block_store import BlockStore, Bytes, Integers
 from lightning_sagemaker.data.damage import DataReadError
@@ -143,10 +143,8 @@ class StreamedRows:
         """Fetches what the next ``batches`` need while one is trained on."""
         first, block, rows = self._firsts[split], self._splits[split].block, self._splits[split].rows
 
-        def blocks_of(draws: list[int]) -> list[int]:
-            numbers = np.asarray(draws)
-            samples = np.where(numbers < 0, -1 - numbers, numbers % rows)
-            return (np.unique(samples // block) + first).tolist()  # type: ignore[no-any-return]
+        def blocks_of(draws: list[int]) -> Integers:
+            return np.unique(sample_indices(draws, rows) // block) + first
 
         return ReadAhead(self.store, blocks_of, batches)
 
