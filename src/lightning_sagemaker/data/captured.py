@@ -137,7 +137,7 @@ def _is_filled(cell: Any) -> bool:
 
 def _is_foreign(value: Any) -> bool:
     """What belongs to the training, not to the data; a dataset may point to it."""
-    if getattr(type(value), "holds_no_order", False):
+    if getattr(type(value), "holds_no_order", False):  # says so itself, as what reads from S3
         return True
     return isinstance(value, (type, types.ModuleType, torch.nn.Module, torch.Tensor, np.ndarray)) or type(
         value

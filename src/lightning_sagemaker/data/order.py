@@ -50,6 +50,8 @@ class Blocks:
     window: int
     near: bool = False
 
+    holds_no_order = True  # a checkpoint does not say how samples lie
+
 
 @dataclass(frozen=True)
 class Order:
