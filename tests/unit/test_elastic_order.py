@@ -80,7 +80,7 @@ def check(run):
     assert left < starts[-1][0] * starts[-1][2] * starts[-1][3]  # less than a step of the last run
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(runs(0))
 def test_every_sample_once(run):
     check(run)
