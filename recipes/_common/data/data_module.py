@@ -265,15 +265,8 @@ class RecipeData(LightningDataModule):
                 f"data.global_batch_size={self.global_batch_size} was set, but there are {size} training samples."
                 " HINT: lower it, or give more data."
             )
-        batches = TrainingBatches(
-            size,
-            self.global_batch_size,
-            **self.replica(),
-            accumulate=self._accumulate(),
-            seed=self.seed,
-            lengths=lengths,
-            blocks=blocks,
-        )
+        numbers = {**self.replica(), "accumulate": self._accumulate(), "seed": self.seed}
+        batches = TrainingBatches(size, self.global_batch_size, **numbers, lengths=lengths, blocks=blocks)
         loader = self._loader(dataset, batches)
         batches.batches_done = batches_done(loader, self.trainer)
         return loader
