@@ -14,6 +14,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 from lightning_sagemaker import AutoResume, ResumableLoader, SpotInterruption
 from lightning_sagemaker.callbacks.interruption import Interrupted
+from lightning_sagemaker.data.batches import TrainingBatches
+from lightning_sagemaker.data.order import Blocks
+from lightning_sagemaker.recipes._common.data.data_module import RecipeLoader
 
 SAMPLES, BATCH = 40, 4
 
@@ -26,6 +29,13 @@ class Numbers(Dataset):
 
     def __getitem__(self, index):
         return torch.tensor([float(index), float(torch.rand(()))])
+
+
+class Draws(Numbers):
+    """Batches of draws, as the recipes' data has them."""
+
+    def __getitem__(self, draws):
+        return torch.stack([super(Draws, self).__getitem__(draw % SAMPLES) for draw in draws])
 
 
 class Stream(IterableDataset):
@@ -125,6 +135,29 @@ def test_a_stream_is_read_again_up_to_where_it_was(tmp_path, workers):
         assert [[sample[0] for sample in batch] for _, batch, *_ in resumed] == [
             [sample[0] for sample in batch] for _, batch, *_ in alone
         ]
+
+
+def test_data_that_lies_elsewhere_has_another_order_so_its_epoch_starts_over(tmp_path, caplog):
+    """As shards of a folder, read from S3 after an interruption: going on would see some samples twice and some never."""
+
+    def in_blocks(blocks):
+        def make(trainer):
+            batches = TrainingBatches(SAMPLES, BATCH, blocks=blocks)
+            return RecipeLoader(Draws(), batch_size=None, sampler=batches)
+
+        return make
+
+    def resumed(name, before, after):
+        first = train(in_blocks(before), tmp_path / name, 4, max_epochs=1)
+        caplog.clear()
+        second = train(in_blocks(after), tmp_path / name, max_epochs=1)
+        return [int(sample[0]) for _, batch, *_ in first + second for sample in batch]
+
+    blocks = Blocks(5, 2)
+    assert sorted(resumed("same", blocks, blocks)) == [*range(SAMPLES)]
+    assert "starts over" not in caplog.text
+    assert sorted(resumed("other", None, blocks)[4 * BATCH :]) == [*range(SAMPLES)]
+    assert "RecipeLoader has given is not known here, so its epoch starts over" in caplog.text
 
 
 def test_what_cannot_be_found_again_is_said_at_the_start(tmp_path, recwarn):

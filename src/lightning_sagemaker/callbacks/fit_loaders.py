@@ -81,7 +81,14 @@ class FitLoaders:
             "batch_sizes": sizes,
             "samples": samples,
             "ordered_by": self._ordered_by,
+            "shuffled_by": [
+                getattr(getattr(watched.loader, "sampler", None), "shuffled_by", None) for watched in self._training
+            ],
         }
+
+    def _is_same_order(self, loaded: dict[str, Any]) -> bool:
+        own = self.facts(0)["shuffled_by"]
+        return bool(loaded.get("shuffled_by", [None] * len(own)) == own)
 
     def _samples(self, watched: Watch, size: int | None, batches: int) -> int | None:
         """Of the epoch, over all ranks."""
@@ -104,6 +111,8 @@ class FitLoaders:
     def fits(self, loaded: dict[str, Any]) -> bool:
         """Whether positions of a checkpoint mean here what they meant there."""
         own = self.facts(0)
+        if not self._is_same_order(loaded):
+            return False
         return all(loaded[name] == own[name] for name in ("world_size", "batch_sizes")) and (
             loaded["ordered_by"] == own["ordered_by"] or any(_was_dealt(rank) for rank in loaded["ranks"])
         )
@@ -205,7 +214,8 @@ class FitLoaders:
         return self.step_ratio(loaded) == 1 and all(is_counted(watched.loader) for watched in self._training)
 
     def _rest(self, loaded: dict[str, Any], number: int) -> Sequence[Any] | None:
-        if len(loaded["samples"]) != len(self._training):  # the script has other loaders now
+        # The script has other loaders now, or the data lies elsewhere and so is read in another order.
+        if len(loaded["samples"]) != len(self._training) or not self._is_same_order(loaded):
             return None
         loader, samples = self._training[number].loader, loaded["samples"][number]
         if samples is None or not hasattr(loader, "sampler"):

@@ -102,6 +102,11 @@ class TrainingBatches(_Batches):
         """Samples per optimizer step over all processes."""
         return self._global
 
+    @property
+    def shuffled_by(self) -> str | None:
+        """What tells an order of blocks from others; None for that of a table."""
+        return None if self._blocks is None else f"blocks of {self._blocks.size}, {self._blocks.window} at once"
+
     def __len__(self) -> int:
         return self._steps * self._accumulate
 
