@@ -5,23 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import fork_ranks, read_ranks
+from tests.conftest import Runs, fork_ranks, read_ranks
 from tests.distributed.models import LAYOUTS, MODELS, models_of
 
 WORKER = Path(__file__).with_name("pipeline_worker.py")
+PROCESSES = (2, pytest.param(4, marks=pytest.mark.slow))  # four on two cores take long
 
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory):
-    results = {}
-    for processes in LAYOUTS:
+    def make(processes):
         folder = tmp_path_factory.mktemp(f"pipeline-{processes}")
         fork_ranks(WORKER, folder, processes=processes)
-        results[processes] = read_ranks(folder)
-    return results
+        return read_ranks(folder)
+
+    return Runs(make)
 
 
-@pytest.mark.parametrize("processes", LAYOUTS)
+@pytest.mark.parametrize("processes", PROCESSES)
 @pytest.mark.parametrize("name", MODELS)
 def test_losses_gradients_and_logits_equal_those_of_the_whole_model(launched, processes, name):
     for rank in launched[processes]:
@@ -33,6 +34,7 @@ def test_losses_gradients_and_logits_equal_those_of_the_whole_model(launched, pr
             assert found["logits"] < 1e-5
 
 
+@pytest.mark.slow
 def test_each_stage_holds_less_with_more_stages(launched):
     for name in ("bert", "roberta", "plain"):
         two = launched[2][0]["equality"][f"{name}/interleaved/1"]["sizes"]
@@ -44,7 +46,7 @@ def test_each_stage_holds_less_with_more_stages(launched):
         assert sum(two) == sum(four)
 
 
-@pytest.mark.parametrize("processes", LAYOUTS)
+@pytest.mark.parametrize("processes", PROCESSES)
 @pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble"])
 def test_a_failing_stage_fails_on_all_ranks_and_the_next_step_works(launched, processes, schedule):
     ranks = [rank["failures"] for rank in launched[processes]]
