@@ -2,7 +2,7 @@
 """What every rank runs: the Trainer with tensor parallelism and sharded parameters, or by default with one process.
 
 ``sharded_worker.py OUT_DIR`` writes ``OUT_DIR/rank-R.json`` and checkpoints; ``LAYOUTS`` is JSON: name -> ``mp_parameters``.
-``OTHER_CHECKPOINTS`` names a folder with checkpoints of one process, to go on from.
+``TRAINED`` likewise: name -> models. ``OTHER_CHECKPOINTS`` names a folder with checkpoints of one process, to go on from.
 """
 
 import json
@@ -29,8 +29,6 @@ transformers.logging.set_verbosity_error()
 OUT = Path(sys.argv[1])
 WORLD = int(os.environ.get("WORLD_SIZE", 1))
 NAMES = ("bert", "bert-mlm", "roberta", "distilbert", "llama", "albert")
-BRIEF = ("bert", "bert-mlm", "albert")
-"""Trained in every layout; the others in those that LONG names."""
 BATCH = 8
 
 
@@ -131,10 +129,11 @@ def refusals() -> dict:
 def main() -> None:
     torch.set_num_threads(1)
     layouts = json.loads(os.environ.get("LAYOUTS", '{"one": null}'))
+    trained = json.loads(os.environ.get("TRAINED", "{}"))
     first = os.environ.get("RANK", "0") == "0"
     found: dict = {}
     for layout, parameters in layouts.items():
-        for name in NAMES if layout in os.environ.get("LONG", "one").split(",") else BRIEF:
+        for name in trained.get(layout, NAMES):
             path = OUT / f"{layout}-{name}.ckpt"
             found[f"{layout}/{name}"] = fit(name, parameters, path)
             if first:
