@@ -87,6 +87,8 @@ def run_python(block, where):
 def run_commands(block, where):
     for number, line in block.left.items():
         shorter = next((more for pattern, more in SHORTER.items() if re.match(pattern, line)), "")
+        if "--max_steps" in shorter:  # a command refuses two values
+            line = re.sub(r"--max_steps \S+", "", line)
         command, redirect, target = line.partition(" #")[0].partition(" > ")
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         shell = ["bash", "-c", f"{command.strip()} {shorter}{redirect}{target}"]
