@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from lightning_sagemaker import OfflineWandbLogger, SageMakerJob
+from lightning_sagemaker.loggers import wandb_logger
 from lightning_sagemaker.loggers.journal import Journal
 from lightning_sagemaker.loggers.wandb_export import read
 from tests.chaos.wandb_worker import STEPS
@@ -61,6 +63,24 @@ def test_each_step_is_once_with_its_first_value(tmp_path):
     assert read(journal)[1:] == (steps, {"rate": 1, "more": 3}, None)
     journal.append({"status": "FINISHED"})
     assert read(journal)[3] == "FINISHED"
+
+
+@pytest.fixture
+def client(monkeypatch):
+    """As if the client were there; it is asked for nothing before a training ends."""
+    monkeypatch.setattr(wandb_logger, "find_spec", lambda _: True)
+
+
+def test_a_jobs_file_outlives_an_interruption_and_its_run_the_job(client, tmp_path, monkeypatch):
+    for name in ("SM_OUTPUT_DATA_DIR", "SM_MODEL_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.setenv("SM_CURRENT_HOST", "algo-1")
+    monkeypatch.setenv("SM_HOSTS", '["algo-1"]')
+    monkeypatch.setenv("TRAINING_JOB_NAME", "fraud-1")
+    logger, job = OfflineWandbLogger("fraud"), SageMakerJob.from_environment()
+    assert job.in_container
+    assert logger.save_dir == str(job.checkpoint_dir / "wandb")
+    assert logger.run_folder == job.output_dir / "wandb" / "offline-run-fraud-1"
 
 
 @pytest.mark.slow  # W&B's client is 100 MB

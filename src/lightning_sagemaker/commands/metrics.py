@@ -81,7 +81,7 @@ def _make_offline_runs(found: Sequence[Journal]) -> int:
 
     try:
         for journal in found:
-            print(f"wandb sync {export(journal)}")
+            print(f"wandb sync {export(journal, journal.folder)}")
     except ImportError:
         print("error: W&B's runs need the package wandb, not installed here. HINT: pip install wandb.", file=sys.stderr)
         return 2

@@ -22,13 +22,13 @@ _EXIT_CODES = {FINISHED: 0}
 """W&B shows a run with another one as failed."""
 
 
-def folder_of(journal: Journal) -> Path:
+def folder_of(key: str, runs: Path) -> Path:
     """The offline run that is made of a journal; W&B's own name for its kind."""
-    return journal.folder / f"offline-run-{journal.key}"
+    return runs / f"offline-run-{key}"
 
 
-def export(journal: Journal) -> Path:
-    """Make the offline run anew and put it in place of the last.
+def export(journal: Journal, runs: Path) -> Path:
+    """Make the offline run anew in the folder ``runs`` and put it in place of the last.
 
     Returns:
         Its folder.
@@ -41,7 +41,8 @@ def export(journal: Journal) -> Path:
     import wandb
 
     about, steps, params, status = read(journal)
-    with tempfile.TemporaryDirectory(prefix=".wandb-", dir=journal.folder) as scratch:
+    runs.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".wandb-", dir=runs) as scratch:
         run = wandb.init(
             mode="offline",
             dir=scratch,
@@ -60,7 +61,7 @@ def export(journal: Journal) -> Path:
             run.log(steps[step], step=step)
         run.finish(exit_code=_EXIT_CODES.get(status or "", 1))
         made = next((Path(scratch) / "wandb").glob("offline-run-*"))
-        place = folder_of(journal)
+        place = folder_of(journal.key, runs)
         shutil.rmtree(place, ignore_errors=True)
         made.rename(place)
     return place
@@ -82,14 +83,14 @@ def read(journal: Journal) -> tuple[dict[str, Any], dict[int, dict[str, float]],
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m lightning_sagemaker.loggers.wandb_export FOLDER KEY``."""
-    folder, key = sys.argv[1:] if arguments is None else arguments
+    """``python -m lightning_sagemaker.loggers.wandb_export FOLDER KEY RUNS``."""
+    folder, key, runs = sys.argv[1:] if arguments is None else arguments
     # Of a group of processes that is stopped, the training says when all is logged.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     journal = Journal(Path(folder), key)
     with journal.alone():
-        export(journal)
+        export(journal, Path(runs))
     return 0
 
 

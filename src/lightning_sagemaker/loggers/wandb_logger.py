@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,8 @@ class OfflineWandbLogger(JournalLogger):
     Args:
         project: W&B's name for what holds the run.
         name: Name of the run; in a training job the job's name, elsewhere W&B's choice.
-        save_dir: For the file and the offline run. Default: in a job beside the checkpoints, which an interruption leaves;
-            elsewhere ``wandb_journal``.
+        save_dir: For the file and the offline run. Default: ``wandb_journal``; in a job the file is beside the checkpoints,
+            which an interruption leaves, and the run in the output folder, which every job keeps.
         resume: Go on with the run whose file is in ``save_dir``, if no checkpoint says which. In a training job a restart
             goes on with the job's run in any case.
         tags: Tags of the run.
@@ -57,7 +57,7 @@ class OfflineWandbLogger(JournalLogger):
         resume: bool = False,
         tags: Sequence[str] = (),
     ) -> None:
-        if importlib.util.find_spec("wandb") is None:
+        if find_spec("wandb") is None:
             raise TrackingError(
                 "Logging for W&B needs the package wandb, which is not installed. HINT: pip install wandb."
             )
@@ -65,6 +65,7 @@ class OfflineWandbLogger(JournalLogger):
         folder = job.checkpoint_dir / "wandb" if job.in_container else Path("wandb_journal")
         about = {"project": project, "name": job.name if name is None else name, "tags": list(tags)}
         super().__init__(folder if save_dir is None else Path(save_dir), about, ("project",), job, resume)
+        self._runs = job.output_dir / "wandb" if job.in_container and save_dir is None else self._folder
 
     @property
     def name(self) -> str:
@@ -74,7 +75,7 @@ class OfflineWandbLogger(JournalLogger):
     @property
     def run_folder(self) -> Path:
         """The offline run, for ``wandb sync``; there once the training has ended."""
-        return folder_of(Journal(self._folder, self._key))
+        return folder_of(self._key, self._runs)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
@@ -84,6 +85,7 @@ class OfflineWandbLogger(JournalLogger):
             return  # nothing was logged
         self._write({"status": ended})
         command = [sys.executable, "-m", "lightning_sagemaker.loggers.wandb_export", str(self._folder), self._key]
+        command.append(str(self._runs))
         try:
             made = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST)
             wrong = made.stderr.strip().rpartition("\n")[2] if made.returncode else ""
