@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import ROOT, fork_ranks, run_bounded
 from tests.docs.blocks import REASONS, RUN, read
-from tests.docs.workspace import PRELUDE, SHORTER, make_workspace
+from tests.docs.workspace import PRELUDE, SHIM, SHORTER, make_workspace
 
 LISTED = subprocess.run(
     ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, timeout=30
@@ -79,9 +79,11 @@ def test_blocks_run(page, tmp_path, monkeypatch, counts):
 
 def run_python(block, where):
     script = Path(f"block-{block.line}.py").absolute()
-    script.write_text(PRELUDE + block.code)
+    old = "import smdistributed.modelparallel" in block.code  # two stages of two processes, as the block says
+    script.write_text((SHIM if old else "") + PRELUDE + block.code)
     # A script that makes a process group without a strategy needs the variables of a launcher.
-    fork_ranks(script, processes=int("init_process_group" in block.code), PL_TRAINER_MAX_STEPS="2")
+    processes = 4 if old else int("init_process_group" in block.code)
+    fork_ranks(script, processes=processes, PL_TRAINER_MAX_STEPS="2")
 
 
 def run_commands(block, where):

@@ -15,6 +15,13 @@ model = _boring.BoringModel()
 """
 """Before each Python block: what the page's reader has, a model."""
 
+SHIM = """
+from lightning_sagemaker.smdistributed import importer
+
+assert importer.install()
+"""
+"""Before one that imports `smdistributed`, as `python -m lightning_sagemaker` has it."""
+
 TRAIN = """
 import lightning as L
 from lightning.pytorch.demos.boring_classes import BoringModel
@@ -60,6 +67,9 @@ def make_workspace(folder: Path) -> None:
     rows = [f"{' '.join(draw.choices(words, k=6))},{('yes', 'no')[number % 2]}" for number in range(80)]
     (folder / "train.csv").write_text("\n".join(["text,intent", *rows]) + "\n")
     (folder / "new.csv").write_text("text\n" + "\n".join(row.partition(",")[0] for row in rows[:9]) + "\n")
+    (folder / "model").mkdir()
+    sizes = {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 64, "vocab_size": 100}
+    (folder / "model" / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
     for name in ("train-v1.1.json", "dev-v1.1.json", "questions.json"):
         (folder / name).write_text(json.dumps(_squad(draw, words)))
 
