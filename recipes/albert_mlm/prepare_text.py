@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
             **own,
         )
         if is_remote(args.output):
-            staging = args.staging or staging_folder(args.output)
+            staging = staging_folder(args.output, args.staging)
             return prepare_remote(preparation, RemoteFolder(args.output), staging, args.workers)
         return _prepare(preparation, Path(args.output), args.workers)
     except ValueError as error:
@@ -70,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser.add_argument("input", help="file, folder, Hugging Face dataset, or builtin")
     parser.add_argument("output", help="folder of the shards, or s3://bucket/prefix")
-    parser.add_argument("--staging", type=Path, help="folder in which shards are made before they are written to S3")
+    parser.add_argument(
+        "--staging", type=Path, help="make the shards in a folder of its own here, before they are written to S3"
+    )
     parser.add_argument("--tokenizer", default="train", help="train, or a folder or hub name (%(default)s)")
     parser.add_argument("--vocab-size", type=int, default=30000, help="of a trained tokenizer (%(default)s)")
     parser.add_argument("--cased", action="store_true", help="a trained tokenizer keeps upper case")
@@ -98,9 +100,13 @@ def _as_options(message: str) -> str:
     )
 
 
-def staging_folder(address: str) -> Path:
-    """Where the shards of an address are made: always the same, so that an interrupted run goes on."""
-    return default_cache(SageMakerJob.from_environment(), "albert-mlm") / f"to-s3-{settings_key({'address': address})}"
+def staging_folder(address: str, within: Path | None) -> Path:
+    """Where the shards of an address are made: always the same, so that an interrupted run goes on.
+
+    Nothing else is in it, as it is deleted at the end.
+    """
+    place = default_cache(SageMakerJob.from_environment(), "albert-mlm") if within is None else within
+    return place / f"to-s3-{settings_key({'address': address})}"
 
 
 def prepare_remote(preparation: Preparation, remote: RemoteFolder, staging: Path, workers: int) -> int:

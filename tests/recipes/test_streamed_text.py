@@ -87,6 +87,8 @@ def test_prepared_again_it_is_found_and_other_text_is_refused(made, client, text
 
 def test_an_interrupted_upload_goes_on(made, client, text_file, tmp_path, monkeypatch, capsys):
     address, staging = "s3://corpus/again", ["--staging", str(tmp_path / "staging")]
+    (tmp_path / "staging").mkdir()
+    (tmp_path / "staging" / "mine").touch()
     send = prepare_text.RemoteFolder.send
 
     def broken(self, folder, name, entry):
@@ -105,7 +107,7 @@ def test_an_interrupted_upload_goes_on(made, client, text_file, tmp_path, monkey
     monkeypatch.setattr(prepare_text.RemoteFolder, "send", send)
     assert main([str(text_file), address, *made[4], *staging]) == 0
     assert client.head_object(Bucket="corpus", Key="again/train-00000.npy")["LastModified"] == before
-    assert not (tmp_path / "staging").exists()
+    assert [path.name for path in (tmp_path / "staging").iterdir()] == ["mine"]  # what was there stays
     data_of(address, tmp_path / "cache")
 
 
