@@ -21,6 +21,7 @@ COMMANDS = {
     "cp": "lightning_sagemaker.commands.cp",
     "prepare": "lightning_sagemaker.commands.prepare",
     "local": "lightning_sagemaker.commands.local",
+    "supervise": "lightning_sagemaker.commands.supervise",
     "launch": "lightning_sagemaker.commands.launch",
     "jobs": "lightning_sagemaker.commands.jobs",
     "logs": "lightning_sagemaker.commands.logs",

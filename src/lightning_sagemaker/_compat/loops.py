@@ -71,6 +71,7 @@ class LoopEvents:
     Attributes:
         loaders_made: Called with the ``CombinedLoader`` of training before it is iterated.
         validation_loaders_made: Called with that of validation.
+        epoch_is_next: Before anything of an epoch, the first one's included.
         epoch_begins: Before the iterator of an epoch is made.
         validation_begins: Before anything of a validation within a fit.
         batch_is_over: After a batch and all that follows it.
@@ -84,6 +85,7 @@ class LoopEvents:
         self.trainer = trainer
         self.loaders_made: list[Callable[[Any], None]] = []
         self.validation_loaders_made: list[Callable[[Any], None]] = []
+        self.epoch_is_next: list[Callable[[], None]] = []
         self.epoch_begins: list[Callable[[], None]] = []
         self.validation_begins: list[Callable[[], None]] = []
         self.batch_is_over: list[Callable[[], None]] = []
@@ -99,6 +101,7 @@ class LoopEvents:
         require(type(epoch), *_EPOCH)
         take = self._taken.take
         take(fit, "run", self._run)
+        take(fit, "on_advance_start", self._epoch_is_next)
         take(fit, "_load_combined_loader_states", self._loaders_made)
         take(epoch, "on_run_start", self._epoch_begins)
         take(epoch, "on_advance_end", self._ends)
@@ -117,6 +120,15 @@ class LoopEvents:
             run() if self.goes_on is None else self.goes_on(run)
 
         return running
+
+    def _epoch_is_next(self, start: Callable[[], None]) -> Callable[[], None]:
+        def starts() -> None:
+            if not self.trainer.fit_loop.restarted_mid_epoch:
+                for listener in self.epoch_is_next:
+                    listener()
+            start()
+
+        return starts
 
     def _loaders_made(self, load_states: Callable[[], None]) -> Callable[[], None]:
         def made() -> None:
@@ -210,7 +222,13 @@ def reopen_epoch(trainer: Any) -> bool:
     return True
 
 
-def go_on(trainer: Any, phase: Phase, prepare: Callable[[Any], None]) -> None:
+def go_on(
+    trainer: Any,
+    phase: Phase,
+    prepare: Callable[[Any], None],
+    begins: bool = True,
+    hooks: Callable[[], None] = lambda: None,
+) -> None:
     """Run a fit from a checkpoint's phase to its end. The loops' progress has been loaded.
 
     Args:
@@ -218,6 +236,8 @@ def go_on(trainer: Any, phase: Phase, prepare: Callable[[Any], None]) -> None:
         phase: Where in the fit the checkpoint was made.
         prepare: Called with the data fetcher, None at an epoch's end, when all hooks of the start are over: brings loaders,
             random numbers and metrics to where they were.
+        begins: Whether the hooks of a fit's start are called: not where a fit goes on in the process that began it.
+        hooks: Called first where the phase is a batch's end, to call that end's hooks if they are to be called again.
 
     """
     fit = trainer.fit_loop
@@ -227,7 +247,8 @@ def go_on(trainer: Any, phase: Phase, prepare: Callable[[Any], None]) -> None:
         return
     _forget_restart(fit, within_epoch=phase not in (Phase.BETWEEN, Phase.EPOCH_END))
     torch.set_grad_enabled(True)
-    fit.on_run_start()
+    if begins:
+        fit.on_run_start()
     try:
         if phase is Phase.EPOCH_END:
             fit.epoch_progress.current.completed = completed
@@ -235,7 +256,7 @@ def go_on(trainer: Any, phase: Phase, prepare: Callable[[Any], None]) -> None:
             _end_epoch(fit)
         elif phase is not Phase.BETWEEN:
             fit.on_advance_start()
-            _go_on_in_epoch(trainer, phase, prepare)
+            _go_on_in_epoch(trainer, phase, prepare, hooks)
             fit.on_advance_end()
         else:
             prepare(None)
@@ -283,7 +304,7 @@ def _end_epoch(fit: Any) -> None:
     fit.epoch_progress.increment_completed()
 
 
-def _go_on_in_epoch(trainer: Any, phase: Phase, prepare: Callable[[Any], None]) -> None:
+def _go_on_in_epoch(trainer: Any, phase: Phase, prepare: Callable[[Any], None], hooks: Callable[[], None]) -> None:
     fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
     fetcher = fit._data_fetcher
     prepare(fetcher)
@@ -291,6 +312,8 @@ def _go_on_in_epoch(trainer: Any, phase: Phase, prepare: Callable[[Any], None]) 
     if fetcher.length is not None:
         fetcher.done = fetcher.fetched >= fetcher.length
     fetcher._start_profiler, fetcher._stop_profiler = loop._on_before_fetch, loop._on_after_fetch
+    if phase is Phase.BATCH_END:
+        hooks()
     if phase is not Phase.STEP:
         _end_batch(loop, fetcher, phase)
     while not loop.done:

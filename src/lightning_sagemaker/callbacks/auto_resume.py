@@ -97,6 +97,12 @@ class AutoResume(Callback):
         return None if found is None else (str(found.path), found.step)
 
     @property
+    def fit_state(self) -> FitState:
+        """The state of the present fit."""
+        assert self._state is not None
+        return self._state
+
+    @property
     def holds_step(self) -> bool:
         """Whether the state after the last optimizer step is at hand, though gradients have been accumulated since."""
         return self._state is not None and self._state.holds_step

@@ -137,7 +137,24 @@ class FitState:
             "buffers": copied(buffers_of(trainer)),
         }
 
+    def hold(self) -> dict[str, Any]:
+        """What this rank has, of now, for :meth:`go_on_from`: on this rank only, and not collective."""
+        phase, snapshot = phase_of(self._trainer, self._events), self._now(whole=True)
+        return {"phase": phase.value, "cut": False, "own": snapshot, **self.loaders.facts(snapshot["batches"])}
+
     # Going on
+
+    def prepare_alone(self) -> None:
+        """Do what a fit does before its first epoch; those whom this rank joins have done it, and do not meet it there."""
+        self.loaders.defer(True)
+        self._trainer.fit_loop.setup_data()
+        self._trainer.fit_loop.on_run_start()
+
+    def go_on_from(self, held: dict[str, Any]) -> None:
+        """Have the next run of the loops go on from what :meth:`hold` gave, on this rank or on another of the same place."""
+        self._loaded = held
+        self._trainer.fit_loop.load_state_dict(copy.deepcopy(held["own"]["fit_loop"]))
+        self.loaders.defer(True)
 
     def load(self, checkpoint: dict[str, Any]) -> None:
         """Keep what a checkpoint says until the loops run."""
@@ -156,22 +173,24 @@ class FitState:
             return
         if loaded["cut"] and reopen_epoch(self._trainer):
             loaded["phase"] = Phase.STEP.value
-        go_on(self._trainer, Phase(loaded["phase"]), lambda fetcher: self._prepare(loaded, fetcher))
+        begins = "own" not in loaded
+        hooks = loaded.get("again", lambda: None)
+        go_on(self._trainer, Phase(loaded["phase"]), lambda fetcher: self._prepare(loaded, fetcher), begins, hooks)
 
     def _prepare(self, loaded: dict[str, Any], fetcher: Any) -> None:
         """Called by the loops, when all has been loaded and the hooks of the start have been called."""
         trainer, phase = self._trainer, Phase(loaded["phase"])
-        ranks, rank = loaded["ranks"], trainer.global_rank
         within = fetcher is not None
         if within:
             begin_epoch_again(trainer)
+        if "own" in loaded:
+            self._find_place(loaded, loaded["own"], fetcher)
+            self._restore(loaded["own"], phase)
+            return
+        ranks, rank = loaded["ranks"], trainer.global_rank
         if len(ranks) == trainer.world_size and self.loaders.fits(loaded):
             own = ranks[rank]
-            self.loaders.seek(own["loaders"], anew=not within)
-            if within:
-                self.loaders.keep_deal(loaded, own["loaders"])
-                iter(fetcher)
-                self.loaders.count_cycles(loaded["batches"], own["loaders"])
+            self._find_place(loaded, own, fetcher)
             rebuild_as(trainer.strategy.model, loaded["buckets"])
             self._restore(own, phase)
             if said := stretch_schedules(trainer, self.loaders.step_ratio(loaded)):
@@ -196,6 +215,14 @@ class FitState:
             restore_logged(trainer, metrics)
         if phase is Phase.AMID:
             rank_zero_info("The checkpoint was made within a batch: it is trained on again, with other random numbers.")
+
+    def _find_place(self, loaded: dict[str, Any], own: dict[str, Any], fetcher: Any) -> None:
+        """Bring the loaders to where they were."""
+        self.loaders.seek(own["loaders"], anew=fetcher is None)
+        if fetcher is not None:
+            self.loaders.keep_deal(loaded, own["loaders"])
+            iter(fetcher)
+            self.loaders.count_cycles(own.get("batches", loaded.get("batches", 0)), own["loaders"])
 
     def _restore(self, own: dict[str, Any], phase: Phase) -> None:
         trainer = self._trainer

@@ -133,6 +133,11 @@ class SpotInterruption(Callback):
         self._training.begin(0)
         self._saved_at = time.monotonic()
 
+    def begin_again(self, trainer: Any) -> None:
+        """The ranks have changed: forget what was asked of the others, and count with those who are here now."""
+        self._votes.forget()
+        self.on_train_start(trainer, trainer.lightning_module)
+
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
         """From here on there is something to save."""
         self._signals.leave_by(None)

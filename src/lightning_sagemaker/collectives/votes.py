@@ -10,6 +10,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+_DEFAULT = object()
+"""Stands for the default group, whichever it is at the time."""
+_shared = False
+
+
+def share_default_group(shares: bool = True) -> None:
+    """Have questions travel in the default group, where it is made anew when ranks change; another would be lost."""
+    global _shared
+    _shared = shares
+
 
 class Votes:
     """Largest values over all processes, asked for at one step and read at a later one.
@@ -35,8 +45,14 @@ class Votes:
     @classmethod
     def of_all(cls) -> Votes:
         """Among all processes. Collective, if there is more than one."""
+        if _shared:
+            return cls(_DEFAULT)
         alone = not dist.is_initialized() or dist.get_world_size() == 1
         return cls(None if alone else dist.new_group(backend="gloo"))
+
+    def forget(self) -> None:
+        """Leave what was asked unanswered, as when a rank that was asked is gone."""
+        self._asked = None
 
     @property
     def is_alone(self) -> bool:
@@ -51,9 +67,13 @@ class Votes:
         begin = time.perf_counter()
         tensor = self._tensor(len(values))
         tensor.copy_(torch.tensor(values, dtype=torch.float64))
-        work = dist.all_reduce(tensor, dist.ReduceOp.MAX, self._group, async_op=True)
+        work = dist.all_reduce(tensor, dist.ReduceOp.MAX, self._asks, async_op=True)
         self._asked = (tensor, work)
         self._asking = time.perf_counter() - begin
+
+    @property
+    def _asks(self) -> Any:
+        return None if self._group is _DEFAULT else self._group
 
     def _tensor(self, size: int) -> torch.Tensor:
         """One of two in turn: the other's message may still be on its way."""

@@ -10,6 +10,7 @@ from typing import Any
 from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.job import SageMakerJob, SageMakerJobError
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+from lightning_sagemaker.recovery.supervised import is_supervised
 from lightning_sagemaker.selection import select_strategy
 from lightning_sagemaker.strategies.keywords import check_keywords
 from lightning_sagemaker.strategies.smp_parameters import degrees_of
@@ -20,6 +21,7 @@ TRAINER = {
     "smddp": "smddp.SMDDPStrategy",
     "smddp_fsdp": "fsdp.SMDDPFSDPStrategy",
     "smp": "factory.smp_strategy",
+    "in_job": "in_job.InJobDDPStrategy",
 }
 """What :func:`~lightning_sagemaker.selection.select_strategy` may choose -> module of this folder, and a name in it."""
 FABRIC = {
@@ -59,6 +61,12 @@ def fabric_sagemaker_strategy(**kwargs: Any) -> Any:
 def _build_for_job(table: Mapping[str, str], kwargs: dict[str, Any]) -> Any:
     job = SageMakerJob.from_environment()
     selection = select_strategy(job)
+    if table is TRAINER and is_supervised() and selection.name in ("single_device", "ddp", "smddp"):
+        rank_zero_info(
+            "strategy='sagemaker' is 'ddp' with recovery='in_job' here: a supervisor started this process, and replaces"
+            " those that die."
+        )
+        return load(table, "in_job")(job=job, **kwargs)
     rank_zero_info(f"strategy='sagemaker' is {selection.name!r} here. {selection.reason}")
     return load(table, selection.name)(job=job, **kwargs)
 

@@ -28,7 +28,7 @@ class JobDefaults:
         """Called when the Trainer begins a stage."""
         super().connect(model)  # type: ignore[misc]
         if self.stops_together:
-            _add_callbacks(model.trainer)
+            add_callbacks(model.trainer)
             _look_before(self.job)
 
     def on_exception(self, exception: BaseException) -> None:
@@ -47,11 +47,18 @@ def _look_before(job: SageMakerJob) -> None:
             _log.warning("%s: %s", job.current_host, problem)
 
 
-def _add_callbacks(trainer: Any) -> None:
+def add_callbacks(trainer: Any, beats: bool = True) -> None:
+    """Have a Trainer stop together when one rank is asked to, and miss one that is frozen.
+
+    Args:
+        trainer: What it has already is left.
+        beats: Whether nothing else notices a rank that is frozen.
+
+    """
     from lightning_sagemaker.callbacks.heartbeat import Heartbeat
     from lightning_sagemaker.callbacks.interruption import SpotInterruption
 
-    if not any(isinstance(callback, Heartbeat) for callback in trainer.callbacks):
+    if beats and not any(isinstance(callback, Heartbeat) for callback in trainer.callbacks):
         trainer.callbacks.append(Heartbeat())
     if any(isinstance(callback, SpotInterruption) for callback in trainer.callbacks):
         return

@@ -40,8 +40,8 @@ def main(arguments: Sequence[str]) -> None:
     """
     host_init.prctl(host_init.PR_SET_PDEATHSIG, signal.SIGKILL)
     listener = socket.socket(fileno=int(arguments[0]))
-    _leave_no_trace()
-    loaded = _load(arguments[1].split(","))
+    leave_no_trace()
+    loaded = load_groups(arguments[1].split(","))
     threads = len(os.listdir("/proc/self/task")) - 1
     if threads:  # a fork would copy their locks and not them
         sys.exit(
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
     _serve(listener, loaded)
 
 
-def _leave_no_trace() -> None:
+def leave_no_trace() -> None:
     """Undo what starting this module has changed for those that come after it."""
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]
@@ -64,7 +64,8 @@ def _leave_no_trace() -> None:
         del main[name]
 
 
-def _load(names: Sequence[str]) -> list[Group]:
+def load_groups(names: Sequence[str]) -> list[Group]:
+    """Import these groups, and hide their modules until a program imports them itself."""
     chosen = [group for group in groups() if group.name in names]
     hidden = frozenset(package for group in groups() for package in group.packages)
     filters = list(warnings.filters)

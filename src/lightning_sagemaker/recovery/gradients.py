@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mean of gradients over the shards of a step, by a group that may fail.
+
+There is no DDP wrapper: its reducer cannot be used again after a collective that failed in the midst of a backward pass.
+Gradients are divided first and summed then, as DDP does, so that two processes get the same numbers from both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+_BUCKET = 25 * 1024 * 1024
+"""Bytes that are reduced together, as in DDP (``bucket_cap_mb``)."""
+
+
+def average(parameters: Sequence[nn.Parameter], shards: int) -> None:
+    """Replace each gradient by the mean over all shards of a step. Collective.
+
+    Args:
+        parameters: Those that may have gradients, in the same order on all ranks. One whose gradient is None here counts as
+            zero if another rank has one, and stays None if none has.
+        shards: Of which each rank holds the sum over its own.
+
+    Raises:
+        RuntimeError: If the group has lost a rank; gradients are of no use then.
+
+    """
+    with torch.no_grad():
+        pending = [(bucket, *_start(bucket, shards)) for bucket in _buckets(parameters)]
+        for bucket, flat, work in pending:
+            work.wait()
+            _put_back(bucket, flat)
+
+
+def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Parameters of one type and device, from the last to the first."""
+    bucket: list[nn.Parameter] = []
+    size = 0
+    for parameter in reversed(parameters):
+        fits = not bucket or (parameter.dtype, parameter.device) == (bucket[0].dtype, bucket[0].device)
+        if bucket and (size >= _BUCKET or not fits):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(parameter)
+        size += parameter.numel() * parameter.element_size()
+    if bucket:
+        yield bucket
+
+
+def _start(bucket: list[nn.Parameter], shards: int) -> tuple[torch.Tensor, dist.Work]:
+    """Begin the sum of a bucket, and behind it of how many ranks have each gradient."""
+    has = torch.tensor([parameter.grad is not None for parameter in bucket], dtype=bucket[0].dtype)
+    flat = torch.empty(
+        sum(parameter.numel() for parameter in bucket) + len(bucket), dtype=bucket[0].dtype, device=bucket[0].device
+    )
+    begin = 0
+    for parameter in bucket:
+        part = flat[begin : begin + parameter.numel()].view(parameter.shape)
+        begin += parameter.numel()
+        if parameter.grad is None:
+            part.zero_()
+        else:
+            torch.mul(parameter.grad, 1.0 / shards, out=part)
+    flat[begin:] = has
+    work = dist.all_reduce(flat, async_op=True)
+    assert work is not None
+    return flat, work
+
+
+def _put_back(bucket: list[nn.Parameter], flat: torch.Tensor) -> None:
+    begin, counts = 0, flat[-len(bucket) :].tolist()
+    for parameter, count in zip(bucket, counts, strict=True):
+        part = flat[begin : begin + parameter.numel()].view(parameter.shape)
+        begin += parameter.numel()
+        if not count:
+            continue
+        if parameter.grad is None:
+            parameter.grad = part.clone()
+        else:
+            parameter.grad.copy_(part)

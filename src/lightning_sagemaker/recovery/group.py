@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The default process group of each quorum: made anew in place, and left by whoever waits in it when a rank is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from lightning_sagemaker.collectives import ending, forks
+from lightning_sagemaker.collectives.votes import share_default_group
+from lightning_sagemaker.recovery.sockets import open_sockets, shut_down
+
+_TO_MEET = timedelta(seconds=30)
+"""For which ranks that were alive a moment ago wait for each other."""
+
+
+class QuorumGroup:
+    """The default group of ``torch.distributed``, of those ranks that train together.
+
+    Each process serves a store, and the first of a quorum lends its own, so that no store is lost with one rank.
+
+    Args:
+        host: Name or address by which other ranks reach this process.
+
+    """
+
+    def __init__(self, host: str) -> None:
+        self._server = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_TO_MEET)
+        self.info = {"host": host, "store": self._server.port}
+        self._lock = threading.Lock()
+        self._before: set[int] | None = None
+        share_default_group()
+        ending.register()
+        forks.guard()
+        os.register_at_fork(after_in_child=self._close_copies)
+
+    def form(self, backend: str, quorum: int, rank: int, infos: list[dict[str, Any]]) -> None:
+        """Replace the default group by that of a quorum. Collective over its ranks.
+
+        Args:
+            backend: As of ``init_process_group``.
+            quorum: Its number.
+            rank: Of this process in it.
+            infos: Of its ranks in order.
+
+        Raises:
+            RuntimeError: If one of them is lost meanwhile.
+
+        """
+        self.dissolve()
+        with self._lock:
+            self._before = open_sockets()
+        first = infos[0]
+        store = dist.TCPStore(first["host"], first["store"], is_master=False, wait_for_workers=False, timeout=_TO_MEET)
+        dist.init_process_group(
+            backend, store=dist.PrefixStore(f"quorum-{quorum}", store), rank=rank, world_size=len(infos)
+        )
+        dist.barrier()  # who is missing is missed here, not within the training
+
+    def dissolve(self) -> None:
+        """Give up the present group, whatever state it is in."""
+        self.leave()
+        with self._lock:
+            self._before = None
+        if dist.is_initialized():
+            with contextlib.suppress(RuntimeError):
+                dist.destroy_process_group()
+
+    def leave(self) -> None:
+        """Have every collective fail in which this process waits; called by any thread."""
+        with self._lock:
+            if self._before is not None:
+                shut_down(open_sockets() - self._before)
+        if dist.is_initialized() and "nccl" in dist.get_backend():
+            _abort_nccl()
+
+    def _close_copies(self) -> None:
+        """In a process that was forked: copies would keep the connections open when this rank dies."""
+        if self._before is not None:
+            for number in open_sockets() - self._before:
+                with contextlib.suppress(OSError):
+                    os.close(number)
+
+
+def _abort_nccl() -> None:
+    from torch.distributed.distributed_c10d import _abort_process_group
+
+    with contextlib.suppress(RuntimeError):
+        _abort_process_group()

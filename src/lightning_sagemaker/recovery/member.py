@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank's side of the coordinator: questions from the training's thread, news and signs of life by others."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from lightning_sagemaker.recovery import wire
+
+_SIGN = 1.0
+"""Seconds between signs of life."""
+
+
+class RecoveryError(RuntimeError):
+    """The training cannot go on in this job."""
+
+
+class Member:
+    """Of the ranks that one coordinator serves.
+
+    A process whose connection has ended is no longer one of them: others may train in its place, so it ends at once.
+
+    Args:
+        address: ``host:port``.
+        token: What the coordinator wants to hear.
+        rank: Of this process.
+        info: What the others shall know of it, such as the address of its store.
+        on_change: Called by another thread as soon as a rank of the quorum is lost.
+
+    """
+
+    def __init__(
+        self, address: str, token: str, rank: int, info: dict[str, Any], on_change: Callable[[], None]
+    ) -> None:
+        host, _, port = address.rpartition(":")
+        self._connection = socket.create_connection((host.strip("[]"), int(port)), timeout=30)
+        self._connection.settimeout(None)
+        wire.keep_alive(self._connection)
+        self.rank = rank
+        self._on_change = on_change
+        self._numbers = itertools.count(1)
+        self._replies: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._sending = threading.Lock()
+        self._closed = threading.Event()
+        self._pid = os.getpid()
+        self.quorum = 0
+        self._changed = 0
+        wire.send(self._connection, {"token": token, "rank": rank, "info": info})
+        os.register_at_fork(after_in_child=self._forget)
+        for target in (self._listen, self._give_signs):
+            threading.Thread(target=target, name="recovery", daemon=True).start()
+
+    @property
+    def changed(self) -> bool:
+        """Whether a rank of the present quorum has been lost."""
+        return self._changed >= self.quorum > 0
+
+    def start(self) -> dict[str, Any]:
+        """Wait until all ranks have started, or hear at once that the others train already."""
+        return self._begin(self._ask({"call": "start"}))
+
+    def next_quorum(self, at: list[int] | None) -> dict[str, Any]:
+        """Wait until all who are left have asked.
+
+        Args:
+            at: Where this rank is in the training; None if it has no state.
+
+        """
+        return self._begin(self._ask({"call": "quorum", "at": at}))
+
+    def commit(self, step: int, ok: bool, stop: bool = False) -> dict[str, Any]:
+        """Whether a step counts: if all ranks of the quorum say ``ok``."""
+        return self._ask({"call": "commit", "quorum": self.quorum, "step": step, "ok": ok, "stop": stop})
+
+    def leave(self) -> None:
+        """The training is over."""
+        self._ask({"call": "bye"})
+        self._closed.set()
+
+    def close(self) -> None:
+        """End without a word; the coordinator takes this rank for lost, unless it has left."""
+        self._closed.set()
+        self._forget()
+
+    def _begin(self, reply: dict[str, Any]) -> dict[str, Any]:
+        self.quorum = reply.get("quorum", self.quorum)
+        return reply
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        number = next(self._numbers)
+        self._send({"id": number, **question})
+        while True:
+            reply = self._replies.get()
+            if reply["id"] == number:
+                return reply
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            with self._sending:
+                wire.send(self._connection, message)
+        except OSError:
+            self._end()
+
+    def _listen(self) -> None:
+        while (message := wire.receive(self._connection)) is not None:
+            if "notice" in message:
+                self._changed = max(self._changed, int(message["quorum"]))
+                self._on_change()
+            else:
+                self._replies.put(message)
+        self._end()
+
+    def _give_signs(self) -> None:
+        while not self._closed.wait(_SIGN):
+            self._send({"call": "sign", "id": 0})
+
+    def _end(self) -> None:
+        if self._closed.is_set():
+            return
+        sys.stderr.write(
+            f"lightning-sagemaker: rank {self.rank} has lost its coordinator and ends: the others take it for dead.\n"
+        )
+        sys.stderr.flush()
+        os._exit(1)
+
+    def _forget(self) -> None:
+        """In a process that was forked: a copy of the connection would keep it open when this rank dies."""
+        self._connection.close()

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job's data is dealt to as many *shards* as it has ranks; a rank that is gone leaves its shard to another.
+
+So a step trains on the same samples in the same batches, whoever is left, and the mean over the shards is the same gradient.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+
+from lightning_sagemaker.recovery.member import RecoveryError
+
+
+def adopted(order: Sequence[int], world_size: int) -> dict[int, list[int]]:
+    """Rank -> the shards that it takes over, of ranks that are not in ``order``; dealt in turn."""
+    found: dict[int, list[int]] = {rank: [] for rank in order}
+    missing = [rank for rank in range(world_size) if rank not in found]
+    for number, shard in enumerate(missing):
+        found[order[number % len(order)]].append(shard)
+    return found
+
+
+def check(loader: Any) -> None:
+    """Refuse a loader whose batches of another shard cannot be known.
+
+    Raises:
+        RecoveryError: If its order is not one of a ``DistributedSampler``.
+
+    """
+    sampler = getattr(loader, "sampler", None)
+    if isinstance(loader, DataLoader) and (
+        hasattr(sampler, "iterate_from")
+        or (type(sampler) is DistributedSampler and type(loader.batch_sampler) is BatchSampler)
+    ):
+        return
+    raise RecoveryError(
+        f"recovery='in_job' was set, and the training data comes from a {type(loader).__name__} with the sampler"
+        f" {type(sampler).__name__}: which samples a rank that died would have had is not known. HINT: give one DataLoader"
+        " of a dataset with a length and leave the sampler to Lightning, or leave recovery out."
+    )
+
+
+def batches_of(loader: Any, shard: int, begin: int = 0) -> Iterator[list[Any]]:
+    """A shard's batches of the present epoch, as what their samples are, from batch ``begin`` on."""
+    sampler = copy.copy(loader.sampler)
+    sampler.rank = shard
+    if hasattr(sampler, "iterate_from"):
+        sampler.ahead = iter
+        yield from sampler.iterate_from(begin)
+    else:
+        whole = BatchSampler(sampler, loader.batch_sampler.batch_size, loader.batch_sampler.drop_last)
+        yield from islice(whole, begin, None)
+
+
+def loader_of(loader: Any, shard: int, begin: int) -> Iterator[Any]:
+    """A shard's batches of the present epoch, from batch ``begin`` on, read and collated as the loader does."""
+    keep = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
+    settings = {name: getattr(loader, name) for name in keep}
+    batches = list(batches_of(loader, shard, begin))
+    if loader.batch_size is None and loader.batch_sampler is None:  # its sampler gives whole batches
+        return iter(DataLoader(loader.dataset, sampler=batches, batch_size=None, **settings))
+    return iter(DataLoader(loader.dataset, batch_sampler=batches, **settings))
+
+
+def as_shard(positions: dict[str, list[Any]], shard: int) -> None:
+    """Have the positions of another rank's loaders be those of a shard; they differ in the rank that samplers keep."""
+    for position in chain(*positions.values()):
+        for captured in filter(None, ((position or {}).get(name) for name in ("birth", "order", "now"))):
+            captured["scalars"].update({path: shard for path in captured["scalars"] if path.endswith("sampler.rank")})
+
+
+class _Sharded:
+    """In the place of an evaluation loader's batch sampler, or sampler: what several shards have, one after the other."""
+
+    def __init__(self, loader: Any, name: str, shards: Callable[[], Sequence[int]]) -> None:
+        self._own, self._sampler, self._shards = getattr(loader, name), loader.sampler, shards
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_own"], name)
+
+    def _of(self, shard: int) -> Any:
+        sampler = copy.copy(self._sampler)
+        sampler.rank = shard
+        own = self._own
+        return sampler if own is self._sampler else BatchSampler(sampler, own.batch_size, own.drop_last)
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self._of(shard) for shard in self._shards())
+
+    def __len__(self) -> int:
+        return len(self._own) * len(self._shards())
+
+
+def evaluate_shards(loader: Any, shards: Callable[[], Sequence[int]]) -> None:
+    """Have an evaluation loader give the batches of all shards that are this rank's when it is iterated.
+
+    Args:
+        loader: One whose data is not dealt to ranks is left as it is.
+        shards: Says which are this rank's.
+
+    """
+    if not isinstance(loader, DataLoader) or not isinstance(loader.sampler, DistributedSampler):
+        return
+    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    if not isinstance(getattr(loader, name), _Sharded):
+        object.__setattr__(loader, name, _Sharded(loader, name, shards))  # torch refuses it by the plain way
+
+
+def seed_batch(seed: int, batch: int, shard: int) -> None:
+    """Random numbers of a batch: a function of the job's seed, the batch's number and its shard, whoever trains on it."""
+    (number,) = np.random.SeedSequence([seed, batch, shard]).generate_state(1, np.uint64).tolist()
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number & 0xFFFFFFFF)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An optimizer step of all shards: those of ranks that are gone are trained on by others."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from lightning_sagemaker._compat.in_job import call_module, call_strategy, closure_result
+from lightning_sagemaker.recovery import gradients, shards
+
+
+class RanksChanged(RuntimeError):
+    """A rank was lost, or has come: the training goes on from its last step with those who are there."""
+
+
+class Steps:
+    """The steps of a fit.
+
+    Args:
+        trainer: Whose they are.
+        shard: This rank's own.
+        world_size: Shards of the job.
+        seed: Of the job's random numbers.
+
+    """
+
+    def __init__(self, trainer: Any, shard: int, world_size: int, seed: int) -> None:
+        self._trainer, self._shard, self._world_size, self.seed = trainer, shard, world_size, seed
+        self._adopted: list[int] = []
+        self._iterators: dict[int, Iterator[Any]] = {}
+        self._epoch = -1
+        self._batches: list[int] = []
+        self._batch: Any = None
+
+    @property
+    def own_shards(self) -> list[int]:
+        """This rank's own, and those that it has taken over."""
+        return [self._shard, *self._adopted]
+
+    def begin_quorum(self, adopted: Sequence[int]) -> None:
+        """Train on these shards too from here on; what was accumulated is gone."""
+        self._adopted, self._iterators, self._batches = list(adopted), {}, []
+
+    def begin_batch(self, batch: Any, batch_idx: int) -> None:
+        """Lightning begins a batch of this rank's own shard."""
+        self._batch = batch
+        self._batches.append(batch_idx)
+        self._seed(batch_idx, self._shard)
+
+    def with_adopted(self, optimizer: Any, closure: Callable[[], Any]) -> Any:
+        """Compute this rank's sum of gradients, and average it. Collective.
+
+        Args:
+            optimizer: Whose step it is.
+            closure: Lightning's, for the own shard's last batch; its result is returned.
+
+        """
+        adopted = self._train_adopted(optimizer) if self._adopted else {}
+        result = closure()
+        for parameter, gradient in adopted.items():
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        gradients.average(self._parameters, self._world_size)
+        self._batches = []
+        return result
+
+    @property
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        return [one for one in self._trainer.lightning_module.parameters() if one.requires_grad]
+
+    def _train_adopted(self, optimizer: Any) -> dict[torch.nn.Parameter, torch.Tensor]:
+        """Gradients of the step's batches of adopted shards; those of the own shard stay as they are."""
+        parameters = self._parameters
+        own = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = None
+        for shard in self._adopted:
+            for batch_idx in self._batches:
+                self._train(shard, batch_idx, optimizer)
+        found = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}
+        for parameter, gradient in zip(parameters, own, strict=True):
+            parameter.grad = gradient
+        self._trainer._logger_connector.on_batch_start(self._batch)
+        self._seed(self._batches[-1], self._shard)
+        return found
+
+    def _train(self, shard: int, batch_idx: int, optimizer: Any) -> None:
+        trainer = self._trainer
+        batch = trainer.precision_plugin.convert_input(next(self._iterator(shard)))
+        batch = trainer.lightning_module._on_before_batch_transfer(batch, dataloader_idx=0)
+        batch = call_strategy(trainer, "batch_to_device", batch, dataloader_idx=0)
+        trainer._logger_connector.on_batch_start(batch)
+        self._seed(batch_idx, shard)
+        arguments = trainer.fit_loop.epoch_loop._build_kwargs(OrderedDict(), batch, batch_idx)
+        with trainer.precision_plugin.train_step_context(), torch.enable_grad():
+            output = call_module(trainer, "training_step", *arguments.values())
+        loss = closure_result(output, trainer.accumulate_grad_batches)
+        if loss is not None:
+            call_strategy(trainer, "backward", loss, optimizer)
+
+    def _iterator(self, shard: int) -> Iterator[Any]:
+        """Of the present epoch, from the step's first batch on."""
+        epoch = self._trainer.fit_loop.epoch_progress.current.processed
+        if epoch != self._epoch:
+            self._epoch, self._iterators = epoch, {}
+        if shard not in self._iterators:
+            (loader,) = self._trainer.fit_loop._combined_loader.flattened
+            self._iterators[shard] = shards.loader_of(loader, shard, self._batches[0])
+        return self._iterators[shard]
+
+    def _seed(self, batch_idx: int, shard: int) -> None:
+        epoch = self._trainer.fit_loop.epoch_progress.current.processed
+        shards.seed_batch(self.seed, (epoch << 32) + batch_idx, shard)

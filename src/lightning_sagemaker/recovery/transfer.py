@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training's state from one rank's memory to another's: plain containers first, then each tensor where it lies."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class _Place:
+    """Stands for a tensor in what is sent before it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.shape, self.dtype, self.device = tuple(tensor.shape), tensor.dtype, tensor.device.type
+
+
+def give(state: Any, to: int) -> None:
+    """Send ``state``, of plain containers and tensors, to a rank of the default group."""
+    tensors: list[torch.Tensor] = []
+    skeleton = _replaced(state, tensors)
+    buffer = io.BytesIO()
+    torch.save(skeleton, buffer)
+    head = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+    dist.send(torch.tensor([head.numel()]), to)
+    dist.send(head, to)
+    for tensor in tensors:
+        if tensor.numel():
+            dist.send(tensor.detach().contiguous(), to)
+
+
+def take(source: int, device: torch.device) -> Any:
+    """Receive what :func:`give` sends.
+
+    Args:
+        source: Rank of the default group that sends.
+        device: Where tensors go that lie on an accelerator there.
+
+    """
+    size = torch.zeros(1, dtype=torch.int64)
+    dist.recv(size, source)
+    head = torch.empty(int(size), dtype=torch.uint8)
+    dist.recv(head, source)
+    # As torch's own all_gather_object: from a rank of this job, and the module's own objects may be in it.
+    skeleton = torch.load(io.BytesIO(head.numpy().tobytes()), weights_only=False)
+    return _filled(skeleton, source, device)
+
+
+def _replaced(value: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return _Place(value)
+    if isinstance(value, dict):
+        return type(value)((key, _replaced(entry, tensors)) for key, entry in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(_replaced(entry, tensors) for entry in value)
+    return value
+
+
+def _filled(value: Any, source: int, device: torch.device) -> Any:
+    if isinstance(value, _Place):
+        tensor = torch.empty(value.shape, dtype=value.dtype, device="cpu" if value.device == "cpu" else device)
+        if tensor.numel():
+            dist.recv(tensor, source)
+        return tensor
+    if isinstance(value, dict):
+        return type(value)((key, _filled(entry, source, device)) for key, entry in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(_filled(entry, source, device) for entry in value)
+    return value

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data parallel training that goes on in the job when a rank dies (``recovery="in_job"``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from typing_extensions import override
+
+from lightning_sagemaker._lightning import DDPStrategy, rank_zero_info, rank_zero_only, reset_seed
+from lightning_sagemaker.environment import SageMakerEnvironment
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.recovery import wire
+from lightning_sagemaker.recovery.fit import RecoveringFit
+from lightning_sagemaker.recovery.group import QuorumGroup
+from lightning_sagemaker.recovery.member import Member, RecoveryError
+from lightning_sagemaker.recovery.supervised import is_supervised
+from lightning_sagemaker.strategies.ddp import JobDDPStrategy
+from lightning_sagemaker.strategies.trainer_defaults import add_callbacks
+
+
+class _QuorumEnvironment(SageMakerEnvironment):
+    """Ranks among those that train now; the job's among those that it was started with."""
+
+    def __init__(self, job: SageMakerJob) -> None:
+        super().__init__(job)
+        self.order: list[int] = [job.global_rank or 0]
+        # A replacement is not rank zero while it prepares, alone in its group: it writes nothing.
+        self._global_rank, self._world_size = max(1, job.global_rank or 0), 1
+
+    def set_order(self, order: list[int]) -> None:
+        """Ranks of the job in the order of the quorum."""
+        self.order = order
+        self._global_rank, self._world_size = order.index(self.job.global_rank or 0), len(order)
+        rank_zero_only.rank = self._global_rank
+
+
+class InJobDDPStrategy(JobDDPStrategy):
+    """Lightning's DDP whose training goes on when a rank dies.
+
+    The ranks that are left train on the whole of each global batch, so a step has the same samples and the same mean
+    gradient; a rank that the supervisor starts in the place of a lost one gets the state from another's memory. The
+    processes must be started by ``lightning-sagemaker supervise``.
+
+    Args:
+        job: The job; read from the process's environment when None.
+        **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``; what concerns torch's wrapper is not used.
+
+    Raises:
+        RecoveryError: If no supervisor started this process.
+
+    """
+
+    def __init__(self, *args: Any, job: SageMakerJob | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, job=job, **kwargs)
+        if not is_supervised():
+            raise RecoveryError(
+                "recovery='in_job' was set, but no supervisor started this process. HINT: start the script with"
+                " 'lightning-sagemaker supervise --processes N SCRIPT' on each host."
+            )
+        self._member: Member | None = None
+        self._group: QuorumGroup | None = None
+        self._fit: RecoveringFit | None = None
+        self._joins = False
+
+    @property
+    def _world(self) -> int:
+        return self.job.world_size or 1
+
+    @property
+    @override
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """Data is dealt to the ranks that the job was started with, whoever is left."""
+        return {"num_replicas": self._world, "rank": self.job.global_rank or 0}
+
+    # Ranks and groups
+
+    @override
+    def _get_process_group_backend(self) -> str:
+        return self._process_group_backend or ("gloo" if self.root_device.type == "cpu" else "cpu:gloo,cuda:nccl")
+
+    @override
+    def setup_distributed(self) -> None:
+        reset_seed()
+        if self._member is not None:  # a second stage of the same Trainer, or a second Trainer's
+            return
+        self.cluster_environment = _QuorumEnvironment(self.job)
+        self._group = QuorumGroup(os.environ.get(wire.HOST, "127.0.0.1"))
+        rank = self.job.global_rank or 0
+        info: dict[str, Any] = {**self._group.info, "seed": torch.initial_seed() & 0xFFFFFFFF}
+        self._member = Member(os.environ[wire.ADDRESS], os.environ[wire.TOKEN], rank, info, self._group.leave)
+        reply = self._member.start()
+        if reply["kind"] == "over":
+            raise SystemExit(0)
+        self._joins = reply["kind"] == "join"
+        if self._joins:
+            self._group.form(self._get_process_group_backend(), 0, 0, [info])
+        else:
+            self._form(reply)
+        seed = info["seed"] if self._joins else reply["infos"][0]["seed"]
+        self._fit = RecoveringFit(self._member, self._form, self._world, self._joins, seed)
+        rank_zero_only.rank = self.global_rank
+        rank_zero_info(f"Recovery in the job: {self._world} ranks, coordinator {os.environ[wire.ADDRESS]}.")
+
+    def _form(self, reply: dict[str, Any]) -> None:
+        environment = self.cluster_environment
+        assert self._group is not None
+        assert isinstance(environment, _QuorumEnvironment)
+        order = reply["order"]
+        environment.set_order(order)
+        rank = order.index(self.job.global_rank or 0)
+        self._group.form(self._get_process_group_backend(), reply["quorum"], rank, reply["infos"])
+
+    @override
+    def set_world_ranks(self) -> None:
+        rank_zero_only.rank = self.global_rank
+
+    # The Trainer
+
+    @override
+    def connect(self, model: Any) -> None:
+        super().connect(model)
+        add_callbacks(model.trainer, beats=False)  # the coordinator notices a rank that is frozen
+
+    @override
+    def setup(self, trainer: Any) -> None:
+        assert self._fit is not None
+        if self._fit not in trainer.callbacks and trainer.state.fn == "fit":
+            trainer.callbacks.insert(0, self._fit)
+        if self._joins:
+            trainer.num_sanity_val_steps = 0
+        super(DDPStrategy, self).setup(trainer)
+        if not self._joins:
+            with torch.no_grad():
+                for tensor in self.lightning_module.state_dict().values():  # type: ignore[union-attr]
+                    if isinstance(tensor, torch.Tensor):
+                        dist.broadcast(tensor, 0)
+
+    @override
+    def _setup_model(self, model: Any) -> Any:
+        return model
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Called by the loop with each batch."""
+        assert self._fit is not None
+        self._fit.begin_batch(batch, batch_idx)
+
+    @override
+    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
+        """Make a step if all ranks can.
+
+        Raises:
+            RanksChanged: If it does not count.
+
+        """
+        fit = self._fit
+        assert fit is not None
+        return super().optimizer_step(optimizer, lambda: fit.compute(optimizer, closure), model, **kwargs)

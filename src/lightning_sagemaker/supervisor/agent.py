@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the ranks of one host, and another in the place of each that dies, until the training is over."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from lightning_sagemaker.supervisor.coordinator import Coordinator
+
+_POLL = 0.02
+_GRACE = 150.0
+"""Seconds from a signal that asks the ranks to end to one that they cannot ignore: SageMaker gives 120."""
+_START = "import sys; from lightning_sagemaker.supervisor import template; template.main(sys.argv[1:])"
+_GROUPS = "torch,transformers,torchmetrics,lightning"
+_WITHOUT_PROGRESS = 3
+"""Times that a rank is replaced while no step counts."""
+_GAVE_UP = 1
+
+
+@dataclass
+class Rank:
+    """One process of this host, and those that follow it.
+
+    Attributes:
+        number: Its rank.
+        environment: Variables of the process.
+        pid: Of the present process; None if there is none.
+        code: Exit code of the last one.
+        deaths: At which step -> how often.
+
+    """
+
+    number: int
+    environment: dict[str, str]
+    pid: int | None = None
+    code: int | None = None
+    deaths: Counter[int] = field(default_factory=Counter)
+
+
+class Agent:
+    """Of one host.
+
+    Args:
+        command: What each rank runs; the interpreter first.
+        ranks: Of this host.
+        coordinator: The job's, on its first host; None on the others.
+        max_restarts: Replacements of each rank.
+        preload: Whether ranks are forked from a process that has imported torch and Lightning.
+
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        ranks: Sequence[Rank],
+        coordinator: Coordinator | None,
+        max_restarts: int = 100,
+        preload: bool = True,
+    ) -> None:
+        self._command, self._ranks, self._coordinator = list(command), list(ranks), coordinator
+        self._max_restarts = max_restarts
+        self._template = _Template(self._command) if preload else None
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._stopped: float | None = None
+        self._signal = 0
+
+    def run(self) -> int:
+        """Until all ranks have ended for good.
+
+        Returns:
+            0 if the training came to its end, 128 + the number of a signal that ended it, else a rank's exit code.
+
+        """
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            for rank in self._ranks:
+                self._start(rank)
+            while any(rank.pid is not None for rank in self._ranks):
+                for pid, code in self._ended():
+                    for rank in [one for one in self._ranks if one.pid == pid]:
+                        self._note_end(rank, pid, code)
+                self._end_late_ones()
+        finally:
+            self._kill_all()
+            if self._template is not None:
+                self._template.close()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        codes = [rank.code for rank in self._ranks]
+        if self._signal:
+            return 128 + self._signal
+        if 0 in codes:
+            return 0
+        return next((code if code > 0 else 128 - code for code in codes if code), _GAVE_UP)
+
+    def kill(self, number: int) -> None:
+        """End a rank that is frozen; called by any thread."""
+        for rank in self._ranks:
+            if rank.number == number and rank.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(rank.pid, signal.SIGKILL)
+
+    def _start(self, rank: Rank) -> None:
+        if self._template is not None and self._template.is_alive:
+            rank.pid = self._template.start(rank.number, rank.environment)
+            return
+        process = subprocess.Popen(
+            self._command, env=rank.environment, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        self._processes[process.pid], rank.pid = process, process.pid
+
+    def _ended(self) -> list[tuple[int, int]]:
+        found = [] if self._template is None else self._template.ended(_POLL)
+        if not found and self._template is None:
+            time.sleep(_POLL)
+        for pid, process in list(self._processes.items()):
+            if (code := process.poll()) is not None:
+                del self._processes[pid]
+                found.append((pid, code))
+        return found
+
+    def _note_end(self, rank: Rank, pid: int, code: int) -> None:
+        rank.pid, rank.code = None, code
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)  # its loader processes hold copies of its connections
+        coordinator = self._coordinator
+        if code == 0 or self._signal:
+            return
+        step = 0 if coordinator is None else coordinator.step
+        rank.deaths[step] += 1
+        why = f"signal {-code}" if code < 0 else f"exit code {code}"
+        if coordinator is not None:
+            if coordinator.finished:
+                return
+            coordinator.lose(rank.number)
+        if rank.deaths.total() > self._max_restarts:
+            _say(f"rank {rank.number} ended with {why}, and is not replaced: it was {self._max_restarts} times.")
+        elif coordinator is not None and rank.deaths[step] >= _WITHOUT_PROGRESS:
+            _say(
+                f"rank {rank.number} ended with {why}, and is not replaced: no step counted since it was {step} times."
+            )
+        else:
+            _say(f"rank {rank.number} ended with {why}; another is started in its place.")
+            self._start(rank)
+
+    def _stop(self, number: int, _: object) -> None:
+        self._signal = self._signal or number
+        self._stopped = self._stopped or time.monotonic()
+        for rank in self._ranks:
+            if rank.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(rank.pid, number)
+
+    def _end_late_ones(self) -> None:
+        if self._stopped is not None and time.monotonic() - self._stopped > _GRACE:
+            self._kill_all()
+
+    def _kill_all(self) -> None:
+        for rank in self._ranks:
+            if rank.pid is not None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(rank.pid, signal.SIGKILL)
+
+
+class _Template:
+    """The process that is forked for each rank."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = list(command)
+        self._output = os.dup(1)
+        self._process = subprocess.Popen(
+            [command[0], "-c", _START, _GROUPS, *command, *[" " * 64] * 4],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[self._output],
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},  # a thread that is started by an import cannot be forked
+        )
+        self._lines: list[dict[str, int]] = []
+        self._rest = b""
+        if (threads := self._answer("ready")["ready"]) > 1:
+            _say(f"each rank imports for itself, because importing started {threads - 1} thread(s).")
+            self.close()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def start(self, rank: int, environment: dict[str, str]) -> int:
+        """Fork; the new process's number."""
+        request = {
+            "rank": rank,
+            "environment": environment,
+            "cwd": os.getcwd(),
+            "command": self._command,
+            "stdout": self._output,
+        }
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        return self._answer("started")["pid"]
+
+    def ended(self, seconds: float) -> list[tuple[int, int]]:
+        """Processes that have ended, and their exit codes; waits for one for a while."""
+        self._read(seconds)
+        found = [(line["ended"], line["code"]) for line in self._lines if "ended" in line]
+        self._lines = [line for line in self._lines if "ended" not in line]
+        return found
+
+    def close(self) -> None:
+        """End it, and what it has forked."""
+        with suppress(OSError):
+            self._process.kill()
+        self._process.wait()
+
+    def _answer(self, name: str) -> dict[str, int]:
+        while True:
+            for line in self._lines:
+                if name in line:
+                    self._lines.remove(line)
+                    return line
+            if not self._read(None):
+                raise RuntimeError("the process that ranks are forked from has ended. HINT: use --no-preload.")
+
+    def _read(self, seconds: float | None) -> bool:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
+        if not ready:
+            return True
+        part = os.read(self._process.stdout.fileno(), 1 << 16)
+        *lines, self._rest = (self._rest + part).split(b"\n")
+        self._lines += [json.loads(line) for line in lines]
+        if not part:
+            time.sleep(seconds or 0)
+        return bool(part)
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"lightning-sagemaker: {sentence}\n")
+    sys.stderr.flush()

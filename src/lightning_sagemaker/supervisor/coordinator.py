@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who takes part, and whether a step counts: decided for all ranks in one place, so that no two can disagree.
+
+A *quorum* is the ranks that train together. Each step is put to the vote when its gradients have been summed: it counts if
+all of the quorum have them. A rank is lost when its connection ends (the kernel ends it with the process), when its
+supervisor says so, or when it is silent for too long (it is frozen, or its network is cut). Then the step in flight does not
+count, the others are told, and those that ask for a quorum form the next one, with the replacements that have come by then.
+
+It runs in the supervisor of the first host, which is no rank: any rank may die.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightning_sagemaker.recovery import wire
+
+_TICK = 0.1
+
+
+@dataclass
+class Settings:
+    """What a job asks of its quorums.
+
+    Attributes:
+        world_size: Ranks of the job.
+        minimum: Ranks without which it does not go on.
+        rejoin_timeout: Seconds for which a replacement is waited for before the others go on without it.
+        silence: Seconds without a sign of life after which a rank is lost.
+        attempts: Times that the same step may fail.
+
+    """
+
+    world_size: int
+    minimum: int = 1
+    rejoin_timeout: float = 0.0
+    silence: float = 5.0
+    attempts: int = 3
+
+
+@dataclass
+class _Member:
+    rank: int
+    connection: socket.socket
+    info: dict[str, Any]
+    heard: float
+    joined: int | None = None
+    starting: int | None = None
+    """Number of its question, while it waits for the first quorum."""
+    asking: int | None = None
+    """The same for any later one."""
+    at: list[int] | None = None
+    """Where in the training it is; None if it has no state."""
+    sending: threading.Lock = field(default_factory=threading.Lock)
+
+    def tell(self, message: dict[str, Any]) -> None:
+        with self.sending, contextlib.suppress(OSError):
+            wire.send(self.connection, message)
+
+
+class Coordinator:
+    """Serves the ranks of one job until it is closed.
+
+    Args:
+        settings: What the job asks of its quorums.
+        token: What a rank must say.
+        on_silent: Called with a rank that is frozen or cut off, which must end.
+        say: Called with a sentence for the log.
+
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        token: str,
+        on_silent: Callable[[int], None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None,
+        host: str = "",
+        port: int = 0,
+    ) -> None:
+        self._settings, self._token, self._on_silent, self._say = settings, token, on_silent, say
+        self._listener = socket.create_server((host, port), backlog=settings.world_size)
+        self.port: int = self._listener.getsockname()[1]
+        self._lock = threading.RLock()
+        self._members: dict[int, _Member] = {}
+        self._quorum = 0
+        self._active: list[int] = []
+        self._votes: dict[int, tuple[int, bool, bool]] = {}
+        self._broken_at: float | None = None
+        self._failures: Counter[int] = Counter()
+        self._lost_at: dict[int, list[int]] = {}
+        self.step = 0
+        """Steps that count."""
+        self.finished = False
+        """Whether a rank has reached the end of the training."""
+        self._closed = threading.Event()
+        for target in (self._accept, self._tick):
+            threading.Thread(target=target, name="coordinator", daemon=True).start()
+
+    def close(self) -> None:
+        """End; the ranks must have."""
+        self._closed.set()
+        self._listener.close()
+        with self._lock:
+            for member in list(self._members.values()):
+                member.connection.close()
+
+    def lose(self, rank: int) -> None:
+        """A rank's supervisor has seen it end."""
+        with self._lock:
+            member = self._members.get(rank)
+            if member is not None:
+                self._drop(member)
+
+    # Connections
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="coordinator-rank", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        wire.keep_alive(connection)
+        connection.settimeout(10)
+        hello = wire.receive(connection)
+        if hello is None or not hmac.compare_digest(str(hello.get("token")), self._token):
+            connection.close()
+            return
+        connection.settimeout(None)
+        member = _Member(int(hello["rank"]), connection, hello["info"], time.monotonic())
+        with self._lock:
+            if (old := self._members.get(member.rank)) is not None:
+                self._drop(old)
+            self._members[member.rank] = member
+        while (message := wire.receive(connection)) is not None:
+            with self._lock:
+                member.heard = time.monotonic()
+                if self._members.get(member.rank) is member:
+                    self._answer(member, message)
+        with self._lock:
+            if self._members.get(member.rank) is member:
+                self._drop(member)
+
+    def _answer(self, member: _Member, message: dict[str, Any]) -> None:
+        call = message["call"]
+        if call == "start":
+            member.starting = message["id"]
+            self._form_first()
+        elif call == "quorum":
+            member.asking, member.at = message["id"], message["at"]
+            self._form()
+        elif call == "commit":
+            self._vote(member, message)
+        elif call == "bye":
+            self._leave(member, message["id"])
+
+    def _tick(self) -> None:
+        while not self._closed.wait(_TICK):
+            with self._lock:
+                now = time.monotonic()
+                for member in list(self._members.values()):
+                    if now - member.heard > self._settings.silence:
+                        self._say(f"rank {member.rank} has been silent for {self._settings.silence:g} s.")
+                        self._drop(member)
+                        self._on_silent(member.rank)
+                self._form()
+
+    # Quorums
+
+    def _form_first(self) -> None:
+        """All ranks start together; one that starts later, while others train, is a replacement."""
+        waiting = [member for member in self._members.values() if member.starting is not None]
+        if self.finished or self._active:
+            for member in waiting:
+                self._reply(member, "starting", {"kind": "over" if self.finished else "join"})
+        elif len(waiting) == self._settings.world_size:
+            self._begin(waiting, "starting")
+
+    def _form(self) -> None:
+        asking = {rank: member for rank, member in self._members.items() if member.asking is not None}
+        if not asking:
+            return
+        if not self._active:
+            for member in asking.values():  # nobody is left who knows where the training is
+                self._reply(member, "asking", {"kind": "over" if self.finished else "alone"})
+            return
+        if any(rank not in asking for rank in self._active):
+            return
+        step = self.step
+        waited = 0.0 if self._broken_at is None else time.monotonic() - self._broken_at
+        if len(asking) < self._settings.world_size and waited < self._settings.rejoin_timeout:
+            return
+        end = None
+        if len(asking) < self._settings.minimum:
+            end = {"why": "few", "left": len(asking), "minimum": self._settings.minimum}
+        elif (failures := self._failures[step]) >= self._settings.attempts:
+            end = {"why": "stuck", "step": step, "failures": failures, "lost": self._lost_at.get(step, [])}
+        self._begin(list(asking.values()), "asking", end)
+
+    def _begin(self, members: list[_Member], waiting: str, end: dict[str, Any] | None = None) -> None:
+        self._quorum += 1
+        members = sorted(members, key=lambda member: (member.joined or self._quorum, member.rank))
+        self._active = [member.rank for member in members]
+        self._votes, self._broken_at = {}, None
+        newest = max((member.at for member in members if member.at is not None), default=None)
+        reply = {
+            "kind": "first" if waiting == "starting" else "quorum",
+            "quorum": self._quorum,
+            "order": self._active,
+            "sources": [member.rank for member in members if newest is not None and member.at == newest],
+            "infos": [member.info for member in members],
+            "end": end,
+        }
+        for member in members:
+            member.joined = member.joined or self._quorum
+            self._reply(member, waiting, reply)
+
+    def _reply(self, member: _Member, waiting: str, reply: dict[str, Any]) -> None:
+        number = getattr(member, waiting)
+        setattr(member, waiting, None)
+        member.tell({"id": number, **reply})
+
+    # Steps
+
+    def _vote(self, member: _Member, message: dict[str, Any]) -> None:
+        if message["quorum"] != self._quorum or self._broken_at is not None or member.rank not in self._active:
+            member.tell({"id": message["id"], "commit": False})
+            return
+        self._votes[member.rank] = message["id"], bool(message["ok"]), bool(message["stop"])
+        if not message["ok"]:
+            self._break()
+        elif len(self._votes) == len(self._active):
+            self.step = message["step"]
+            joins = any(one.asking is not None for one in self._members.values())
+            stops = any(stop for _, _, stop in self._votes.values())
+            self._decide({"commit": True, "change": joins, "stop": stops})
+
+    def _decide(self, decision: dict[str, Any]) -> None:
+        votes, self._votes = self._votes, {}
+        for rank, (number, _, _) in votes.items():
+            if rank in self._members:
+                self._members[rank].tell({"id": number, **decision})
+
+    def _break(self) -> None:
+        """The step in flight does not count, and the others are told."""
+        if self._broken_at is None:
+            self._broken_at = time.monotonic()
+            self._failures[self.step] += 1
+        self._decide({"commit": False})
+        for rank in self._active:
+            self._members[rank].tell({"notice": "changed", "quorum": self._quorum})
+
+    def _drop(self, member: _Member) -> None:
+        self._members.pop(member.rank, None)
+        with contextlib.suppress(OSError):
+            member.connection.shutdown(socket.SHUT_RDWR)
+        member.connection.close()
+        if member.rank in self._active:
+            self._active.remove(member.rank)
+            self._votes.pop(member.rank, None)
+            if not self.finished:
+                self._lost_at.setdefault(self.step, []).append(member.rank)
+                self._say(f"rank {member.rank} is lost after step {self.step}; {len(self._active)} go on.")
+                self._break()
+        self._form()
+
+    def _leave(self, member: _Member, number: int) -> None:
+        """A rank has trained to the end."""
+        self.finished = True
+        self._members.pop(member.rank, None)
+        if member.rank in self._active:
+            self._active.remove(member.rank)
+        member.tell({"id": number})
+        self._form_first()
+        self._form()

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training as people write it, which notes what each of its steps has seen; ranks of it are killed while it runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import time
+import zlib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from torchmetrics.classification import MulticlassAccuracy
+
+import lightning_sagemaker  # noqa: F401
+
+RANK = os.environ.get("RANK", "0")
+
+
+class Points(Dataset[Any]):
+    """Two features decide between four classes."""
+
+    def __init__(self, size: int) -> None:
+        generator = torch.Generator().manual_seed(size)
+        self.x = torch.randn(size, 20, generator=generator)
+        self.y = (self.x[:, :3].sum(1) > 0).long() + 2 * (self.x[:, 3] > 0).long()
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        return self.x[index], self.y[index], index
+
+
+class Module(LightningModule):
+    """A plain module with metrics, and a pause in each step in the place of a large one."""
+
+    def __init__(self, folder: Path, pause: float, dropout: float, optimizer: str) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(dropout), nn.Linear(64, 4))
+        self.accuracy, self.validation = MulticlassAccuracy(4), MulticlassAccuracy(4)
+        self.folder, self.pause, self.optimizer = folder, pause, optimizer
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        x, y, indices = batch
+        time.sleep(self.pause)
+        output = self.net(x)
+        loss = nn.functional.cross_entropy(output, y)
+        self.accuracy(output, y)
+        self.log("train_loss", loss, on_step=True, on_epoch=True)
+        self.log("train_accuracy", self.accuracy, on_step=False, on_epoch=True)
+        row = {
+            "epoch": self.current_epoch,
+            "batch": batch_idx,
+            "step": self.global_step,
+            "samples": indices.tolist(),
+            "loss": loss.item(),
+            "weights": _checksum(self),
+            "random": [random.random(), float(np.random.rand())],
+        }
+        with (self.folder / f"rank-{RANK}.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        x, y, _ = batch
+        time.sleep(self.pause / 2)
+        output = self.net(x)
+        self.validation(output, y)
+        self.log("accuracy", self.validation)
+        self.log("loss", nn.functional.cross_entropy(output, y), sync_dist=True)
+
+    def configure_optimizers(self) -> Any:
+        kinds = {"adamw": torch.optim.AdamW, "sgd": partial(torch.optim.SGD, momentum=0.9)}
+        optimizer = kinds[self.optimizer](self.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "loss"}}
+
+
+class Notes(Callback):
+    """Steps that count, validations, and what is left in the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def _note(self, *row: Any) -> None:
+        with (self.folder / "steps.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.is_global_zero:
+            self._note("step", trainer.global_step, time.time())
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.is_global_zero and not trainer.sanity_checking:
+            values = [trainer.callback_metrics[name].item() for name in ("loss", "accuracy")]
+            rates = [group["lr"] for group in trainer.optimizers[0].param_groups]
+            self._note("validation", trainer.global_step, *values, *rates)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        torch.save(pl_module.state_dict(), self.folder / f"weights-{RANK}.pt")
+        best = trainer.checkpoint_callback
+        (self.folder / f"best-{RANK}.json").write_text(
+            json.dumps([Path(best.best_model_path).name, float(best.best_model_score), sorted(best.best_k_models)])
+        )
+
+
+def _checksum(module: nn.Module) -> int:
+    return zlib.crc32(b"".join(parameter.detach().numpy().tobytes() for parameter in module.parameters()))
+
+
+def main() -> None:
+    """Train."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--pause", type=float, default=0.03)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--optimizer", default="sgd")
+    parser.add_argument("--strategy", default="sagemaker")
+    options = parser.parse_args()
+    folder = options.folder
+    (folder / f"pid-{RANK}.new").write_text(str(os.getpid()))
+    (folder / f"pid-{RANK}.new").rename(folder / f"pid-{RANK}")
+    seed_everything(7)
+    saves = ModelCheckpoint(folder / "checkpoints", monitor="loss", save_top_k=2, save_last=True)
+    trainer = Trainer(
+        strategy=options.strategy,
+        accelerator="cpu",
+        max_epochs=options.epochs,
+        accumulate_grad_batches=options.accumulate,
+        val_check_interval=0.5,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=CSVLogger(folder),
+        callbacks=[Notes(folder), saves, EarlyStopping("loss", patience=50)],
+    )
+    loaders = [
+        DataLoader(Points(size), batch_size=8, shuffle=shuffle, num_workers=options.workers)
+        for size, shuffle in ((options.samples, True), (200, False))
+    ]
+    trainer.fit(Module(folder, options.pause, options.dropout, options.optimizer), *loaders)
+
+
+if __name__ == "__main__":
+    main()
