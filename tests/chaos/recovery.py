@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -196,8 +196,9 @@ def _differing_steps(reference: Path, folder: Path, tolerance: float) -> Iterato
     worst = max(
         abs(a - b) for step in alone.keys() & struck.keys() for a, b in zip(alone[step], struck[step], strict=True)
     )
-    if worst > tolerance:
-        yield f"validations differ by {worst:g}"
+    if worst > _ROUNDING:
+        rows_of = [(step, alone[step], struck[step]) for step in alone if alone[step] != struck.get(step)]
+        yield f"validations differ by {worst:g}: {rows_of[:2]}"
 
 
 def _differing_ends(reference: Path, folder: Path, tolerance: float) -> Iterator[str]:
@@ -208,7 +209,7 @@ def _differing_ends(reference: Path, folder: Path, tolerance: float) -> Iterator
         if worst > tolerance:
             yield f"{path.name} differs by {worst:g}"
     ends = [json.loads(path.read_text()) for at in (reference, folder) for path in sorted(at.glob("best-*.json"))]
-    if any(end[0] != ends[0][0] or abs(end[1] - ends[0][1]) > tolerance for end in ends):
+    if any(end[0] != ends[0][0] or abs(end[1] - ends[0][1]) > _ROUNDING for end in ends):
         yield f"best checkpoints differ: {ends}"
 
 
@@ -303,9 +304,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             gaps += outcome.gaps
             worst = max((gap for _, gap in outcome.gaps), default=0.0)
             print(
-                f"{setting}: {len(outcome.gaps)} faults in {outcome.seconds:.0f} s, worst pause {worst:.2f} s; {problems or 'equal'}",
+                f"{setting}: {len(outcome.gaps)} faults in {outcome.seconds:.0f} s, worst pause {worst:.2f} s;",
                 flush=True,
             )
+            print(f"  {problems or 'equal'}", flush=True)
             if problems:
                 failed += 1
                 print((folder / "output.txt").read_text()[-4000:], flush=True)

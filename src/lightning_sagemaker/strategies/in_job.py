@@ -141,6 +141,21 @@ class InJobDDPStrategy(JobDDPStrategy):
                         dist.broadcast(tensor, 0)
 
     @override
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """As in DDP, but a mean of integers is not cut off: Lightning counts samples in them, and ranks have other numbers.
+
+        Args:
+            tensor: Of this rank.
+            group: None for all ranks.
+            reduce_op: ``"mean"``, ``"sum"`` or an operation of torch.
+
+        """
+        is_mean = isinstance(reduce_op, str) and reduce_op.lower() in ("mean", "avg")
+        if is_mean and isinstance(tensor, torch.Tensor) and not tensor.is_floating_point() and not tensor.is_complex():
+            tensor = tensor.to(torch.float64 if tensor.device.type != "mps" else torch.float32)
+        return super().reduce(tensor, group, reduce_op)
+
+    @override
     def _setup_model(self, model: Any) -> Any:
         return model
 
