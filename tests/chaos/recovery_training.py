@@ -24,6 +24,8 @@ from torchmetrics.classification import MulticlassAccuracy
 
 import lightning_sagemaker  # noqa: F401
 
+_SMALL = 64
+"""Units of the hidden layer; wider ones are for measurements, whose steps note no weights."""
 RANK = os.environ.get("RANK", "0")
 
 
@@ -45,9 +47,12 @@ class Points(Dataset[Any]):
 class Module(LightningModule):
     """A plain module with metrics, and a pause in each step in the place of a large one."""
 
-    def __init__(self, folder: Path, pause: float, dropout: float, optimizer: str) -> None:
+    def __init__(self, folder: Path, pause: float, dropout: float, optimizer: str, width: int) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(dropout), nn.Linear(64, 4))
+        self.net = nn.Sequential(nn.Linear(20, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, 4))
+        if width > _SMALL:
+            self.net.insert(1, nn.Linear(width, width))
+            self.net.insert(2, nn.Linear(width, width))
         self.accuracy, self.validation = MulticlassAccuracy(4), MulticlassAccuracy(4)
         self.folder, self.pause, self.optimizer = folder, pause, optimizer
 
@@ -65,7 +70,7 @@ class Module(LightningModule):
             "step": self.global_step,
             "samples": indices.tolist(),
             "loss": loss.item(),
-            "weights": _checksum(self),
+            "weights": _checksum(self) if len(self.net) == 4 else 0,
             "random": [random.random(), float(np.random.rand())],
         }
         with (self.folder / f"rank-{RANK}.jsonl").open("a") as file:
@@ -84,6 +89,8 @@ class Module(LightningModule):
         kinds = {"adamw": torch.optim.AdamW, "sgd": partial(torch.optim.SGD, momentum=0.9)}
         optimizer = kinds[self.optimizer](self.parameters(), lr=1e-2)
         scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        if self.trainer.limit_val_batches == 0:
+            return optimizer
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "loss"}}
 
 
@@ -109,6 +116,8 @@ class Notes(Callback):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         torch.save(pl_module.state_dict(), self.folder / f"weights-{RANK}.pt")
+        if trainer.limit_val_batches == 0:
+            return
         best = trainer.checkpoint_callback
         (self.folder / f"best-{RANK}.json").write_text(
             json.dumps([Path(best.best_model_path).name, float(best.best_model_score), sorted(best.best_k_models)])
@@ -130,6 +139,8 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--optimizer", default="sgd")
+    parser.add_argument("--width", type=int, default=_SMALL)
+    parser.add_argument("--no-validation", action="store_true")
     parser.add_argument("--strategy", default="sagemaker")
     options = parser.parse_args()
     folder = options.folder
@@ -140,19 +151,23 @@ def main() -> None:
     trainer = Trainer(
         strategy=options.strategy,
         accelerator="cpu",
+        devices=int(os.environ.get("WORLD_SIZE", "1")),
         max_epochs=options.epochs,
+        limit_val_batches=0.0 if options.no_validation else 1.0,
         accumulate_grad_batches=options.accumulate,
         val_check_interval=0.5,
         enable_progress_bar=False,
         enable_model_summary=False,
         logger=CSVLogger(folder),
-        callbacks=[Notes(folder), saves, EarlyStopping("loss", patience=50)],
+        callbacks=[Notes(folder)]
+        if options.no_validation
+        else [Notes(folder), saves, EarlyStopping("loss", patience=50)],
     )
     loaders = [
         DataLoader(Points(size), batch_size=8, shuffle=shuffle, num_workers=options.workers)
         for size, shuffle in ((options.samples, True), (200, False))
     ]
-    trainer.fit(Module(folder, options.pause, options.dropout, options.optimizer), *loaders)
+    trainer.fit(Module(folder, options.pause, options.dropout, options.optimizer, options.width), *loaders)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def trainer_memory(trainer: Any) -> dict[str, Any]:
         "should_stop": bool(trainer.should_stop),
         "syncs_buffers": getattr(trainer.strategy.model, _SYNCS, None),
         "plateaus": [
-            (_copied(one.state_dict()), [group["lr"] for group in groups]) for one, groups in _plateaus(trainer)
+            (plain_copy(one.state_dict()), [group["lr"] for group in groups]) for one, groups in _plateaus(trainer)
         ],
         "callbacks": {
             callback.state_key: {name: _kept(getattr(callback, name)) for name in _UNSAVED if hasattr(callback, name)}
@@ -68,7 +68,7 @@ def _plateaus(trainer: Any) -> list[tuple[Any, list[dict[str, Any]]]]:
 def callback_states(trainer: Any) -> dict[str, Any]:
     """As Lightning writes them, of now; large tensors (averages, which change with a step only) are not copied."""
     states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
-    return {key: _copied(state) for key, state in states.items() if state}
+    return {key: plain_copy(state) for key, state in states.items() if state}
 
 
 def own_callback_states(trainer: Any, states: dict[str, Any]) -> dict[str, Any]:
@@ -99,12 +99,13 @@ def _is_small(value: Any) -> bool:
     return not isinstance(value, torch.Tensor) or value.numel() <= _SMALL
 
 
-def _copied(value: Any) -> Any:
+def plain_copy(value: Any) -> Any:
+    """A copy of plain containers; large tensors, which change with a step only, stay the same ones."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone() if value.numel() <= _SMALL else value
     if isinstance(value, dict):
-        return {key: _copied(entry) for key, entry in value.items()}
-    return [_copied(entry) for entry in value] if type(value) is list else value
+        return {key: plain_copy(entry) for key, entry in value.items()}
+    return [plain_copy(entry) for entry in value] if type(value) is list else value
 
 
 def swap_averages(trainer: Any) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from lightning_sagemaker._compat.connectors import (
     begin_epoch_again,
     callback_states,
     own_callback_states,
+    plain_copy,
     restore_callback_states,
     restore_trainer_memory,
     trainer_memory,
@@ -132,7 +132,7 @@ class FitState:
             "loaders": self.loaders.positions(taken),
             "batches": taken,
             "step": self._step,
-            "fit_loop": copy.deepcopy(trainer.fit_loop.state_dict()) if whole else None,
+            "fit_loop": plain_copy(trainer.fit_loop.state_dict()) if whole else None,
             "callbacks": callback_states(trainer) if whole else None,
             "buffers": copied(buffers_of(trainer)),
         }
@@ -153,7 +153,7 @@ class FitState:
     def go_on_from(self, held: dict[str, Any]) -> None:
         """Have the next run of the loops go on from what :meth:`hold` gave, on this rank or on another of the same place."""
         self._loaded = held
-        self._trainer.fit_loop.load_state_dict(copy.deepcopy(held["own"]["fit_loop"]))
+        self._trainer.fit_loop.load_state_dict(plain_copy(held["own"]["fit_loop"]))
         self.loaders.defer(True)
 
     def load(self, checkpoint: dict[str, Any]) -> None:

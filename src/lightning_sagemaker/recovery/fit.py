@@ -16,6 +16,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from lightning_sagemaker._compat.connectors import plain_copy
 from lightning_sagemaker._compat.in_job import end_batch_hooks, forget_interruption
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
@@ -211,7 +212,7 @@ class RecoveringFit(Callback):
                 metric._is_synced, metric._cache = False, None
                 metric.reset()
         for config, state in zip(trainer.lr_scheduler_configs, self._held["schedules"], strict=True):
-            config.scheduler.load_state_dict(_copy(state))
+            config.scheduler.load_state_dict(plain_copy(state))
         for optimizer, groups in zip(trainer.optimizers, self._held["groups"], strict=True):
             for group, settings in zip(optimizer.param_groups, groups, strict=True):
                 group.update(settings)
@@ -245,7 +246,7 @@ class RecoveringFit(Callback):
         self._held = {
             **self._resume.hold(),
             "hooks": hooks,
-            "schedules": [_copy(config.scheduler.state_dict()) for config in trainer.lr_scheduler_configs],
+            "schedules": [plain_copy(config.scheduler.state_dict()) for config in trainer.lr_scheduler_configs],
             "groups": [
                 [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
                 for optimizer in trainer.optimizers
@@ -356,9 +357,3 @@ def _move_optimizers(trainer: Any) -> None:
             for name, value in state.items():
                 if hasattr(value, "to") and name != "step":
                     state[name] = value.to(device)
-
-
-def _copy(state: Any) -> Any:
-    if isinstance(state, dict):
-        return {name: _copy(value) for name, value in state.items()}
-    return [_copy(value) for value in state] if isinstance(state, list) else state

@@ -117,6 +117,10 @@ def evaluate_shards(loader: Any, shards: Callable[[], Sequence[int]]) -> None:
 def seed_batch(seed: int, batch: int, shard: int) -> None:
     """Random numbers of a batch: a function of the job's seed, the batch's number and its shard, whoever trains on it."""
     (number,) = np.random.SeedSequence([seed, batch, shard]).generate_state(1, np.uint64).tolist()
-    torch.manual_seed(number)
+    torch.default_generator.manual_seed(
+        number
+    )  # torch.manual_seed looks for every kind of device, which takes a millisecond
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(number)
     random.seed(number)
     np.random.seed(number & 0xFFFFFFFF)
