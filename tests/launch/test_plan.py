@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_sagemaker import cli
-from lightning_sagemaker.launch import Estimator, FileSystemInput, HuggingFace, InstanceGroup, JobConfig, LaunchError
+from lightning_sagemaker.launch import Estimator, FileSystemInput, HuggingFace, JobConfig, LaunchError
 from lightning_sagemaker.launch.planning.images import SMDDP_VERSIONS, find_image
 from lightning_sagemaker.launch.planning.instances import INSTANCES, find_instance, instance_table_date
 from lightning_sagemaker.launch.planning.plan import announced_strategy, make_plan
@@ -94,7 +94,6 @@ BAD = [
         {"distribution": {"mpi": {"enabled": True}, "torch_distributed": {"enabled": True}}},
         "enables mpi and torch_distributed",
     ),
-    ({"distribution": {**SMDDP, "instance_groups": ["a"]}}, "names instance_groups"),
     ({"distribution": "smdp"}, "did you mean 'smddp'"),
     ({"use_spot_instances": True, "max_run": 7200, "max_wait": 3600}, "max_wait=3600 is less than max_run=7200"),
     ({"max_wait": 3600}, "for a job on demand"),
@@ -135,7 +134,6 @@ BAD = [
     ({"code_location": "bucket"}, "write s3://"),
     ({"rules": [1]}, "AWS ended SageMaker Debugger"),
     ({"container_entry_point": ["sh"]}, "first process is this package's"),
-    ({"instance_groups": [InstanceGroup("a", "ml.g5.xlarge", 1)] * 2}, "instance_groups has 2 groups"),
     ({"tensorboard_output_config": "s3://bucket/x"}, "tensorboard_output_config='s3://bucket/x'"),
     ({"inputs": {"code": "s3://bucket/x"}}, "the SDK itself adds"),
     ({"inputs": {"train": {"s3_data": "s3://bucket/x", "mode": "FastFile"}}}, "has the key 'mode'"),
@@ -500,8 +498,8 @@ def test_prices_are_refreshed_from_the_price_list(tmp_path, monkeypatch):
     refresh_prices("eu-west-1", Pricing())
     prices = load_prices("eu-west-1")
     assert prices.usd_per_hour == {"ml.p4d.24xlarge": 31.5}
-    assert estimate(prices, "ml.p4d.24xlarge", 2, 3600, "eu-west-1", spot=False).at_most == 63.0
-    assert estimate(prices, "ml.p5.48xlarge", 2, 3600, "eu-west-1", spot=False) is None
+    assert estimate(prices, {"ml.p4d.24xlarge": 2}, 3600, "eu-west-1", spot=False).at_most == 63.0
+    assert estimate(prices, {"ml.p5.48xlarge": 2, "ml.p4d.24xlarge": 2}, 3600, "eu-west-1", spot=False) is None
     assert load_prices("us-east-1").usd_per_hour["ml.g5.xlarge"] == 1.408
     (tmp_path / "lightning-sagemaker" / "prices-eu-west-1.json").write_text("{")
     assert load_prices("eu-west-1").region == "us-east-1"

@@ -173,6 +173,7 @@ def read_config(arguments: argparse.Namespace) -> Any:
 
     """
     from lightning_sagemaker.launch.spec.config import LISTS, JobConfig, listed
+    from lightning_sagemaker.launch.spec.groups import grouped
     from lightning_sagemaker.launch.spec.inputs import named_inputs
     from lightning_sagemaker.recipe_table import RECIPES
 
@@ -208,6 +209,8 @@ def read_config(arguments: argparse.Namespace) -> Any:
         else:
             changes[name] = _value(text, name)
     changes = listed(changes)
+    if "instance_groups" in changes:
+        changes = grouped({"distribution": config.distribution, **changes})
     for name, others in LISTS.items():
         if name in changes:
             changes.setdefault(others, ())  # not those of the file

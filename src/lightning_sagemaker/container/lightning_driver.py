@@ -23,8 +23,10 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lightning_sagemaker.container.lightning_groups import group_variables, hosts, training_hosts
     from lightning_sagemaker.container.lightning_supervisor import Supervisor, say, write_failure
 else:  # in a container the files lie beside each other, and this package may not be there
+    from lightning_groups import group_variables, hosts, training_hosts
     from lightning_supervisor import Supervisor, say, write_failure
 
 NAMES_TIMEOUT = 900.0
@@ -119,11 +121,6 @@ def arguments(hyperparameters: "dict[str, object]") -> "list[str]":
     return found
 
 
-def hosts() -> "list[str]":
-    """Names of all hosts, in the order of their ranks."""
-    return json.loads(os.environ.get("SM_HOSTS") or "[]") or ["localhost"]
-
-
 def wait_for_names(names: "list[str]") -> None:
     """Wait until every host's name has an address."""
     if _SIMULATED or len(names) == 1:
@@ -165,6 +162,7 @@ def variables_of(config: "dict[str, Any]") -> "dict[str, str]":
             found.update({"FI_EFA_USE_DEVICE_RDMA": "1", "RDMAV_FORK_SAFE": "1"})
     if config.get("smp"):
         found["SM_HP_MP_PARAMETERS"] = json.dumps(config["smp"])
+    found.update(group_variables(config))
     return {name: value for name, value in found.items() if name not in os.environ}
 
 
@@ -173,17 +171,21 @@ def launch_command(config: "dict[str, Any]", entry: str) -> "tuple[list[str], st
     kind = config.get("distribution", "none")
     if kind == "none" and not config.get("process_count_per_node"):
         return program(entry), "one process, as in a job without a distribution"
+    names, current = training_hosts(config), os.environ.get("SM_CURRENT_HOST", "")
+    if config.get("groups") and current not in names:
+        return program(entry), "one process, as this host is not in the instance group that trains, " + config[
+            "groups"
+        ][0]
     reason = toolkit_reason(config, kind)
     if reason is not None:
         return toolkit_command(config, entry), reason
     count = int(config.get("process_count_per_node") or os.environ.get("SM_NUM_GPUS") or 0) or 1
-    names = hosts()
     command = [*torchrun(), f"--nnodes={len(names)}", f"--nproc_per_node={count}"]
     if len(names) > 1:
         command += [
-            "--master_addr=" + os.environ.get("LIGHTNING_SAGEMAKER_MAIN_ADDRESS", os.environ["SM_MASTER_ADDR"]),
+            "--master_addr=" + os.environ.get("LIGHTNING_SAGEMAKER_MAIN_ADDRESS", names[0]),
             "--master_port=" + os.environ.get("LIGHTNING_SAGEMAKER_MAIN_PORT", os.environ["SM_MASTER_PORT"]),
-            "--node_rank=" + os.environ["SM_CURRENT_HOST_RANK"],
+            "--node_rank=" + str(names.index(current)),
         ]
     os.environ[_IS_RANK] = "1"
     # torchrun would take some of the script's arguments for its own: each rank reads them for itself.

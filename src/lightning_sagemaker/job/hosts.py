@@ -202,6 +202,13 @@ def _training_hosts(
     """The hosts of the distribution's groups in the order listed, which is the launcher's; all hosts without groups."""
     chosen = source.names("SM_DISTRIBUTION_INSTANCE_GROUPS") or ()
     together = tuple(name for g in groups if g.name in chosen for name in g.hosts)
+    if not together and len(groups) > 1 and group is not None:  # each program is on its own, on hosts that differ
+        source.notes.append(
+            f"The job has {len(groups)} instance groups and no distribution names one of them: hosts train together with"
+            f" those of their own group, here {group!r}."
+        )
+        together = next(g.hosts for g in groups if g.name == group)
+        return source.found("hosts", f"instance group {group!r}", together)
     if not together:
         return everybody
     if current in together:

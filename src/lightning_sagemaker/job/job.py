@@ -286,7 +286,8 @@ def _reaches_main_host(address: str, hosts: Hosts, ranks: Ranks | None, *, simul
     if ranks is not None or simulated:
         return True
     if len(hosts.names) > 1:
-        return address not in (_LOOPBACK, "localhost", "::1")
+        elsewhere = {name for group in hosts.groups for name in group.hosts}.difference(hosts.names)
+        return address not in {_LOOPBACK, "localhost", "::1", *elsewhere}
     return address in (hosts.current, _LOOPBACK, "localhost", "::1")
 
 

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from lightning_sagemaker.launch.estimator import Estimator, HuggingFace, PyTorch
     from lightning_sagemaker.launch.request.sdk import SMDDP, ModelParallel
     from lightning_sagemaker.launch.spec.config import JobConfig
+    from lightning_sagemaker.launch.spec.groups import InstanceGroup
     from lightning_sagemaker.launch.spec.inputs import FileSystemInput, ShuffleConfig, TrainingInput
-    from lightning_sagemaker.launch.spec.vocabulary import InstanceGroup, TensorBoardOutputConfig
+    from lightning_sagemaker.launch.spec.vocabulary import TensorBoardOutputConfig
     from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
     from lightning_sagemaker.simulator.cluster import LocalResult, run_local_cluster
     from lightning_sagemaker.simulator.contract import LocalClusterError
@@ -27,7 +28,7 @@ _HOMES = {
     "Failure": "simulator.streams",
     "FileSystemInput": "launch.spec.inputs",
     "HuggingFace": "launch.estimator",
-    "InstanceGroup": "launch.spec.vocabulary",
+    "InstanceGroup": "launch.spec.groups",
     "JobConfig": "launch.spec.config",
     "LaunchError": "errors",
     "LocalClusterError": "simulator.contract",

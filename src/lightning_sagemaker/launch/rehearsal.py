@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.request.without_sdk import fetch_from
+from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput
 from lightning_sagemaker.launch.transfer import fetch
 from lightning_sagemaker.simulator.cluster import LocalResult
@@ -91,7 +92,7 @@ def rehearse(
         root: For the hosts' folders; an earlier rehearsal in it is removed first.
         settings: Hyperparameters in place of the job's. A recipe takes ``max_steps`` of 5 if there is none.
         folders: Channel name -> local folder, for file systems and in place of data in S3.
-        hosts: Number of hosts if not the job's: a machine is small.
+        hosts: Number of hosts if not the job's, and the most of each further group: a machine is small.
         timeout: Seconds after which everything is stopped.
         output: Where the program's lines go. All that the containers print is in the file ``log`` in ``root``.
 
@@ -114,7 +115,7 @@ def rehearse(
     if plan.config.recipe:
         kept = {name: value for name, value in kept.items() if name not in _STEP_NAMES}  # two values would be an error
         changed = changed if any(name in changed for name in _STEP_NAMES) else {"max_steps": STEPS, **changed}
-    config = plan.config.changed(instance_count=hosts or plan.config.instance_count)
+    config = plan.config if hosts is None else _with_hosts(plan.config, hosts)
     plan = replace(plan, config=config, hyperparameters={**kept, **changed})
     _clear(root)
     with tempfile.TemporaryDirectory(prefix="lightning-sagemaker-") as scratch:
@@ -143,6 +144,11 @@ def rehearse(
         checkpoint_bytes=_size(first / "checkpoints"),
         model_bytes=_size(first / "model"),
     )
+
+
+def _with_hosts(config: JobConfig, hosts: int) -> JobConfig:
+    others = [{**group, "instance_count": min(hosts, group["instance_count"])} for group in config.other_groups]
+    return config.changed(instance_count=hosts, other_groups=tuple(others))
 
 
 def _clear(root: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.planning.plan import choose_image, own_region
 from lightning_sagemaker.launch.spec.config import JobConfig
+from lightning_sagemaker.launch.spec.groups import InstanceGroup
 from lightning_sagemaker.launch.spec.vocabulary import NOT_HERE
 
 
@@ -29,6 +30,11 @@ class Settings:
         if name in NOT_HERE:
             raise LaunchError(f"The estimator has no {name}: {NOT_HERE[name]}")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def instance_groups(self) -> list[InstanceGroup] | None:
+        """The groups of hosts, first the one that trains; None where all hosts are of one type and have no name."""
+        return list(self.config.groups) or None
 
     def hyperparameters(self) -> dict[str, str]:
         """Name -> JSON text of each hyperparameter that will be sent, with those that the distribution adds."""

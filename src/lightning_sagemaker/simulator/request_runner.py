@@ -64,10 +64,10 @@ def run_request(
         LaunchError: If the request needs what cannot be simulated, such as a file system without a local folder.
 
     """
-    count = int(_hosts(request)["InstanceCount"])
-    hosts = [f"algo-{number}" for number in range(1, count + 1)]
+    groups = _groups(request)
+    hosts = [name for group in groups for name in group["hosts"]]
     place = checks.make_root(Path(root))
-    run = _Run(request, hosts, place)
+    run = _Run(request, groups, place)
     commands = [run.command(host) for host in hosts]
     run.prepare(fetch, {name: Path(path) for name, path in (folders or {}).items()})
     with checks.scratch_folder(checks.temporary_folder()) as scratch:
@@ -87,11 +87,19 @@ def run_request(
 
 
 class _Run:
-    """The hosts of one request."""
+    """The hosts of one request.
 
-    def __init__(self, request: Mapping[str, Any], hosts: Sequence[str], root: Path) -> None:
+    Args:
+        request: As it is sent.
+        groups: As in ``resourceconfig.json``.
+        root: For the hosts' folders.
+
+    """
+
+    def __init__(self, request: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], root: Path) -> None:
         self._request = request
-        self._hosts = hosts
+        self._groups = groups
+        self._hosts = hosts = [name for group in groups for name in group["hosts"]]
         self._root = root
         self._visible = visible_gpus()
         self._gpus = gpus_per_host(len(self._visible), len(hosts), 1)
@@ -102,8 +110,8 @@ class _Run:
 
     def prepare(self, fetch: Fetch, local: Mapping[str, Path]) -> None:
         """Make each host's tree: the three files, and every channel."""
-        channels = self._request.get("InputDataConfig", [])
-        for index, host in enumerate(self._hosts):
+        for host in self._hosts:
+            channels = [one for one in self._request.get("InputDataConfig", []) if host in self._hosts_of(one)]
             folders = self.folders(host)
             folders.create()
             folders.failure.unlink(missing_ok=True)
@@ -119,7 +127,7 @@ class _Run:
                     target.unlink()
                 elif target.exists():
                     shutil.rmtree(target)
-                self._fill(channel, target, index, fetch, local)
+                self._fill(channel, target, host, fetch, local)
             self._relocate(folders)
 
     def command(self, host: str) -> list[str]:
@@ -157,19 +165,24 @@ class _Run:
         }
 
     def _resource_config(self, host: str) -> dict[str, Any]:
-        kind = _hosts(self._request)["InstanceType"]
-        group = {"instance_group_name": GROUP, "instance_type": kind, "hosts": list(self._hosts)}
+        group = next(one for one in self._groups if host in one["hosts"])
         return {
             "current_host": host,
-            "current_instance_type": kind,
-            "current_group_name": GROUP,
+            "current_instance_type": group["instance_type"],
+            "current_group_name": group["instance_group_name"],
             "hosts": list(self._hosts),
-            "instance_groups": [group],
+            "instance_groups": list(self._groups),
             "network_interface_name": "lo",
         }
 
+    def _hosts_of(self, channel: Mapping[str, Any]) -> list[str]:
+        """The hosts that get a channel: all, or those of its instance groups."""
+        names = channel["DataSource"].get("S3DataSource", {}).get("InstanceGroupNames")
+        chosen = [one for one in self._groups if not names or one["instance_group_name"] in names]
+        return [name for group in chosen for name in group["hosts"]]
+
     def _fill(
-        self, channel: Mapping[str, Any], target: Path, index: int, fetch: Fetch, local: Mapping[str, Path]
+        self, channel: Mapping[str, Any], target: Path, host: str, fetch: Fetch, local: Mapping[str, Path]
     ) -> None:
         name, source = channel["ChannelName"], channel["DataSource"]
         if name in local:
@@ -185,8 +198,9 @@ class _Run:
         fetch(source["S3DataSource"]["S3Uri"], target)
         if source["S3DataSource"].get("S3DataDistributionType") == "ShardedByS3Key":
             files = sorted(path for path in target.rglob("*") if path.is_file())
+            sharing = self._hosts_of(channel)
             for number, path in enumerate(files):
-                if number % len(self._hosts) != index:
+                if sharing[number % len(sharing)] != host:
                     path.unlink()
 
     def _relocate(self, folders: Folders) -> None:
@@ -198,11 +212,19 @@ class _Run:
             shutil.rmtree(path)
 
 
-def _hosts(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Type and number of the hosts, of the whole cluster or of its one group."""
-    resources: Mapping[str, Any] = request["ResourceConfig"]
-    groups: list[Mapping[str, Any]] = resources.get("InstanceGroups") or [resources]
-    return groups[0]
+def _groups(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The instance groups, as ``resourceconfig.json`` has them: of an ordinary job the only one."""
+    resources = request["ResourceConfig"]
+    found: list[dict[str, Any]] = []
+    number = 0
+    for group in resources.get("InstanceGroups") or [{"InstanceGroupName": GROUP, **resources}]:
+        count = int(group["InstanceCount"])
+        hosts = [f"algo-{index}" for index in range(number + 1, number + count + 1)]
+        found.append(
+            {"instance_group_name": group["InstanceGroupName"], "instance_type": group["InstanceType"], "hosts": hosts}
+        )
+        number += count
+    return found
 
 
 def _input_config(channel: Mapping[str, Any]) -> dict[str, str]:

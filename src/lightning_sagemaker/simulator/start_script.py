@@ -56,6 +56,7 @@ def main(base: str, entry_script: str) -> None:
         region=os.environ["AWS_REGION"],
     )
     variables = modeltrainer.host_environment(cluster, resources["current_host"], folders)
+    variables["SM_RESOURCE_CONFIG"] = json.dumps(resources)  # of all instance groups
     variables["SM_DISTRIBUTED_CONFIG"] = json.dumps(config)
     variables["SM_DISTRIBUTED_DRIVER_DIR"] = str(drivers)
     os.environ.update(variables)

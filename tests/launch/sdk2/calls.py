@@ -274,6 +274,90 @@ def a_cluster_of_one_group(s):
     s.PyTorch("train.py", source_dir="src", role=ROLE, instance_groups=groups, **TORCH).fit(TRAIN)
 
 
+def groups_of(s):
+    return s.InstanceGroup("dnn", "ml.p4d.24xlarge", 2), s.InstanceGroup("data", "ml.c5.18xlarge", 3)
+
+
+def several_groups(name, distribution=None, inputs=TRAIN, **arguments):
+    """A cluster of two groups, of which ``distribution``, a function of the first, names one."""
+
+    def run(s):
+        dnn, data = groups_of(s)
+        given = {} if distribution is None else {"distribution": distribution(dnn)}
+        values = {"source_dir": "src", "role": ROLE, "instance_groups": [data, dnn], **OLD, **given, **arguments}
+        s.PyTorch("train.py", **values).fit(inputs)
+
+    CALLS[name] = run
+
+
+several_groups(
+    "groups_with_mpi", lambda dnn: {"mpi": {"enabled": True, "processes_per_host": 8}, "instance_groups": [dnn]}
+)
+several_groups(
+    "groups_with_smddp",
+    lambda dnn: {"smdistributed": {"dataparallel": {"enabled": True}}, "instance_groups": [dnn]},
+)
+several_groups(
+    "groups_with_model_parallelism",
+    lambda dnn: {
+        "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 2, "ddp": True}}},
+        "mpi": {"enabled": True, "processes_per_host": 8},
+        "instance_groups": [dnn],
+    },
+)
+several_groups("groups_with_torchrun", lambda dnn: {"torch_distributed": {"enabled": True}, "instance_groups": [dnn]})
+several_groups("groups_without_a_distribution")
+several_groups("groups_of_which_none_is_named", lambda dnn: {"mpi": {"enabled": True}})
+several_groups("groups_and_nothing_enabled", lambda dnn: {"mpi": {"enabled": False}, "instance_groups": [dnn]})
+several_groups("groups_and_an_instance_type", None, instance_type="ml.p4d.24xlarge", instance_count=1)
+several_groups("groups_on_spot_instances", None, use_spot_instances=True, max_wait=90000, volume_size=100)
+several_groups("groups_of_a_newer_image", None, framework_version="2.5.1", py_version="py311")
+
+
+@call
+def two_groups_are_to_train(s):
+    dnn, data = groups_of(s)
+    both = {"mpi": {"enabled": True}, "instance_groups": [dnn, data]}
+    s.PyTorch("train.py", source_dir="src", role=ROLE, instance_groups=[dnn, data], distribution=both, **OLD).fit(TRAIN)
+
+
+@call
+def a_group_that_the_cluster_lacks(s):
+    dnn, data = groups_of(s)
+    other = {"mpi": {"enabled": True}, "instance_groups": [s.InstanceGroup("other", "ml.p4d.24xlarge", 1)]}
+    s.PyTorch("train.py", source_dir="src", role=ROLE, instance_groups=[dnn, data], distribution=other, **OLD).fit(
+        TRAIN
+    )
+
+
+@call
+def channels_for_groups(s):
+    dnn, data = groups_of(s)
+    inputs = {
+        "train": s.TrainingInput(TRAIN, instance_groups=["data"], distribution="ShardedByS3Key"),
+        "both": s.TrainingInput("s3://bucket/both", instance_groups=["data", "dnn"]),
+        "all": "s3://bucket/all",
+    }
+    distribution = {"mpi": {"enabled": True, "processes_per_host": 8}, "instance_groups": [dnn]}
+    s.PyTorch(
+        "train.py", source_dir="src", role=ROLE, instance_groups=[dnn, data], distribution=distribution, **OLD
+    ).fit(inputs)
+
+
+@call
+def one_group_with_a_distribution(s):
+    groups = [s.InstanceGroup("gpu", "ml.p4d.24xlarge", 2)]
+    smddp = {"smdistributed": {"dataparallel": {"enabled": True}}}
+    s.PyTorch("train.py", source_dir="src", role=ROLE, instance_groups=groups, distribution=smddp, **OLD).fit(TRAIN)
+
+
+@call
+def groups_are_asked_for(s):
+    dnn, data = groups_of(s)
+    estimator = s.HuggingFace(entry_point="train.py", source_dir="src", role=ROLE, instance_groups=[dnn, data], **FACE)
+    return sorted([one.instance_group_name, one.instance_type, one.instance_count] for one in estimator.instance_groups)
+
+
 @call
 def texts_that_look_like_json(s):
     values = {

@@ -8,11 +8,14 @@ PATH = {"sagemaker_program", "sagemaker_submit_directory", "sagemaker_job_name",
 """How SDK 2 tells its container where the program is; SDK 3 has a channel for it."""
 
 
+NAMED_BY = ("ChannelName", "Key", "Name", "InstanceGroupName")
+
+
 def flat(value, prefix=""):
-    """``{"A": {"B": 1}}`` as ``{"A.B": 1}``; lists of channels and tags by their names."""
+    """``{"A": {"B": 1}}`` as ``{"A.B": 1}``; lists of channels, tags and groups of hosts by their names."""
     if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
         named = {
-            str(one.get("ChannelName", one.get("Key", one.get("Name", index)))): one for index, one in enumerate(value)
+            str(next((one[name] for name in NAMED_BY if name in one), index)): one for index, one in enumerate(value)
         }
         return flat(named, prefix)
     if isinstance(value, dict) and value:

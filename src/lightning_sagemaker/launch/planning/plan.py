@@ -151,6 +151,7 @@ def announced_job(plan: JobPlan, simulated: bool = False) -> SageMakerJob:
         num_nodes=config.instance_count,
         num_gpus=gpus,
         instance_type=config.instance_type,
+        instance_group=config.instance_group,
         distribution=_DISTRIBUTIONS[request.kind],
         model_parallel_parameters=dict(request.parameters),
         world_size=per_host * config.instance_count if launched else None,
@@ -177,5 +178,7 @@ def world_size(plan: JobPlan) -> int:
 def price(plan: JobPlan) -> Estimate | None:
     """What the job costs; None where the price is not known."""
     config, prices = plan.config, load_prices(plan.region)
-    count, spot = config.instance_count, config.use_spot_instances
-    return estimate(prices, config.instance_type, count, config.max_run, plan.region, spot)
+    hosts = {config.instance_type: config.instance_count}
+    for group in config.groups[1:]:
+        hosts[group.instance_type] = hosts.get(group.instance_type, 0) + group.instance_count
+    return estimate(prices, hosts, config.max_run, plan.region, config.use_spot_instances)

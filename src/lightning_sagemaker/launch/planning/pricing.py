@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from importlib import resources
@@ -66,22 +67,21 @@ def load_prices(region: str) -> Prices:
     return _parse(json.loads((resources.files(__package__) / "data" / "prices.json").read_text()))
 
 
-def estimate(prices: Prices, instance_type: str, count: int, seconds: int, region: str, spot: bool) -> Estimate | None:
+def estimate(prices: Prices, hosts: Mapping[str, int], seconds: int, region: str, spot: bool) -> Estimate | None:
     """What a job costs; None where the price is not known.
 
     Args:
         prices: Prices of any region.
-        instance_type: Instance type of the hosts.
-        count: Number of hosts.
+        hosts: Instance type -> number of hosts.
         seconds: For which the job may run.
         region: Where it runs.
         spot: Whether on spot instances.
 
     """
-    price = prices.usd_per_hour.get(instance_type)
-    if price is None:
+    if not all(name in prices.usd_per_hour for name in hosts):
         return None
-    per_hour = price * count * (prices.spot_share if spot else 1.0)
+    on_demand = sum(prices.usd_per_hour[name] * count for name, count in hosts.items())
+    per_hour = on_demand * (prices.spot_share if spot else 1.0)
     note = f"prices of {prices.region}, {prices.date}"
     if prices.region != region:
         note += f"; those of {region} differ"

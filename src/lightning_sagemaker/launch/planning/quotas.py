@@ -26,16 +26,20 @@ def check_quota(session: Any, config: JobConfig) -> None:
     from botocore.exceptions import BotoCoreError, ClientError
 
     kind = "spot training job usage" if config.use_spot_instances else "training job usage"
-    wanted = f"{config.instance_type} for {kind}"
+    wanted = {f"{config.instance_type} for {kind}": config.instance_count}
+    for group in config.groups[1:]:
+        name = f"{group.instance_type} for {kind}"
+        wanted[name] = wanted.get(name, 0) + group.instance_count
     try:
         pages = session.client("service-quotas").get_paginator("list_service_quotas")
         quotas = [quota for page in pages.paginate(ServiceCode="sagemaker") for quota in page["Quotas"]]
     except (BotoCoreError, ClientError) as error:
-        _log.info("The quota of %s is not known here (%s).", wanted, type(error).__name__)
+        _log.info("The quota of %s is not known here (%s).", ", ".join(wanted), type(error).__name__)
         return
     for quota in quotas:
-        if quota["QuotaName"] == wanted and quota["Value"] < config.instance_count:
+        name = quota["QuotaName"]
+        if quota["Value"] < wanted.get(name, 0):
             raise CapacityError(
-                f"The account may have {quota['Value']:.0f} of {wanted}, the job wants {config.instance_count}. HINT: ask"
+                f"The account may have {quota['Value']:.0f} of {name}, the job wants {wanted[name]}. HINT: ask"
                 f" for more in the console of Service Quotas ({quota['QuotaCode']}), or take fewer."
             )

@@ -13,6 +13,7 @@ from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.planning.plan import announced_job, announced_strategy, price, world_size
 from lightning_sagemaker.launch.planning.pricing import load_prices
 from lightning_sagemaker.launch.source.channel_files import PREFIX, ChannelFiles
+from lightning_sagemaker.launch.spec.groups import InstanceGroup
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput
 from lightning_sagemaker.smddp_modes import job_engines
 
@@ -30,13 +31,14 @@ def describe(plan: JobPlan) -> list[tuple[str, str]]:
         plan: With or without its bucket filled in.
 
     """
-    config, instance = plan.config, find_instance(plan.config.instance_type)
+    config = plan.config
     chosen, others = announced_strategy(plan), alternative_configs(config)[1:]
-    gpus = _gpus(instance.gpus, instance.gpu, instance.gpu_memory)
+    gpus = _gpus(config.instance_type)
     lines = [
         ("job", f"{plan.base_name}-<time> in {plan.region}"),
         ("program", config.recipe or str(config.entry_point)),
-        ("hosts", f"{config.instance_count} x {config.instance_type}: {gpus}"),
+        ("hosts", f"{config.instance_count} x {config.instance_type}{_named(config.instance_group)}: {gpus}"),
+        *(("beside", _beside(group)) for group in config.groups[1:]),
         ("image", plan.image.uri),
         ("strategy", f"{chosen.name} ({chosen.backend}). {chosen.reason}"),
         *([("smddp", _smddp(plan))] if plan.image.smddp else []),
@@ -66,8 +68,19 @@ def _smddp(plan: JobPlan) -> str:
     return f"{plan.image.smddp}: {takes}. {' '.join(reasons)}"
 
 
-def _gpus(count: int, name: str, memory: int) -> str:
-    return f"{count} {name} with {memory} GiB each" if count else "no GPU"
+def _gpus(instance_type: str) -> str:
+    one = find_instance(instance_type)
+    return f"{one.gpus} {one.gpu} with {one.gpu_memory} GiB each" if one.gpus else "no GPU"
+
+
+def _named(group: str | None) -> str:
+    return "" if group is None else f" (instance group {group})"
+
+
+def _beside(group: InstanceGroup) -> str:
+    """A group that takes no part in the training."""
+    hosts = f"{group.instance_count} x {group.instance_type}{_named(group.instance_group_name)}"
+    return f"{hosts}: {_gpus(group.instance_type)}; the program runs once on each, by itself"
 
 
 def _global_batch(plan: JobPlan) -> str:
@@ -137,7 +150,8 @@ def _inputs(plan: JobPlan) -> list[str]:
             lines.append(f"{name}: {place} ({source.file_system_access_mode})")
         else:
             mode = _upload(plan.uploads[name]) if source.is_local else source.input_mode or "File"
-            lines.append(f"{name}: {source.s3_data} ({mode})")
+            only = f", for {', '.join(source.instance_groups)} only" if source.instance_groups else ""
+            lines.append(f"{name}: {source.s3_data} ({mode}{only})")
     return lines
 
 
@@ -154,7 +168,8 @@ def _cost(plan: JobPlan) -> str:
     config, found = plan.config, price(plan)
     if found is None:
         known = load_prices(plan.region).date
-        return f"not known: {config.instance_type} is not in the table of {known}; --refresh-prices reads a new one"
+        kinds = " or ".join(dict.fromkeys([config.instance_type, *(group.instance_type for group in config.groups)]))
+        return f"not known: {kinds} is not in the table of {known}; --refresh-prices reads a new one"
     return f"${found.per_hour:,.2f} an hour; at most ${found.at_most:,.2f} ({_hours(config.max_run)}); {found.note}"
 
 
@@ -179,6 +194,8 @@ def _remarks(plan: JobPlan) -> list[str]:
         remarks.append("a Pipe channel is a named pipe for each epoch: the program must read it as one")
     if config.distributed.kind == "smddp" and config.instance_count == 1:
         remarks.append("SMDDP gains nothing on one host, where nccl is as fast: good for a test")
+    if config.other_groups:
+        remarks.append("the program tells the groups apart by SM_CURRENT_INSTANCE_GROUP")
     if not config.use_spot_instances and config.checkpoint_s3_uri is None:
         remarks.append("without checkpoint_s3_uri a job that fails leaves no checkpoint behind")
     return remarks

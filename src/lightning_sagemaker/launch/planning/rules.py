@@ -74,6 +74,9 @@ def _range(name: str, value: int | None, low: int, high: int, what: str) -> None
 def _check_hosts(config: JobConfig) -> None:
     find_instance(config.instance_type)
     _range("instance_count", config.instance_count, 1, 1000, "a number of hosts")
+    for group in config.groups:
+        find_instance(group.instance_type)
+        _range("instance_count", group.instance_count, 1, 1000, "a number of hosts")
     _range("volume_size", config.volume_size, 1, MAX_VOLUME, "GiB")
     if config.region is not None and not _REGION.fullmatch(config.region):
         raise LaunchError(f"region={config.region!r} was set. HINT: it looks like us-east-1.")
@@ -121,13 +124,26 @@ def _check_places(config: JobConfig) -> None:
 
 
 def _check_groups(config: JobConfig) -> None:
+    known = [group.instance_group_name for group in config.groups]
     for name, source in config.channels.items():
         for group in () if isinstance(source, FileSystemInput) else source.instance_groups or ():
-            if group != config.instance_group:
+            if group not in known:
                 raise LaunchError(
                     f"Channel {name!r} is for the instance group {group!r}, which the job does not have. HINT: name its"
-                    " group by instance_group, or leave instance_groups out."
+                    " groups by instance_groups, or leave them out of the channel."
                 )
+    if config.distributed.groups not in ((), tuple(known[:1])):
+        trains = f"{known[0]!r} trains" if known else "the hosts are in no groups"
+        raise LaunchError(
+            f"distribution names the instance group {config.distributed.groups[0]!r}, but {trains}. HINT: give"
+            " instance_groups, a list of all groups."
+        )
+    if config.other_groups and not known:
+        raise LaunchError(
+            "other_groups was set without instance_group. HINT: give instance_groups, a list of all groups."
+        )
+    if config.other_groups and config.keep_alive_period_in_seconds:
+        raise LaunchError("Warm pools have one group of hosts. HINT: leave keep_alive_period_in_seconds out.")
 
 
 def _check_hyperparameters(config: JobConfig) -> None:

@@ -47,7 +47,8 @@ def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
     uploads = f"s3://{bucket}/{plan.base_name}/{job_name}/input"
     names = channel_names(plan.channels)
     channels = [_channel(names[name], source, uploads, config) for name, source in plan.channels.items()]
-    groups = [str(config.instance_group)] if any(_groups(one) for one in plan.channels.values()) else None
+    is_for_groups = any(_groups(one) for one in plan.channels.values())
+    groups = [one.instance_group_name for one in config.groups] if is_for_groups else None
     code = code_place(plan, job_name) or f"{uploads}/code/{plan.bundle.name}"
     for name, place in (("code", code), ("sm_drivers", f"{uploads}/sm_drivers")):
         channels.append(_s3_channel(name, TrainingInput(place, instance_groups=groups)))
@@ -158,10 +159,17 @@ def extras(config: JobConfig) -> dict[str, Any]:
 
 
 def _hosts(config: JobConfig) -> dict[str, Any]:
-    found = {"InstanceType": config.instance_type, "InstanceCount": config.instance_count}
-    if config.instance_group is None:
-        return found
-    return {"InstanceGroups": [{"InstanceGroupName": config.instance_group, **found}]}
+    if not config.groups:
+        return {"InstanceType": config.instance_type, "InstanceCount": config.instance_count}
+    groups = [
+        {
+            "InstanceGroupName": one.instance_group_name,
+            "InstanceType": one.instance_type,
+            "InstanceCount": one.instance_count,
+        }
+        for one in config.groups
+    ]
+    return {"InstanceGroups": groups}
 
 
 def _groups(source: Input) -> list[str]:

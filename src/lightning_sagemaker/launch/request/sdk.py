@@ -10,6 +10,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -243,10 +244,9 @@ def make_trainer(plan: JobPlan, archive: str, session: Session) -> ModelTrainer:
 
 
 def _hosts(config: JobConfig) -> dict[str, Any]:
-    found = {"instance_type": config.instance_type, "instance_count": config.instance_count}
-    if config.instance_group is None:
-        return found
-    return {"instance_groups": [InstanceGroup(instance_group_name=config.instance_group, **found)]}
+    if not config.groups:
+        return {"instance_type": config.instance_type, "instance_count": config.instance_count}
+    return {"instance_groups": [InstanceGroup(**asdict(one)) for one in config.groups]}
 
 
 def shape(kind: Any, value: Mapping[str, Any] | None) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.spec.distribution import DistributionRequest, parse_distribution
+from lightning_sagemaker.launch.spec.groups import InstanceGroup, grouped, parse_groups
 from lightning_sagemaker.launch.spec.inputs import Input, parse_inputs
 
 MODEL_CONTENT = "application/x-sagemaker-model"
@@ -37,7 +38,9 @@ class JobConfig:
         max_cost: US dollars that the job may cost until ``max_run``, earlier attempts included; one that may cost more is
             not started.
         instance_count: Hosts.
-        instance_group: A name for them, which channels may use.
+        instance_group: A name for them, which channels and a distribution may use.
+        other_groups: Further groups of hosts, which take no part in the training: ``instance_group_name``,
+            ``instance_type`` and ``instance_count`` of each. ``instance_groups``, a list of all, is taken in place of these.
         job_queue: Name or ARN of a queue of AWS Batch for training jobs, which starts the job, with
         share_identifier: the share that it counts for, where the queue has shares.
         training_plan: ARN of a plan with reserved capacity.
@@ -103,6 +106,7 @@ class JobConfig:
     max_cost: float | None = None
     instance_count: int = 1
     instance_group: str | None = None
+    other_groups: tuple[Mapping[str, Any], ...] = ()
     job_queue: str | None = None
     share_identifier: str | None = None
     training_plan: str | None = None
@@ -161,7 +165,7 @@ class JobConfig:
         """
         kinds = {one.name: str(one.type) for one in fields(cls)}
         checked = {}
-        for name, value in listed(values).items():
+        for name, value in grouped(listed(values)).items():
             if name not in kinds:
                 raise LaunchError(f"The job has the key {name!r}. HINT: {suggestion(str(name), kinds)}")
             checked[name] = _checked(name, kinds[name], value)
@@ -220,8 +224,18 @@ class JobConfig:
 
     @property
     def distributed(self) -> DistributionRequest:
-        """The distribution, read."""
-        return parse_distribution(self.distribution)
+        """The distribution, read, with the group of hosts that it is for where hosts are in groups."""
+        request = parse_distribution(self.distribution)
+        is_of_group = self.instance_group is not None and request.kind != "none" and not request.groups
+        return replace(request, groups=(str(self.instance_group),)) if is_of_group else request
+
+    @property
+    def groups(self) -> tuple[InstanceGroup, ...]:
+        """The groups of hosts, first the one that trains; none where all hosts are of one type and have no name."""
+        if self.instance_group is None:
+            return ()
+        training = InstanceGroup(self.instance_group, self.instance_type, self.instance_count)
+        return parse_groups([training, *self.other_groups])
 
 
 def _strict_loader() -> Any:

@@ -19,14 +19,14 @@ def described_job(job: Mapping[str, Any], model_channel_name: str = "model") -> 
 
     """
     resources, stopping = job["ResourceConfig"], job.get("StoppingCondition", {})
-    hosts = (resources.get("InstanceGroups") or [resources])[0]
     sent = {name: _value(text) for name, text in job.get("HyperParameters", {}).items()}
     network, checkpoints = job.get("VpcConfig", {}), job.get("CheckpointConfig", {})
     values = {
         "role": job["RoleArn"],
-        "instance_type": hosts["InstanceType"],
-        "instance_count": hosts["InstanceCount"],
-        "instance_group": hosts.get("InstanceGroupName"),
+        "instance_type": resources.get("InstanceType"),
+        "instance_count": resources.get("InstanceCount"),
+        "instance_groups": resources.get("InstanceGroups") or None,
+        "instance_group": next(iter(sent.get("sagemaker_distribution_instance_groups") or ()), None),
         "volume_size": resources.get("VolumeSizeInGB"),
         "volume_kms_key": resources.get("VolumeKmsKeyId"),
         "max_run": stopping.get("MaxRuntimeInSeconds"),

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lightning_sagemaker.errors import LaunchError, suggestion
+from lightning_sagemaker.launch.spec.groups import named_groups
 
 KINDS = ("smddp", "ddp", "torch_distributed", "mpi", "smp", "none")
 
@@ -27,6 +28,7 @@ class DistributionRequest:
         parameters: ``mp_parameters`` of model parallelism.
         uses_torchrun: Model parallelism of version 2 is started by torchrun, that of version 1 by mpirun.
         uses_mpi: Whether AWS's ``smddprun`` may start the ranks of SMDDP; False with ``torch_distributed`` beside it.
+        groups: The instance group whose hosts train; empty where hosts are in no groups.
 
     """
 
@@ -36,6 +38,7 @@ class DistributionRequest:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     uses_torchrun: bool = True
     uses_mpi: bool = True
+    groups: tuple[str, ...] = ()
 
     @property
     def flags(self) -> dict[str, Any]:
@@ -58,6 +61,8 @@ class DistributionRequest:
             flags["sagemaker_distributed_dataparallel_enabled"] = False
         if flags and self.processes_per_host is not None:
             flags["sagemaker_mpi_num_of_processes_per_host"] = self.processes_per_host
+        if self.groups and self.kind in ("smddp", "mpi", "smp"):  # SDK 2 leaves it out for the others
+            flags["sagemaker_distribution_instance_groups"] = list(self.groups)
         return flags
 
     def to_json(self) -> dict[str, Any]:
@@ -68,6 +73,7 @@ class DistributionRequest:
             "flags": self.flags,
             "torchrun": self.uses_torchrun if self.kind != "smddp" else not self.uses_mpi,
             "smp": dict(self.parameters) or None,
+            **({"groups": list(self.groups)} if self.groups else {}),
         }
 
 
@@ -96,8 +102,17 @@ def parse_distribution(value: Any) -> DistributionRequest:
 
 
 def _of_dictionary(value: Mapping[str, Any]) -> DistributionRequest:
-    if "instance_groups" in value:
-        raise LaunchError("distribution names instance_groups, but all hosts are of one type here. HINT: leave it out.")
+    groups = named_groups(value.get("instance_groups"))
+    request = _of_sections({key: section for key, section in value.items() if key != "instance_groups"})
+    if groups and request.kind == "none":
+        raise LaunchError(
+            f"distribution names the instance group {groups[0]!r}, and enables nothing that starts processes on it. HINT:"
+            ' add "torch_distributed": {"enabled": True}, or leave instance_groups out.'
+        )
+    return replace(request, groups=groups)
+
+
+def _of_sections(value: Mapping[str, Any]) -> DistributionRequest:
     for key in value:
         if key not in _TOP:
             raise LaunchError(

@@ -75,22 +75,6 @@ NOT_HERE = {
 
 
 @dataclass(frozen=True)
-class InstanceGroup:
-    """Hosts of one type in a cluster.
-
-    Args:
-        instance_group_name: By which channels name it.
-        instance_type: Instance type of each host.
-        instance_count: Hosts.
-
-    """
-
-    instance_group_name: str
-    instance_type: str
-    instance_count: int
-
-
-@dataclass(frozen=True)
 class TensorBoardOutputConfig:
     """Where SageMaker copies TensorBoard's files during the job.
 
@@ -145,12 +129,10 @@ def job_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
                 raise LaunchError(f"{name} was set. {_capital(_REFUSED[name])}. HINT: leave it out.")
         elif name == "tensorboard_output_config":
             values.update(_tensorboard(value))
-        elif name == "instance_groups":
-            values.update(_one_group(value))
         else:
             values[_ALIASES.get(name, name)] = value
     for name in values:
-        if name not in _NAMES:
+        if name not in (*_NAMES, "instance_groups"):
             raise LaunchError(f"The estimator was given {name!r}. HINT: {suggestion(name, [*_NAMES, *_ALIASES])}")
     if "base_job_name" in values:
         values["base_job_name"] = str(values["base_job_name"])
@@ -174,15 +156,3 @@ def _tensorboard(value: Any) -> dict[str, Any]:
 
 
 _TENSORBOARD = ("s3_output_path", "container_local_output_path", "local_path", "LocalPath")
-
-
-def _one_group(groups: Any) -> dict[str, Any]:
-    """A cluster whose hosts are all of one group: its type and count."""
-    names = tuple(one.name for one in fields(InstanceGroup))
-    found = [tuple(getattr(one, name, None) for name in names) for one in groups]
-    if len(found) != 1 or None in found[0]:
-        raise LaunchError(
-            f"instance_groups has {len(found)} groups. Ranks are started alike on all hosts, which are of one group. HINT:"
-            " give instance_type and instance_count."
-        )
-    return dict(zip(("instance_group", "instance_type", "instance_count"), found[0], strict=True))
