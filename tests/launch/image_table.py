@@ -17,7 +17,16 @@ OLD_SUFFIX = "cu110-ubuntu18.04"
 ISOLATED = ("-iso", "eusc-")
 """Partitions that the SDK itself has no addresses for."""
 
-TABLE = ROOT / "src" / "lightning_sagemaker" / "launch" / "data" / "images.json"
+RULES = ("debugger", "detailed-profiler")
+"""Tables of the images that rules of SageMaker Debugger run in."""
+
+TABLE = ROOT / "src" / "lightning_sagemaker" / "launch" / "planning" / "data" / "images.json"
+
+
+def rules(table: dict) -> dict:
+    """The one version there is."""
+    (entry,) = table["versions"].values()
+    return {"repository": entry["repository"], "accounts": entry["registries"]}
 
 
 def main() -> None:
@@ -70,6 +79,7 @@ def main() -> None:
             for version, bases in hugging_face.items()
         },
     }
+    table["rules"] = {kind: rules(json.loads((folder / f"{kind}.json").read_text())) for kind in RULES}
     table |= {"regions": regions, "accounts": dict(sorted(accounts.items()))}
     TABLE.write_text(json.dumps(table, indent=None, separators=(", ", ": ")).replace("}, ", "},\n ") + "\n")
 

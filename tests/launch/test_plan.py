@@ -132,7 +132,16 @@ BAD = [
     ({"inputs": {"train": {"s3_data": "s3://b-1/x", "record_wrapping": "Zip"}}}, "record_wrapping='Zip'"),
     ({"input_mode": "Stream"}, "input_mode='Stream'"),
     ({"code_location": "bucket"}, "write s3://"),
-    ({"rules": [1]}, "AWS ended SageMaker Debugger"),
+    ({"rules": [1]}, r"rules has 1.*Rule and ProfilerRule"),
+    ({"profiler_config": 1}, "profiler_config=1 was set.*the API's dictionary"),
+    ({"disable_profiler": True, "profiler_config": {"DisableProfiler": False}}, "disable_profiler was set beside"),
+    (
+        {
+            "debugger_rules": [{"RuleConfigurationName": "a", "RuleEvaluatorImage": "DEFAULT_RULE_EVALUATOR_IMAGE"}],
+            "region": "il-central-1",
+        },
+        "no image of sagemaker-debugger-rules in region 'il-central-1'",
+    ),
     ({"container_entry_point": ["sh"]}, "first process is this package's"),
     ({"tensorboard_output_config": "s3://bucket/x"}, "tensorboard_output_config='s3://bucket/x'"),
     ({"inputs": {"code": "s3://bucket/x"}}, "the SDK itself adds"),

@@ -103,6 +103,11 @@ def test_every_word_of_sdk_2_is_sent_by_sdk_3(tmp_path, aws, sdk):
     arguments = {
         "code_location": "s3://bucket/code",
         "container_log_level": 10,
+        "debugger_hook_config": {"HookParameters": {"train.save_interval": "10"}},
+        "debugger_rules": [{
+            "RuleConfigurationName": "Overfit", "RuleEvaluatorImage": "DEFAULT_RULE_EVALUATOR_IMAGE",
+            "RuleParameters": {"rule_to_invoke": "Overfit"},
+        }],
         "disable_output_compression": True,
         "enable_infra_check": True,
         "enable_remote_debug": True,
@@ -115,6 +120,8 @@ def test_every_word_of_sdk_2_is_sent_by_sdk_3(tmp_path, aws, sdk):
             "EnableMultipleJobs": True, "PlacementSpecifications": [{"UltraServerId": "us-1", "InstanceCount": 1}],
         },
         "model_uri": "s3://bucket/weights/",
+        "profiler_config": {"ProfilingIntervalInMilliseconds": 500},
+        "profiler_rules": [{"RuleConfigurationName": "a", "RuleEvaluatorImage": "DEFAULT_RULE_EVALUATOR_IMAGE"}],
         "role": "training",
         "tensorboard_output_config": TensorBoardOutputConfig("s3://bucket/events", "/opt/ml/output/mine"),
         "training_plan": "arn:aws:sagemaker:us-east-1:123456789012:training-plan/a",

@@ -358,6 +358,106 @@ def groups_are_asked_for(s):
     return sorted([one.instance_group_name, one.instance_type, one.instance_count] for one in estimator.instance_groups)
 
 
+def debugged(name, make, **more):
+    """A call with what ``make`` gives for the module of SageMaker Debugger."""
+
+    def run(s):
+        values = {"source_dir": "src", **ONE, **TORCH, **more, **make(s.debugger)}
+        s.PyTorch("train.py", **values).fit(TRAIN)
+
+    CALLS[name] = run
+
+
+debugged("profiler_config", lambda d: {"profiler_config": d.ProfilerConfig(system_monitor_interval_millis=500)})
+debugged(
+    "profiler_of_the_framework",
+    lambda d: {
+        "profiler_config": d.ProfilerConfig(
+            s3_output_path="s3://bucket/profile",
+            system_monitor_interval_millis=1000,
+            framework_profile_params=d.FrameworkProfile(start_step=5, num_steps=10),
+        )
+    },
+)
+debugged("profiler_config_that_is_off", lambda d: {"profiler_config": d.ProfilerConfig(disable_profiler=True)})
+debugged("profiler_off_and_configured", lambda d: {"profiler_config": d.ProfilerConfig(), "disable_profiler": True})
+debugged(
+    "profiler_report",
+    lambda d: {"rules": [d.ProfilerRule.sagemaker(d.rule_configs.ProfilerReport())]},
+)
+debugged(
+    "profiler_with_several_rules",
+    lambda d: {
+        "profiler_config": d.ProfilerConfig(system_monitor_interval_millis=500),
+        "rules": [
+            d.ProfilerRule.sagemaker(d.rule_configs.LowGPUUtilization()),
+            d.ProfilerRule.sagemaker(d.rule_configs.OverallSystemUsage(), name="usage"),
+        ],
+    },
+)
+debugged(
+    "hook_in_a_place", lambda d: {"debugger_hook_config": d.DebuggerHookConfig(s3_output_path="s3://bucket/tensors")}
+)
+debugged(
+    "hook_with_collections",
+    lambda d: {
+        "debugger_hook_config": d.DebuggerHookConfig(
+            hook_parameters={"train.save_interval": "100", "eval.save_interval": "10"},
+            collection_configs=[
+                d.CollectionConfig(name="losses", parameters={"save_interval": "500"}),
+                d.CollectionConfig(name="gradients"),
+            ],
+        )
+    },
+)
+debugged("hook_by_a_word", lambda d: {"debugger_hook_config": True})
+debugged(
+    "rules_built_in",
+    lambda d: {
+        "rules": [
+            d.Rule.sagemaker(d.rule_configs.loss_not_decreasing()),
+            d.Rule.sagemaker(
+                d.rule_configs.vanishing_gradient(),
+                rule_parameters={"threshold": "0.001"},
+                collections_to_save=[d.CollectionConfig(name="gradients", parameters={"save_interval": "50"})],
+            ),
+            d.ProfilerRule.sagemaker(d.rule_configs.ProfilerReport()),
+        ],
+        "debugger_hook_config": d.DebuggerHookConfig(s3_output_path="s3://bucket/tensors"),
+    },
+)
+debugged(
+    "rule_that_stops_the_job",
+    lambda d: {
+        "rules": [
+            d.Rule.sagemaker(
+                d.rule_configs.overfit(), actions=d.rule_configs.ActionList(d.rule_configs.StopTraining("my-prefix"))
+            )
+        ]
+    },
+)
+debugged(
+    "rule_of_ones_own",
+    lambda d: {
+        "rules": [
+            d.Rule.custom(
+                name="own",
+                image_uri="123456789012.dkr.ecr.us-east-1.amazonaws.com/rules:1",
+                instance_type="ml.t3.medium",
+                source="s3://bucket/rules/own.py",
+                rule_to_invoke="Own",
+                volume_size_in_gb=30,
+                rule_parameters={"threshold": "20.0"},
+            )
+        ]
+    },
+)
+debugged("rules_without_a_hook", lambda d: {
+    "rules": [d.Rule.sagemaker(d.rule_configs.exploding_tensor())], "debugger_hook_config": False,
+})  # fmt: skip
+debugged("rules_that_are_none", lambda d: {"rules": ["VanishingGradient"]})
+
+
 @call
 def texts_that_look_like_json(s):
     values = {

@@ -21,7 +21,7 @@ from xml.sax.saxutils import escape
 import boto3
 import sagemaker
 from botocore.awsrequest import AWSResponse
-from sagemaker.debugger import TensorBoardOutputConfig
+from sagemaker import debugger
 from sagemaker.huggingface import HuggingFace
 from sagemaker.inputs import FileSystemInput, ShuffleConfig, TrainingInput
 from sagemaker.instance_group import InstanceGroup
@@ -100,7 +100,8 @@ def names(session):
         FileSystemInput=FileSystemInput,
         ShuffleConfig=ShuffleConfig,
         InstanceGroup=InstanceGroup,
-        TensorBoardOutputConfig=TensorBoardOutputConfig,
+        TensorBoardOutputConfig=debugger.TensorBoardOutputConfig,
+        debugger=debugger,
     )
 
 

@@ -28,8 +28,19 @@ def source_channels(theirs, ours):
 
 
 def debugger(theirs, ours):
-    """AWS ended Debugger: neither hooks nor profilers are attached."""
-    drop(theirs, "DebugHookConfig", "ProfilerConfig")
+    """SDK 2 attaches a hook and a profiler to every job, we where one is asked for."""
+    for part in ("DebugHookConfig", "ProfilerConfig"):
+        if not any(name.startswith(part) for name in ours) and not asks_for_more(theirs, part):
+            drop(theirs, part)
+
+
+def asks_for_more(request, part):
+    """Whether a part of SDK 2's request is more than it sends by default."""
+    default = {"CollectionConfigurations": [], "DisableProfiler": False}
+    output = request["OutputDataConfig.S3OutputPath"].rstrip("/")
+    found = {name.removeprefix(f"{part}."): value for name, value in request.items() if name.startswith(part)}
+    place = found.pop("S3OutputPath", output).rstrip("/")
+    return place not in (output, BUCKET) or any(default.get(name, ...) != value for name, value in found.items())
 
 
 def names(theirs, ours):
@@ -49,8 +60,12 @@ def names(theirs, ours):
 def default_output(theirs, ours):
     """By default SDK 3 puts artefacts below the job's base name in the bucket, SDK 2 at its top."""
     path = "OutputDataConfig.S3OutputPath"
-    if theirs[path].rstrip("/") == BUCKET and ours[path].startswith(BUCKET):
-        del theirs[path], ours[path]
+    if theirs[path].rstrip("/") != BUCKET or not ours[path].startswith(BUCKET):
+        return
+    output = ours[path]
+    for name in (path, "DebugHookConfig.S3OutputPath", "ProfilerConfig.S3OutputPath"):
+        if theirs.get(name, "").rstrip("/") == BUCKET and ours.get(name) == output:
+            del theirs[name], ours[name]
 
 
 def slashes(theirs, ours):

@@ -8,7 +8,7 @@ PATH = {"sagemaker_program", "sagemaker_submit_directory", "sagemaker_job_name",
 """How SDK 2 tells its container where the program is; SDK 3 has a channel for it."""
 
 
-NAMED_BY = ("ChannelName", "Key", "Name", "InstanceGroupName")
+NAMED_BY = ("ChannelName", "Key", "Name", "InstanceGroupName", "CollectionName", "RuleConfigurationName")
 
 
 def flat(value, prefix=""):

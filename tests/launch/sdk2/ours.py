@@ -5,6 +5,7 @@ The request is :func:`~lightning_sagemaker.launch.request.create.create_request`
 what ``test_requests.py`` shows.
 """
 
+import importlib
 import json
 import sys
 import tarfile
@@ -28,10 +29,13 @@ from lightning_sagemaker.launch.source import bundle
 from lightning_sagemaker.launch.spec.carried import carried_config
 from lightning_sagemaker.launch.tracking.jobs import JobStatus
 from tests.conftest import ROOT
+from tests.launch.conftest import has_sdk
 from tests.launch.sdk2.normal import flat
 
 sys.path.insert(0, str(ROOT / "src" / "lightning_sagemaker" / "container"))
 from lightning_driver import turned_back  # in a container it lies in a folder of its own
+
+has_sdk()  # from now on it can be imported
 
 ACCOUNT = "123456789012"
 
@@ -70,6 +74,7 @@ def names(sent):
         ShuffleConfig=ShuffleConfig,
         InstanceGroup=InstanceGroup,
         TensorBoardOutputConfig=TensorBoardOutputConfig,
+        debugger=importlib.import_module("sagemaker.core.debugger"),  # where SDK 3 has SDK 2's classes
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.planning.instances import find_instance
+from lightning_sagemaker.launch.spec.debugger import DEFAULT_IMAGE, DETAILED
 
 DEFAULT_PYTORCH = "2.8.0"
 """Of jobs that ask for no version."""
@@ -128,11 +129,38 @@ def find_image(
             f" {suggestion(region, regions)} Or give image_uri."
         )
     suffix = f"-{entry['suffix']}" if entry.get("suffix") else suffix
-    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     kind = "gpu" if has_gpu else "cpu"
     account = entry.get("account") or table["accounts"][region]
-    uri = f"{account}.dkr.ecr.{region}.{domain}/{repository}:{tag}-{kind}-{python}{suffix}"
+    uri = f"{account}.dkr.ecr.{region}.{_domain(region)}/{repository}:{tag}-{kind}-{python}{suffix}"
     return Image(uri, version, (int(python[2]), int(python[3:] or 0)))
+
+
+def evaluator_image(image: str, name: str, region: str) -> str:
+    """Address of the image that a rule of SageMaker Debugger runs in.
+
+    Args:
+        image: As given: an address, or SDK 2's word for AWS's own image.
+        name: The rule's.
+        region: Of the job.
+
+    Raises:
+        LaunchError: If AWS has none in the region.
+
+    """
+    if image != DEFAULT_IMAGE:
+        return image
+    table = _table()["rules"]["detailed-profiler" if name.startswith(DETAILED) else "debugger"]
+    account = table["accounts"].get(region)
+    if account is None:
+        raise LaunchError(
+            f"There is no image of {table['repository']} in region {region!r}. HINT: leave the rules out, or choose one of"
+            f" {', '.join(table['accounts'])}."
+        )
+    return f"{account}.dkr.ecr.{region}.{_domain(region)}/{table['repository']}:latest"
+
+
+def _domain(region: str) -> str:
+    return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
 
 
 def _cuda_of_parallel(version: str, instance_type: str) -> str:

@@ -53,6 +53,7 @@ def make_plan(config: JobConfig, suffix: str | None = None, like: JobPlan | None
     region = config.region or own_region()
     image = choose_image(config, region)
     rules.check(config, image)
+    rules.check_debugger(config, region)
     include = image.takes_plugin if config.include_plugin is None else config.include_plugin
     bundle = make_bundle(config, include) if like is None else like.bundle
     if config.enable_network_isolation and bundle.has_requirements:

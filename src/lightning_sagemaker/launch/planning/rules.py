@@ -12,10 +12,11 @@ from typing import Any
 
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job import Launcher, SageMakerJobError
-from lightning_sagemaker.launch.planning.images import SMDDP_PYTORCH, SMDDP_VERSIONS, Image
+from lightning_sagemaker.launch.planning.images import SMDDP_PYTORCH, SMDDP_VERSIONS, Image, evaluator_image
 from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.spec.carried import carried_values
 from lightning_sagemaker.launch.spec.config import JobConfig
+from lightning_sagemaker.launch.spec.debugger import DEFAULT_IMAGE
 from lightning_sagemaker.launch.spec.inputs import INPUT_MODES, S3_ADDRESS, FileSystemInput
 from lightning_sagemaker.metric_lines import MAX_DEFINITIONS
 from lightning_sagemaker.simulator.contract import MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE
@@ -47,6 +48,18 @@ def check(config: JobConfig, image: Image) -> None:
     for rule in _RULES:
         rule(config)
     _check_smddp(config, image)
+
+
+def check_debugger(config: JobConfig, region: str) -> None:
+    """Check that each rule of SageMaker Debugger has a name and an image that the region has."""
+    for rule in (*config.debugger_rules, *config.profiler_rules):
+        name, image = rule.get("RuleConfigurationName"), rule.get("RuleEvaluatorImage")
+        if not isinstance(name, str) or not isinstance(image, str):
+            raise LaunchError(
+                f"A rule of SageMaker Debugger is {dict(rule)!r}. HINT: write RuleConfigurationName and RuleEvaluatorImage,"
+                f" which is {DEFAULT_IMAGE} for AWS's own."
+            )
+        evaluator_image(image, name, region)
 
 
 def check_role(config: JobConfig) -> None:

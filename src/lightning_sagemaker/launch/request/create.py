@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
+from lightning_sagemaker.launch.request.debugger import debugger_parts
 from lightning_sagemaker.launch.spec.carried import carried_config, carried_values, channel_names
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput, Input, TrainingInput
@@ -99,6 +100,7 @@ def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
         ),
         "Environment": dict(plan.environment),
         **extras(config),
+        **debugger_parts(plan, job_name),
         "RetryStrategy": (
             {"MaximumRetryAttempts": config.max_retry_attempts} if config.max_retry_attempts is not None else None
         ),

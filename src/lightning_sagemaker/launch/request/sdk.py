@@ -54,6 +54,7 @@ from lightning_sagemaker.launch.request.create import (
     image_config,
     tensorboard_folder,
 )
+from lightning_sagemaker.launch.request.debugger import debugger_parts
 from lightning_sagemaker.launch.spec.carried import carried_values, channel_names
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.distribution import DistributionRequest
@@ -182,7 +183,7 @@ def make_request(plan: JobPlan, archive: Path, session: Session, job_name: str |
         request["TrainingJobName"] = job_name
     if plan.config.enable_sagemaker_metrics is not None:
         request["AlgorithmSpecification"]["EnableSageMakerMetricsTimeSeries"] = plan.config.enable_sagemaker_metrics
-    return {**request, **extras(plan.config)}
+    return {**request, **extras(plan.config), **debugger_parts(plan, request["TrainingJobName"])}
 
 
 def make_trainer(plan: JobPlan, archive: str, session: Session) -> ModelTrainer:

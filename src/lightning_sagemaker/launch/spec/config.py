@@ -89,6 +89,10 @@ class JobConfig:
         tensorboard_output_path: ``s3://`` place to which TensorBoard's files are copied during the job: those of a recipe,
             or what a script writes below
         tensorboard_local_path: in the container; ``/opt/ml/output/tensorboard`` when None.
+        debugger_hook_config: Hook of SageMaker Debugger, in the API's words, as the next three.
+        debugger_rules: Its rules.
+        profiler_config: Its profiler.
+        profiler_rules: The profiler's rules.
         include_plugin: Whether this package is sent along; None: if the image can run it.
 
     """
@@ -153,6 +157,10 @@ class JobConfig:
     experiment_config: Mapping[str, str] | None = None
     tensorboard_output_path: str | None = None
     tensorboard_local_path: str | None = None
+    debugger_hook_config: Mapping[str, Any] | None = None
+    debugger_rules: tuple[Mapping[str, Any], ...] = ()
+    profiler_config: Mapping[str, Any] | None = None
+    profiler_rules: tuple[Mapping[str, Any], ...] = ()
     include_plugin: bool | None = None
 
     @classmethod

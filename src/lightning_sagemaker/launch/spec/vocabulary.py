@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.spec.config import JobConfig
-
-_log = logging.getLogger(__name__)
+from lightning_sagemaker.launch.spec.debugger import ARGUMENTS, debugger_values
 
 POSITIONS = {
     "Estimator": ("entry_point",),
@@ -37,19 +35,11 @@ _ALIASES = {
 }
 """Other names, of SDK 2 and of SDK 1."""
 
-_WITHOUT_EFFECT = {
-    "disable_profiler": "no profiler is ever attached",
-}
-"""Arguments that change nothing, and why."""
-
 _REFUSED = {
     "compiler_config": "AWS ended SageMaker Training Compiler with PyTorch 1.13",
     "container_arguments": "the container's first process is this package's, which passes signals on",
     "container_entry_point": "the container's first process is this package's, which passes signals on",
-    "debugger_hook_config": "AWS ended SageMaker Debugger, whose library newer images lack",
-    "profiler_config": "AWS ended SageMaker Debugger's profiler, whose library newer images lack",
     "recipe_overrides": "HyperPod recipes are configurations of NeMo, not of Lightning",
-    "rules": "AWS ended SageMaker Debugger, whose library newer images lack",
     "tensorflow_version": "this package trains with PyTorch",
     "training_recipe": "HyperPod recipes are configurations of NeMo, not of Lightning",
 }
@@ -59,17 +49,17 @@ NOT_HERE = {
     "compile_model": "AWS ended SageMaker Neo for PyTorch 2. HINT: export the model and compile it for its hardware.",
     "create_model": "SDK 3 makes models. HINT: deploy, or sagemaker.serve.ModelBuilder with model_data.",
     "delete_endpoint": "endpoints have a life of their own. HINT: boto3's delete_endpoint with the name that deploy gave.",
-    "disable_profiling": "no profiler is ever attached. HINT: leave it out.",
-    "enable_default_profiling": "AWS ended SageMaker Debugger's profiler. HINT: Lightning's profiler=.",
+    "disable_profiling": "it is set before fit. HINT: disable_profiler=True, or boto3's update_training_job.",
+    "enable_default_profiling": "it is set before fit. HINT: profiler_config, or boto3's update_training_job.",
     "get_app_url": "there is no TensorBoard application. HINT: tensorboard_output_config, and TensorBoard on its place.",
-    "latest_job_debugger_artifacts_path": "no debugger is ever attached. HINT: leave it out.",
-    "latest_job_profiler_artifacts_path": "no profiler is ever attached. HINT: leave it out.",
+    "latest_job_debugger_artifacts_path": "the job knows. HINT: latest_training_job.description['DebugHookConfig'].",
+    "latest_job_profiler_artifacts_path": "the job knows. HINT: latest_training_job.description['ProfilerConfig'].",
     "prepare_workflow_for_training": "pipelines are SDK 3's. HINT: ModelTrainer with distributed=SMDDP().",
     "register": "SDK 3 registers models. HINT: sagemaker.core.resources.ModelPackage with model_data.",
-    "rule_job_summary": "no debugger is ever attached. HINT: leave it out.",
+    "rule_job_summary": "the job knows. HINT: latest_training_job.description['DebugRuleEvaluationStatuses'].",
     "training_job_analytics": "it was CloudWatch's. HINT: latest_training_job.describe(), or logs().",
     "transformer": "SDK 3 makes transform jobs. HINT: sagemaker.core.resources.TransformJob with model_data.",
-    "update_profiler": "AWS ended SageMaker Debugger's profiler. HINT: Lightning's profiler=.",
+    "update_profiler": "it is set before fit. HINT: profiler_config, or boto3's update_training_job.",
 }
 """Methods of SDK 2's estimators that are none of training, and what to use."""
 
@@ -118,13 +108,11 @@ def job_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
         LaunchError: If one is not known, or cannot be taken.
 
     """
-    values: dict[str, Any] = {}
+    values = debugger_values(arguments)
     for name, value in arguments.items():
-        if value is None:
+        if value is None or name in ARGUMENTS:
             continue
-        if name in _WITHOUT_EFFECT:
-            _log.info("%s has no effect: %s.", name, _WITHOUT_EFFECT[name])
-        elif name in _REFUSED:
+        if name in _REFUSED:
             if value:
                 raise LaunchError(f"{name} was set. {_capital(_REFUSED[name])}. HINT: leave it out.")
         elif name == "tensorboard_output_config":

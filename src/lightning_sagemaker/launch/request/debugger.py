@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a request for SageMaker Debugger and its profiler, with what is known only now: places, images, names."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_sagemaker.launch.planning.images import evaluator_image
+from lightning_sagemaker.launch.planning.job_plan import JobPlan
+from lightning_sagemaker.launch.spec.debugger import DETAILED, JOB_NAME
+
+
+def debugger_parts(plan: JobPlan, job_name: str) -> dict[str, Any]:
+    """What is set, in the API's words.
+
+    Args:
+        plan: With its bucket filled in, below which everything is written that has no place of its own.
+        job_name: Of the job.
+
+    """
+    config = plan.config
+    found: dict[str, Any] = {}
+    if config.debugger_hook_config is not None:
+        found["DebugHookConfig"] = {"S3OutputPath": config.output_path, **config.debugger_hook_config}
+    if config.profiler_config is not None:
+        is_on = not config.profiler_config.get("DisableProfiler")
+        place = {"S3OutputPath": config.output_path} if is_on else {}
+        found["ProfilerConfig"] = {**place, **config.profiler_config}
+    for name, rules in (
+        ("DebugRuleConfigurations", config.debugger_rules),
+        ("ProfilerRuleConfigurations", config.profiler_rules),
+    ):
+        if rules:
+            found[name] = [_rule(one, plan.region, job_name) for one in rules]
+    return found
+
+
+def _rule(rule: Mapping[str, Any], region: str, job_name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(dict(rule)).replace(JOB_NAME, job_name))
+    name = str(found["RuleConfigurationName"])
+    found["RuleEvaluatorImage"] = evaluator_image(found["RuleEvaluatorImage"], name, region)
+    if name == DETAILED:
+        found["RuleConfigurationName"] = f"{name}-{time.strftime('%Y%m%d%H%M%S')}"
+    return found
