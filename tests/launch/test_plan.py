@@ -150,7 +150,7 @@ BAD = [
     ({"environment": {"2X": "y"}}, "environment has '2X'"),
     ({"metric_definitions": [{"Name": "loss", "Regex": "loss=(["}]}, "metric_definitions has"),
     ({"metric_definitions": [{"Name": f"m{i}", "Regex": "(x)"} for i in range(41)]}, "41 metric_definitions"),
-    ({"enable_network_isolation": True}, "has no network"),
+    ({"enable_network_isolation": True, "image_uri": "own/image:1"}, "which Python image_uri has.*set py_version"),
     ({"dependencies": ["nowhere"]}, "dependencies has"),
     ({"instance_typ": "ml.p4d.24xlarge"}, "did you mean 'instance_type'"),
     ({"git_config": {"branch": "main"}, "recipe": None, "entry_point": "a.py"}, "git_config"),

@@ -36,6 +36,8 @@ _IS_RANK = "LIGHTNING_SAGEMAKER_DRIVER_RANK"
 _SIMULATED = bool(os.environ.get("LIGHTNING_SAGEMAKER_SIMULATED"))
 _BASE = os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
 _TOOLKIT = "from sagemaker_training.cli.train import main; main()"
+_VENDORED = "vendored_wheels"
+"""In the source of a job without network: all that requirements.txt needs."""
 _RDMA = re.compile(r"ml\.(p4|p5|p6|trn)")
 
 
@@ -259,6 +261,8 @@ def install_requirements() -> None:
         constraints.write(f"torch=={torch}\n")
         constraints.close()
         command += ["-c", constraints.name]
+    if os.path.isdir(_VENDORED):  # the container has no network
+        command += ["--no-index", "--find-links", _VENDORED]
     if _SIMULATED:
         command += ["--dry-run", "--no-index", "--quiet"]
         say("a rehearsal installs nothing: it checks that requirements.txt is met here")

@@ -24,7 +24,8 @@ def drop(request, *beginnings):
 
 def source_channels(theirs, ours):
     """SDK 3 brings the source and its start script as channels, SDK 2 by hyperparameters."""
-    drop(ours, "InputDataConfig.code.", "InputDataConfig.sm_drivers.", "AlgorithmSpecification.Container")
+    for request in (theirs, ours):  # SDK 2 has the first where the container has no network
+        drop(request, "InputDataConfig.code.", "InputDataConfig.sm_drivers.", "AlgorithmSpecification.Container")
 
 
 def debugger(theirs, ours):
@@ -171,7 +172,6 @@ REFUSED = {
     "container_entry_point": "the container's first process is this package's, which passes signals on",
     "container_arguments": "as container_entry_point",
     "use_spot_instances 1": "the service refuses max_wait of a job on demand: said before anything is uploaded",
-    "enable_network_isolation 1": "requirements.txt would be installed by a container that has no network: said before",
 }
 """Part of a call's name -> why we refuse it although SDK 2 does not."""
 

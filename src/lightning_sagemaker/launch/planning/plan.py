@@ -11,12 +11,13 @@ from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job import SMDDP_VARIABLES, Distribution, Launcher, SageMakerJob
 from lightning_sagemaker.launch.aws import sentences
 from lightning_sagemaker.launch.planning import rules
-from lightning_sagemaker.launch.planning.images import SMDDP_PYTORCH, Image, find_image
+from lightning_sagemaker.launch.planning.images import SMDDP_PYTORCH, Image, find_image, parse_version
 from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.planning.job_plan import SPOT_PATIENCE, JobPlan, base_name
 from lightning_sagemaker.launch.planning.pricing import Estimate, estimate, load_prices
 from lightning_sagemaker.launch.source.bundle import make_bundle
 from lightning_sagemaker.launch.source.channel_files import ChannelFiles, choose_channel_files
+from lightning_sagemaker.launch.source.vendored import Target
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.distribution import DistributionRequest
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput
@@ -55,12 +56,7 @@ def make_plan(config: JobConfig, suffix: str | None = None, like: JobPlan | None
     rules.check(config, image)
     rules.check_debugger(config, region)
     include = image.takes_plugin if config.include_plugin is None else config.include_plugin
-    bundle = make_bundle(config, include) if like is None else like.bundle
-    if config.enable_network_isolation and bundle.has_requirements:
-        raise LaunchError(
-            "The container has no network, but requirements.txt must be installed in it. HINT: use an image_uri"
-            " with everything in it, and include_plugin=False."
-        )
+    bundle = make_bundle(config, include, _target(config, image)) if like is None else like.bundle
     request = config.distributed
     parallel = {"mp_parameters": dict(request.parameters)} if request.parameters else {}
     names = metric_definitions(names_of(config.recipe))
@@ -80,6 +76,19 @@ def make_plan(config: JobConfig, suffix: str | None = None, like: JobPlan | None
         uploads=_uploads(config) if like is None else like.uploads,
         checkpoint_uri=None if uri is None else f"{uri.rstrip('/')}/",
     )
+
+
+def _target(config: JobConfig, image: Image) -> Target | None:
+    """What wheels are fetched for here, where the container has no network."""
+    if not config.enable_network_isolation:
+        return None
+    python = image.python or parse_version((config.py_version or "").removeprefix("py").replace("3", "3.", 1))
+    if len(python) < 2:
+        raise LaunchError(
+            "The container has no network, and which Python image_uri has, for whose wheels to look, is not known. HINT: set"
+            " py_version, such as py312."
+        )
+    return Target(python, image.pytorch)
 
 
 def _uploads(config: JobConfig) -> dict[str, ChannelFiles]:

@@ -13,6 +13,7 @@ from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.planning.plan import announced_job, announced_strategy, price, world_size
 from lightning_sagemaker.launch.planning.pricing import load_prices
 from lightning_sagemaker.launch.source.channel_files import PREFIX, ChannelFiles
+from lightning_sagemaker.launch.source.vendored import FOLDER
 from lightning_sagemaker.launch.spec.groups import InstanceGroup
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput
 from lightning_sagemaker.smddp_modes import job_engines
@@ -44,6 +45,7 @@ def describe(plan: JobPlan) -> list[tuple[str, str]]:
         *([("smddp", _smddp(plan))] if plan.image.smddp else []),
         ("global batch", _global_batch(plan)),
         ("source", _source(plan)),
+        *([("wheels", _wheels(plan))] if plan.config.enable_network_isolation else []),
         ("sent", _sent(plan)),
         *(("not sent", line) for line in not_sent(plan)),
         ("inputs", "; ".join(_inputs(plan)) or "none"),
@@ -137,8 +139,17 @@ def _more(names: list[str]) -> str:
     return f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
 
 
+def _wheels(plan: JobPlan) -> str:
+    """Of a job whose container can fetch none."""
+    names = [name.rpartition("/")[2] for name in plan.bundle.files if name.startswith(f"{FOLDER}/")]
+    kinds = [" ".join(name.split("-")[:2]) for name in names]
+    return (
+        f"{len(kinds)} go along, as there is no network: {', '.join(kinds[:_SHOWN])}{_more(kinds)}" if kinds else "none"
+    )
+
+
 def _sent(plan: JobPlan) -> str:
-    names = list(plan.bundle.files)
+    names = [name for name in plan.bundle.files if not name.startswith(f"{FOLDER}/")]
     return ", ".join(names[:_SHOWN]) + _more(names)
 
 

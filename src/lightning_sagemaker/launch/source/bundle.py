@@ -19,6 +19,7 @@ from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.aws import make_client, sentences
 from lightning_sagemaker.launch.source.secret_scan import can_scan, check_secrets
 from lightning_sagemaker.launch.source.source_files import Selection, select_files, why_not
+from lightning_sagemaker.launch.source.vendored import FOLDER, Target, vendored_wheels
 from lightning_sagemaker.launch.source.wheel import make_wheel
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.inputs import is_there
@@ -75,12 +76,13 @@ class Bundle:
         return path
 
 
-def make_bundle(config: JobConfig, include_plugin: bool) -> Bundle:
+def make_bundle(config: JobConfig, include_plugin: bool, target: Target | None = None) -> Bundle:
     """Collect the source of a job.
 
     Args:
         config: With ``recipe`` or ``entry_point``.
         include_plugin: Whether this package's wheel goes along.
+        target: For which ``requirements.txt`` becomes wheels that go along; None where the container can fetch them.
 
     Raises:
         LaunchError: If there is no such recipe, folder or script; the script is outside its folder; the files are too
@@ -109,10 +111,23 @@ def make_bundle(config: JobConfig, include_plugin: bool) -> Bundle:
         contents[wheel] = content
         own = contents.get(REQUIREMENTS, b"").decode(errors="replace")
         contents[REQUIREMENTS] = f"./{wheel}{extra_name}\n{own}".encode()
+    if target is not None and REQUIREMENTS in contents:
+        contents |= _vendored(contents, target)
     archive = _archive(contents)
     digest = hashlib.sha256(archive).hexdigest()
     left_out, is_scanned = dict(sorted(chosen.left_out.items())), config.recipe is not None or can_scan()
     return Bundle(archive, entry, digest, tuple(sorted(contents)), left_out, REQUIREMENTS in contents, is_scanned)
+
+
+def _vendored(contents: Mapping[str, bytes], target: Target) -> dict[str, bytes]:
+    wheels = vendored_wheels(contents, target)
+    size = sum(map(len, wheels.values()))
+    if size > MAX_BYTES:
+        raise LaunchError(
+            f"The wheels of requirements.txt for a container without network hold {size / 2**20:.0f} MiB,"
+            f" {MAX_BYTES // 2**20} at most are sent. HINT: take an image_uri with them."
+        )
+    return {f"{FOLDER}/{name}": content for name, content in wheels.items()}
 
 
 def _select(config: JobConfig, source: Path, entry: str) -> Selection:

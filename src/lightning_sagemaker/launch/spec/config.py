@@ -74,7 +74,7 @@ class JobConfig:
         py_version: Such as ``py312``; the image's own when None.
         subnets: Subnets of the job's VPC, with
         security_group_ids: its security groups.
-        enable_network_isolation: No network in the container; nothing can be installed then.
+        enable_network_isolation: No network in the container; wheels for ``requirements.txt`` are fetched here and sent.
         encrypt_inter_container_traffic: Between hosts.
         tags: Tags of the job.
         keep_alive_period_in_seconds: Keeps the hosts for a next job (warm pool).

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container without network cannot fetch: the wheels that ``requirements.txt`` asks for, fetched here for its image.
+
+The decision is pip's, as it would be in the container: for the image's Python and for Linux, against the image's torch. What
+only torch needs is left out, since the image has it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_sagemaker.errors import LaunchError
+
+FOLDER = "vendored_wheels"
+"""In the source; the driver in the container installs from it alone."""
+
+_IMAGE_HAS = ("torch", "torchvision", "torchaudio")
+
+_PLATFORMS = (*(f"manylinux_2_{minor}" for minor in range(31, 4, -1)), "manylinux2014", "manylinux2010", "manylinux1")
+"""What AWS's images can load: those of PyTorch 2 are Ubuntu 20.04 (glibc 2.31) or newer. Pip wants each by its name."""
+
+_ROUNDS = 5
+"""pip reads markers as of this machine: what another system needs besides is found by resolving once more."""
+
+_SECONDS = 900
+
+_HINT = "HINT: put the wheel into the source folder and name it in requirements.txt, or take an image_uri with all."
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the wheels are for.
+
+    Attributes:
+        python: Version of Python in the image.
+        torch: Version of torch in it; None where it is not known.
+        machine: Processor, as ``uname -m`` says it.
+
+    """
+
+    python: tuple[int, ...]
+    torch: str | None
+    machine: str = "x86_64"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Values of the markers of requirements."""
+        short, full = ".".join(map(str, self.python[:2])), ".".join(map(str, (*self.python, 0)[:3]))
+        return {
+            "implementation_name": "cpython", "implementation_version": full, "os_name": "posix",
+            "platform_machine": self.machine, "platform_python_implementation": "CPython", "platform_release": "",
+            "platform_system": "Linux", "platform_version": "", "python_full_version": full, "python_version": short,
+            "sys_platform": "linux",
+        }  # fmt: skip
+
+    @property
+    def options(self) -> list[str]:
+        """pip's, by which it looks for wheels of that kind."""
+        named = [option for name in _PLATFORMS for option in ("--platform", f"{name}_{self.machine}")]
+        return [
+            *named,
+            "--python-version",
+            ".".join(map(str, self.python)),
+            "--implementation",
+            "cp",
+            "--only-binary",
+            ":all:",
+        ]
+
+
+def vendored_wheels(contents: Mapping[str, bytes], target: Target) -> dict[str, bytes]:
+    """File name -> content of every wheel that ``requirements.txt`` needs beyond the image's torch.
+
+    Args:
+        contents: Name -> content of the source, with ``requirements.txt``.
+        target: The image.
+
+    Raises:
+        LaunchError: If pip cannot find them, or finds none for the image.
+
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        source, wheels = Path(folder, "source"), Path(folder, "wheels")
+        for name, content in contents.items():
+            if name.endswith((".txt", ".whl", ".in")):  # requirements may include others, and name wheels beside them
+                path = source / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        names = _needed(source, target)
+        wheels.mkdir()
+        if names:
+            _pip(["download", "--quiet", "--no-deps", "--dest", str(wheels), *target.options, *names], source)
+        return {path.name: path.read_bytes() for path in sorted(wheels.iterdir())}
+
+
+def _needed(source: Path, target: Target) -> list[str]:
+    """Requirements, each of one version, that pip would install in the image beside its torch."""
+    added: set[str] = set()
+    for _ in range(_ROUNDS):
+        report = _resolved(source, target, added)
+        packages = {_name(one["metadata"]["name"]): one for one in report["install"]}
+        wanted, missing = _walked(packages, target)
+        if not missing:
+            return sorted(_pinned(one) for name, one in packages.items() if name in wanted and not _is_in_source(one))
+        added |= missing
+    raise LaunchError(
+        f"requirements.txt still needs more after {_ROUNDS} rounds: {', '.join(sorted(missing))}. {_HINT}"
+    )
+
+
+def _pinned(package: Mapping[str, Any]) -> str:
+    return f"{package['metadata']['name']}=={package['metadata']['version']}"
+
+
+def _is_in_source(package: Mapping[str, Any]) -> bool:
+    """Whether it is a wheel beside ``requirements.txt``."""
+    if not package["is_direct"]:
+        return False
+    place = str(package["download_info"]["url"])
+    if not place.startswith("file:"):
+        raise LaunchError(f"requirements.txt has {place!r}, which a container without network cannot reach. {_HINT}")
+    return True
+
+
+def _resolved(source: Path, target: Target, added: set[str]) -> dict[str, Any]:
+    """What pip reports that it would install."""
+    constraints = source / "constraints-of-the-image.in"
+    constraints.write_text("" if target.torch is None else f"torch=={target.torch}\n")
+    report = source / "report.json"
+    options = ["--dry-run", "--ignore-installed", "--quiet", "--target", str(source / "none"), "--report", str(report)]
+    chosen = ["-c", constraints.name, "-r", "requirements.txt", *sorted(added)]
+    _pip(["install", *options, *target.options, *chosen], source)
+    found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+    return found
+
+
+def _walked(packages: Mapping[str, Mapping[str, Any]], target: Target) -> tuple[set[str], set[str]]:
+    """Names of those that are needed, and requirements that this machine's markers have left out."""
+    from packaging.requirements import Requirement
+
+    waiting = [(name, "") for name, one in packages.items() if one["requested"]]
+    waiting += [(name, extra) for name, one in packages.items() for extra in one.get("requested_extras", ())]
+    seen: set[tuple[str, str]] = set()
+    missing = set()
+    while waiting:
+        name, extra = waiting.pop()
+        if (name, extra) in seen or name in _IMAGE_HAS:
+            continue
+        seen.add((name, extra))
+        for text in packages[name]["metadata"].get("requires_dist", ()):
+            one = Requirement(text)
+            below = _name(one.name)
+            if one.marker is not None and not one.marker.evaluate({**target.environment, "extra": extra}):
+                continue
+            if below not in packages and below not in _IMAGE_HAS:
+                one.marker = None
+                missing.add(str(one))
+            elif below in packages:
+                waiting += [(below, ""), *((below, more) for more in one.extras)]
+    return {name for name, _ in seen}, missing
+
+
+def _name(text: str) -> str:
+    """A package's name as indexes compare it."""
+    from packaging.utils import canonicalize_name
+
+    return str(canonicalize_name(text))
+
+
+def _pip(arguments: list[str], folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder, timeout=_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise LaunchError(f"pip did not end in {_SECONDS} s. {_HINT}") from error
+    if done.returncode:
+        lines = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+        why = " ".join((lines or done.stderr.splitlines())[-3:]).rstrip(".") or f"pip ended with {done.returncode}"
+        raise LaunchError(f"The container has no network, and the wheels for it cannot be fetched here: {why}. {_HINT}")
