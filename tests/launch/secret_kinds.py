@@ -62,8 +62,13 @@ fish_history .viminfo .lesshst shell_history train.log nohup.out core core.1234 
 .train.py.swp train.py~ config.yaml.bak settings.old config.orig #notes#
 Cookies cookies.sqlite cookies.txt key4.db logins.json signons.sqlite
 .jupyter/jupyter_server_config.json jupyter_notebook_config.json home.tar.gz home.zip backup.tar project.7z
+databricks.cfg adc.json ngrok.yml key.txt keys.txt ssh_key sshkey.txt ssh-key kaggle(1).json connections.toml
+mnemonic.txt
+seed_phrase.txt wallet.json UTC--2020-01-01T00-00-00.000Z--0a1b snowsql.cnf tailscaled.state s3cmd.ini openai_key
+wandb_key.txt token_cache.bin lakectl.yaml local.settings.json appsettings.Development.json github_pat.txt ghp.txt
+kube.config kube_config config.kube cluster.rkestate gha-creds-0a1b2c3d.json .databrickscfg .sentryclirc .s3fs-passwd
 """.split()  # noqa: SIM905
-NAMES.append("Login Data")
+NAMES += ["Login Data", "aws keys.csv", "credentials (1).csv", ".env copy", "id_rsa - Copy", "service account.json"]
 """Files that must stay, whatever is in them."""
 
 HARMLESS = """
@@ -129,7 +134,13 @@ FORMATS = {
             ("cloudsmith", "csa_", _MIXED, 36), ("easypost", "EZAK", _LOWER, 54),
             ("flutterwave", "FLWSECK_TEST-", _HEX, 32),
             ("infracost", "ico-", _MIXED, 32), ("prefix of one's own", "acme_prod_", _MIXED, 32),
-            ("tailscale", "tskey-api-", _MIXED, 30),
+            ("tailscale", "tskey-api-", _MIXED, 30), ("tavily", "tvly-", _MIXED, 32), ("sonar", "sqp_", _HEX, 40),
+            ("sourcegraph", "sgp_", _HEX, 40), ("aws session", "IQoJb3JpZ2luX2VjE", _MIXED, 300),
+            ("amazon mws", "amzn.mws.", _HEX, 32), ("mailgun", "key-", _HEX, 32), ("firecrawl", "fc-", _HEX, 32),
+            ("deepseek", "sk-", _HEX, 32), ("elevenlabs", "sk_", _HEX, 48), ("tencent", "AKID", _MIXED, 32),
+            ("volcengine", "AKLT", _MIXED, 40), ("google refresh", "1//0", _MIXED, 98), ("github app v1", "v1.", _HEX, 40),
+            ("fireworks", "fw_", _MIXED, 22), ("jina", "jina_", _MIXED, 54), ("netlify", "nfp_", _MIXED, 36),
+            ("typeform", "tfp_", _MIXED, 44), ("contentful", "CFPAT-", _MIXED, 43),
         )
     },
     # By the name before it only.
@@ -179,6 +190,13 @@ SHAPES = {
     "sql server": "Server=db;Database=x;User Id=sa;Password=" + "Str0ngPw_9",
     "slack webhook": "https://hooks.slack.com/services/" + "T00000000/B00000000/aBcDeFgHiJkLmNoPqRsTuVwX",
     "discord webhook": "https://discord.com/api/webhooks/" + "123456789012345678/aBcDeFgHiJkLmNoPqRsTuVwX0123456789",
+    "telegram": "bot = Bot('" + "123456789:AA" + "Hd3kq9Zx_Lw8vB2nM5rT7yU1iO4pA6sDf" + "')",
+    "discord": "client.run('" + "MTk4NjIyNDgzNDcxOTI1MjQ4" + ".Cl2FMQ." + "ZnCjm1XVW7vRze4b7Cq4se7kKWs'" + ")",
+    "mailchimp": "Client('" + "0f1e2d3c4b5a69788796a5b4c3d2e1f0" + "-us12')",
+    "asana": "Client('" + "1/1234567890123456:" + "0f1e2d3c4b5a69788796a5b4c3d2e1f0" + "')",
+    "launchdarkly": "init('" + "sdk-" + "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0" + "')",
+    "hubspot": "init('" + "pat-na1-" + "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0" + "')",
+    "ollama": "init('" + "0f1e2d3c4b5a69788796a5b4c3d2e1f0" + ".aB3dE5gH7jK9mN1pQ2rS4tU6" + "')",
     "sas": "https://a.blob.core.windows.net/c?sv=2022&sig=" + "a1B2c3D4e5F6g7H8i9J0%2Bk%3D",
     "presigned": "https://b.s3.amazonaws.com/k?X-Amz-Signature=" + "0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c",
     "jwt": "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxMjM0NTY3ODkwIn0." + "dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U",

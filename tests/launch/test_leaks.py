@@ -87,6 +87,11 @@ CONTEXTS = {
     "c.json": '{{\n  "{name}": "{value}"\n}}\n',
     "d.sh": "#!/bin/sh\nexport {NAME}={value}\n",
     "e.ini": "[default]\n{name} = {value}\n",
+    "f.py": 'import os\nos.environ["{NAME}"] = "{value}"\n',
+    "g.py": 'parser\nparser.add_argument("--{name}", type=str, default="{value}")\n',
+    "h.py": 'headers = {{}}\nheaders.setdefault("{name}", "{value}")\n',
+    "Dockerfile": "FROM scratch\nENV {NAME} {value}\n",
+    "i.sh": "#!/bin/sh\ntool login --{name} {value}\n",
 }
 """Each has the secret in its second line."""
 

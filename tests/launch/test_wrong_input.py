@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever is written on the command line or into a job's file: it is taken, or refused in one sentence."""
 
+import os
 from dataclasses import fields
 
 import pytest
@@ -23,7 +24,7 @@ def quick(monkeypatch, tmp_path):
     """The same bundle for all calls, whose source is checked, and the same parser: they take most of the time."""
     packed = bundle.make_bundle(JobConfig(recipe="albert-mlm"), include_plugin=False)
 
-    def make_bundle(config, _):
+    def make_bundle(config, *_):
         source, entry = bundle._source(config, tmp_path)
         bundle._select(config, source, entry)
         return packed
@@ -97,6 +98,13 @@ REFUSED = {
     ),
     "nothing near": (["--set", "colour=red"], "none of the "),
     "something near": (["--set", "max_runn=3"], "did you mean 'max_run'?"),
+    "a repository that is no text": (
+        ["--set", "recipe=", "--set", "entry_point=a.py", "--set", "git_config={repo: 3}"],
+        "git_config has repo=3",
+    ),
+    "a rule that is none": (["--set", "debugger_rules=[3]"], "debugger_rules=[3] was set. HINT: it is a list of keys"),
+    "no cost at all": (["--max-cost", "0"], "max_cost=0.0 was set. HINT: it is US dollars, more than 0"),
+    "a cost that is none": (["--max-cost", "nan"], "max_cost=nan was set"),
     "a file that is none": (["--config", "none.yaml"], "none.yaml cannot be read"),
 }
 
@@ -108,6 +116,27 @@ def test_what_is_refused(name, capsys, tmp_path, monkeypatch):
     code, said = outcome(capsys, *CALL, *arguments)
     assert (code, is_good(code, said)) == (2, True), said
     assert wanted in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["--rehearse-hosts", "0"], "0 hosts were asked for"),
+        (["--rehearse-root", os.devnull], "'/dev/null' is no folder"),
+        (["--rehearse-channel", "x=."], "The job has no channel 'x'"),
+        (
+            ["--channel", "x=s3://bucket/x", "--rehearse-channel", "x=nowhere"],
+            "was given 'nowhere', which is no folder",
+        ),
+    ],
+)
+def test_a_rehearsal_that_cannot_be_leaves_nothing(arguments, wanted, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, said = outcome(capsys, *CALL, "--rehearse", *arguments)
+    last = said.splitlines()[-1]
+    assert (code, last.count("HINT: ")) == (2, 1), said
+    assert wanted in last
     assert list(tmp_path.iterdir()) == []
 
 

@@ -29,9 +29,12 @@ _PREFIXES = (
     "FLWSECK|FlyV1 |GOCSPX-|GR1348941|HRKU-|LTAI|MDg|PMAK-|SG\\.|SWMKEY-1-|SWMTKN-1-|SharedAccessSignature|WRKA|YC[ABM]|"
     "cmVmd|dapi|eyJ|glpat-|mlsn\\.|p8e-|ya29\\.|4b1d|NRAK-|NRJS-|NRII-|1000\\.|"
     "do[opr]_v1_|shp(?:at|ca|pa|ss)_|pul-|rubygems_|rootly_|sk-or-v1-|sntryu_|xkeysib-|lsv2_|glptt-|glffct-|shippo_|lip_|ucat_|"
+    "IQoJb3JpZ2lu|amzn\\.mws\\.|tvly-|sq[apu]_|sgp_|pat-(?:na|eu)\\d-|1//0|AKID|AKLT|"
     "dvc_server_|(?:rk|sk)_(?:test|live|prod|car)_|xox[a-z]-|dp\\.pt\\.|pscale_|cog_|hv[bs]\\.|sk-ant-|sk-proj-|nvapi-|gsk_|csk-|pplx-|tgp_v1_|gh[opsur]_|github_pat_"
 )
 """How tokens of providers begin that have no separator there, or few digits (published formats, November 2026)."""
+
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 _KNOWN = tuple(
     (kind, re.compile(pattern))
@@ -51,6 +54,13 @@ _KNOWN = tuple(
         ),
         ("connection string", r"(?i)\b(?:AccountKey|SharedAccessKey|SharedSecret)=(?P<value>[^;'\"\s{}()\[\]]{6,})"),
         ("connection string", r"(?i);\s?(?:Pwd|Password)=(?P<value>[^;'\"\s{}()\[\]]{6,})"),
+        ("provider's token", r"\b\d{8,10}:AA[\w-]{33}\b"),  # Telegram
+        ("provider's token", r"\b[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,38}\b"),  # Discord
+        ("provider's token", r"\b(?:key-|fc-|sk[-_])[0-9a-f]{32,64}\b"),
+        ("provider's token", r"\b[0-9a-f]{32}-us\d{1,2}\b"),  # Mailchimp
+        ("provider's token", r"\b\d/\d{10,}:[0-9a-f]{32}\b"),  # Asana
+        ("provider's token", rf"\b(?:sdk|api|mob)-{_UUID}\b"),  # LaunchDarkly
+        ("provider's token", r"\b(?:[0-9a-f]{32}\.[\w-]{24}|v1\.[0-9a-f]{40}|\d[A-Za-z0-9]{26}_[A-Za-z0-9]{21})\b"),
         ("provider's token", rf"(?<![\w/+.-])(?:{_PREFIXES})[\w~+/=!|:.-]{{12,}}"),
     )
 )  # fmt: skip
@@ -59,6 +69,11 @@ _KNOWN = tuple(
 _ASSIGNED = re.compile(
     r"(?P<name>[A-Za-z][\w.-]{0,60})(?:\\?['\"])?[ \t]{0,4}(?::=|=>|=|:)[ \t]{0,4}"
     r"(?:[rbuf]{0,2}\\?['\"])?(?P<value>[\w~.+/=!@#$%^&*|:-]{8,})"
+)
+_GIVEN = re.compile(  # environ["NAME"] = "v", setdefault("NAME", "v"), ("--name", default="v"), ENV NAME v, --name v
+    r"(?:(?P<name>[A-Za-z][\w.-]{0,60})\\?['\"](?:\][ \t]{0,4}=|,)[^\n'\"]{0,60}\\?['\"]"
+    r"|(?:--?|\b(?:ENV|ARG|LABEL|export|setenv|set)[ \t]{1,4})(?P<word>[A-Za-z][\w.-]{0,60})[ \t]{1,4}\\?['\"]?)"
+    r"(?P<value>[\w~.+/=!@#$%^&*|:-]{8,})"
 )
 _WORD = re.compile(r"[A-Za-z0-9_~.+/=!|:-]{20,}")
 _LETTER, _DIGIT = re.compile(r"[A-Za-z]"), re.compile(r"[0-9]")
@@ -120,8 +135,9 @@ def known_secrets(text: str) -> "Iterator[tuple[int, int, str]]":
 
 def named_secrets(text: str) -> "Iterator[tuple[int, int, str]]":
     """Begin, end and kind of values that look drawn at random and stand after a name that tells of a secret."""
-    for match in _ASSIGNED.finditer(text):
-        name, value = match.group("name"), match.group("value")
+    for match in [*_ASSIGNED.finditer(text), *_GIVEN.finditer(text)]:
+        groups = match.groupdict()
+        name, value = groups["name"] or groups["word"], groups["value"]
         if _KEY_NAME.search(name) and not _HASH_NAME.search(name) and _is_key(value):
             yield match.start("value"), match.end("value"), "value of " + name
 

@@ -102,6 +102,13 @@ def rehearse(
         LaunchError: If data cannot be had.
 
     """
+    if hosts is not None and hosts < 1:
+        raise LaunchError(f"{hosts} hosts were asked for in a rehearsal. HINT: it has at least 1.")
+    for name, folder in (folders or {}).items():
+        if name not in plan.channels:
+            raise LaunchError(f"The job has no channel {name!r}, for which a folder was given. HINT: {_known(plan)}")
+        if not Path(folder).is_dir():
+            raise LaunchError(f"Channel {name!r} was given {folder!r}, which is no folder. HINT: give an existing one.")
     try:
         from lightning_sagemaker.launch.request.offline import sent_request
     except ImportError:
@@ -146,6 +153,10 @@ def rehearse(
     )
 
 
+def _known(plan: JobPlan) -> str:
+    return f"it has {', '.join(plan.channels)}." if plan.channels else "it has none; --channel NAME=PLACE adds one."
+
+
 def _with_hosts(config: JobConfig, hosts: int) -> JobConfig:
     others = [{**group, "instance_count": min(hosts, group["instance_count"])} for group in config.other_groups]
     return config.changed(instance_count=hosts, other_groups=tuple(others))
@@ -153,6 +164,8 @@ def _with_hosts(config: JobConfig, hosts: int) -> JobConfig:
 
 def _clear(root: Path) -> None:
     """Remove an earlier rehearsal, and nothing else."""
+    if root.exists() and not root.is_dir():
+        raise LaunchError(f"{str(root)!r} is no folder, in which a rehearsal could be. HINT: choose another one.")
     if root.is_dir() and any(root.iterdir()):
         if not (root / "log").is_file() or not (root / "algo-1").is_dir():
             raise LaunchError(f"{str(root)!r} holds something else than a rehearsal. HINT: choose another folder.")

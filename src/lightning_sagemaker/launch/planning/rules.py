@@ -6,6 +6,7 @@ Limits are those of the CreateTrainingJob API (botocore 1.44.5); the others have
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -103,6 +104,8 @@ def _check_time(config: JobConfig) -> None:
     _range("max_run", config.max_run, 1, MAX_RUN, "seconds")
     _range("keep_alive_period_in_seconds", config.keep_alive_period_in_seconds, 0, MAX_KEEP_ALIVE, "seconds")
     _range("max_retry_attempts", config.max_retry_attempts, 1, 30, "a number")
+    if config.max_cost is not None and not 0 < config.max_cost < math.inf:
+        raise LaunchError(f"max_cost={config.max_cost} was set. HINT: it is US dollars, more than 0.")
     if config.max_wait is not None and not config.use_spot_instances:
         raise LaunchError(
             f"max_wait={config.max_wait} was set for a job on demand. HINT: it is of use_spot_instances=True; max_run limits"

@@ -218,6 +218,9 @@ def _clone(git: object, scratch: Path) -> Path:
     unknown = set(git) - {"repo", "branch", "commit", *_GIT_LOGIN}
     if unknown:
         raise LaunchError(f"git_config has the key {min(unknown)!r}. HINT: repo, branch and commit are known.")
+    for name in ("repo", "branch", "commit"):
+        if git.get(name) and not isinstance(git[name], str):
+            raise LaunchError(f"git_config has {name}={git[name]!r}. HINT: it is text.")
     target = scratch / "repository"
     branch = ["--branch", git["branch"]] if git.get("branch") else []
     shallow = [] if git.get("commit") else ["--depth", "1"]

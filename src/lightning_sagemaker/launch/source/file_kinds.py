@@ -36,7 +36,8 @@ _CREDENTIALS = (
     "*.ovpn", "*.keychain*", "*.mobileprovision", "*.wallet", "wallet.dat", "id_rsa*", "id_dsa*", "id_ecdsa*",
     "id_ed25519*", "id_xmss*", "*_rsa", "*_dsa", "*_ecdsa", "*_ed25519", "ssh_host_*", "authorized_keys*",
     "known_hosts*", "secring*", "pubring*", "trustdb*", "master.key", "wg[0-9]*.conf", "*.rdp", "*private*key*",
-    "*.secret_key", "*.token", "*.tokens", "*vault*pass*",
+    "*.secret_key", "*.token", "*.tokens", "*vault*pass*", "key.txt", "keys.txt", "*_key", "*-key", "*ssh*key*",
+    "*mnemonic*", "*seed*phrase*", "wallet.json", "utc--*", "tailscaled.state",
     # clouds
     "credentials", "*credentials", "*credentials*.json", "*credentials*.y*ml", "*credentials*.csv",
     "*credentials*.ini", "*credentials*.txt", "*credentials*.toml", "*credentials*.xml", "*credentials*.db",
@@ -45,14 +46,18 @@ _CREDENTIALS = (
     "*_key.json", "keyfile.json", "key.json", "client_secret*", "client-secret*", "*adminsdk*.json",
     "google-services.json", "googleservice-info.plist", "azureauth*", "azureprofile.json", "accesstokens.json",
     "msal_token_cache*", "*.publishsettings", "*.cscfg", "boto*.cfg", "boto", "s3cfg", "rclone.conf", "oci_api_key*",
+    "adc.json", "*token*cache*", "*keys.csv", "databricks.cfg", "databrickscfg*", "s3cmd*", "local.settings.json",
+    "appsettings*.json", "ngrok.y*ml", "lakectl*.y*ml", "snowsql*", "connections.toml",
     "doctl*.y*ml", "openrc*", "*-openrc.sh", "clouds.y*ml", "*.boto",
     # registries, indexes and version control
     "docker*config*.json", "dockercfg", "dockerconfigjson", "netrc", "_netrc", "*.netrc", "pypirc", "*.pypirc",
     "npmrc", "*.npmrc", "yarnrc*", "pip.conf", "pip.ini", "condarc", "*.condarc", "nuget.config",
     "settings-security.xml", "gradle.properties", "git-credentials*", "gitconfig", "auth.json", "hosts.yml",
+    "github_pat*", "ghp*.txt",
     "gem_credentials", "cargo_credentials*", "poetry_auth*",
     # clusters and infrastructure
-    "kubeconfig*", "*.kubeconfig", "kubelet.conf", "admin.conf", "*.tfstate*", "*.tfvars*", "*.tfplan",
+    "kube*config*", "config.kube", "*.kubeconfig", "*.rkestate",
+    "kubelet.conf", "admin.conf", "*.tfstate*", "*.tfvars*", "*.tfplan",
     "terraformrc", "terraform.rc", "*.terraformrc", "vault_token*", "vault-token*", "vault.y*ml", "vault.json",
     "*.vault", "pulumi.*.y*ml", "htpasswd*", "*.htpasswd", "shadow", "passwd", "krb5.conf", "tnsnames.ora",
     "wp-config.php", "localsettings.php", "sftp*.json", "filezilla.xml", "sitemanager.xml", "recentservers.xml",
@@ -61,7 +66,8 @@ _CREDENTIALS = (
     # databases
     "pgpass*", "*.pgpass", "my.cnf", "*mylogin.cnf", "mongorc*", "redis.conf", "pg_service.conf", "mssql*.conf",
     # services of machine learning
-    "kaggle.json", "hf_token*", "huggingface_token*", "token", "*_token", "*-token", "token.json", "token.txt",
+    "kaggle*.json", "wandb*key*", "openai*key*",
+    "hf_token*", "huggingface_token*", "token", "*_token", "*-token", "token.json", "token.txt",
     "stored_tokens", "token.pickle", "*_token.*", "*-token.*", "api_key*", "apikey*", "api-key*", "*_api_key*",
     "*.api_key", "*.apikey", "mlflow*credentials*", "wandb*settings", "comet.config", "clearml.conf",
     "neptune*token*", "jupyter*config*.json", "passwords*", "password*", "*passwd*", "logins.json", "key[34].db",

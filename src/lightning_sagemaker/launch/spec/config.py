@@ -301,9 +301,10 @@ def _checked(name: str, kind: str, value: Any) -> Any:
         }[kind.split(" ")[0]]
     if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
         raise LaunchError(f"{name}={value!r} was set. HINT: it is {words}.")
-    texts: Any = value if kind.startswith("tuple[str") else ()
-    if not all(isinstance(one, (str, os.PathLike)) for one in texts):
-        raise LaunchError(f"{name}={value!r} was set. HINT: it is a list of texts.")
+    entries: Any = value if kind.startswith("tuple") else ()
+    of, words = (Mapping, "keys and values") if kind.startswith("tuple[Mapping") else ((str, os.PathLike), "texts")
+    if not all(isinstance(one, of) for one in entries):
+        raise LaunchError(f"{name}={value!r} was set. HINT: it is a list of {words}.")
     return tuple(value) if isinstance(value, list) else value
 
 
