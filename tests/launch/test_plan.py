@@ -114,6 +114,8 @@ BAD = [
     ({"transformers_version": "4.56", "instance_type": "ml.m5.xlarge"}, "need a GPU"),
     ({"pytorch_version": "9.9"}, "pytorch_version='9.9' has no image"),
     ({"py_version": "py27"}, "py_version='py27'"),
+    ({"instance_type": "local_gpu"}, "containers on this machine are not run.*--rehearse"),
+    ({"distribution": {"mpi": {"enabled": "yes"}}}, "where a section belongs"),
     ({"instance_type": "p4d.24xlarge"}, "did you mean 'ml.p4d.24xlarge'"),
     ({"instance_type": "ml.p4d.24xlarg"}, "did you mean 'ml.p4d.24xlarge'"),
     ({"instance_type": "ml.g9.xlarge"}, r"no training instance of SageMaker \(20.*did you mean"),
@@ -745,3 +747,16 @@ def test_templates_and_the_image_helper(tmp_path, capsys):
     capsys.readouterr()
     assert cli.main(["metrics", "bert-qa", "--json"]) == 0
     assert {"val_f1", "loss"} <= {one["Name"] for one in json.loads(capsys.readouterr().out)}
+
+
+def test_secrets_in_hyperparameters_and_variables_are_said():
+    """Not refused, as scripts ask for them so; but never without a word."""
+    token = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH"
+    given = {
+        "hyperparameters": {"hf_token": token, "epochs": 3, "note": "a word"},
+        "environment": {"WANDB_API_KEY": "0f1e2d3c4b5a69788796" * 2},
+    }
+    said = [text for word, text in describe(Estimator(**P4D, **given).plan()) if "looks like a secret" in text]
+    assert [text.split(" looks")[0] for text in said] == ["the hyperparameter hf_token", "the variable WANDB_API_KEY"]
+    assert token not in "".join(said)
+    assert not [text for _, text in describe(Estimator(**P4D).plan()) if "looks like a secret" in text]

@@ -4,6 +4,7 @@
 ``capture.py`` asks SDK 2 for the arguments by ``inspect.signature`` and fails where one has no values here.
 """
 
+from tests.launch.sdk2 import notebooks as notebooks
 from tests.launch.sdk2 import sources
 from tests.launch.sdk2.calls import CALLS, FACE, OLD, ONE, ROLE, TORCH, TRAIN
 

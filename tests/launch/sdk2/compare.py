@@ -123,6 +123,13 @@ def spot_checkpoints(theirs, ours):
         drop(ours, "CheckpointConfig")
 
 
+def spot_patience(theirs, ours):
+    """A spot job without max_wait waits an hour at most for its instances beside max_run."""
+    name = "StoppingCondition.MaxWaitTimeInSeconds"
+    if name not in theirs and ours.get(name) == ours["StoppingCondition.MaxRuntimeInSeconds"] + 3600:
+        del ours[name]
+
+
 def own_metrics(theirs, ours):
     """Without metric_definitions, we ask for those of the lines that this package's callbacks print."""
     definitions = "AlgorithmSpecification.MetricDefinitions."
@@ -135,6 +142,13 @@ def log_level(theirs, ours):
     level = theirs.pop("Flags.sagemaker_container_log_level", 20)
     if str(level) == ours.get("Environment.SM_LOG_LEVEL", "20"):
         ours.pop("Environment.SM_LOG_LEVEL", None)
+
+
+def words(theirs, ours):
+    """A distribution that is enabled by a word is sent as enabled, which the word is not."""
+    for name, value in theirs.items():
+        if name.startswith("Flags") and value in ("true", "True") and ours.get(name) is True:
+            theirs[name] = True
 
 
 def switched_off(theirs, ours):
@@ -155,9 +169,8 @@ def nothing(theirs, ours):
 
 
 BY_DESIGN = (
-    source_channels, spot_checkpoints, debugger, names, slashes, default_output, service_defaults, metrics_as_time_series,
-    input_modes, own_metrics,
-    log_level, switched_off, nothing,
+    source_channels, spot_checkpoints, spot_patience, debugger, names, slashes, default_output, service_defaults,
+    metrics_as_time_series, input_modes, own_metrics, log_level, words, switched_off, nothing,
 )  # fmt: skip
 """The differences that are meant; their docstrings are the reasons."""
 

@@ -19,6 +19,10 @@ from lightning_sagemaker.simulator.contract import write_atomically
 _NEURON = ("Trainium", "Trainium2", "Inferentia", "Inferentia2")
 
 
+LOCAL = ("local", "local_gpu")
+"""SDK 2's words for containers on this machine."""
+
+
 @dataclass(frozen=True)
 class Instance:
     """One instance type.
@@ -53,6 +57,11 @@ def find_instance(name: str) -> Instance:
 
     """
     found = INSTANCES.get(name)
+    if name in LOCAL:
+        raise LaunchError(
+            f"instance_type={name!r} was set, but containers on this machine are not run. HINT: name the job's own type, and"
+            " rehearse the job here: `lightning-sagemaker launch ... --rehearse`."
+        )
     if found is None:
         raise LaunchError(
             f"instance_type={name!r} is no training instance of SageMaker ({instance_table_date()}). HINT:"

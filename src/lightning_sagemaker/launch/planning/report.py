@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.container.lightning_redaction import known_secrets, named_secrets
 from lightning_sagemaker.launch.planning.alternatives import alternative_configs
 from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
@@ -135,6 +136,19 @@ def not_sent(plan: JobPlan) -> list[str]:
     return [f"{', '.join(names[:_SHOWN])}{_more(names)} ({reason})" for reason, names in sorted(by_reason.items())]
 
 
+def exposed(plan: JobPlan) -> list[str]:
+    """A sentence for each hyperparameter and variable that looks like a secret."""
+    found = []
+    for what, values in (("hyperparameter", plan.hyperparameters), ("variable", plan.environment)):
+        for name, value in values.items():
+            if isinstance(value, str) and any([*known_secrets(value), *named_secrets(f"{name}={value}")]):
+                found.append(
+                    f"the {what} {name} looks like a secret, which everybody reads who may describe the job: AWS Secrets"
+                    " Manager keeps it"
+                )
+    return found
+
+
 def _more(names: list[str]) -> str:
     return f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
 
@@ -189,7 +203,7 @@ def _hours(seconds: int) -> str:
 
 
 def _remarks(plan: JobPlan) -> list[str]:
-    config, remarks = plan.config, []
+    config, remarks = plan.config, exposed(plan)
     if config.instance_count > 1 and not find_instance(config.instance_type).efa:
         remarks.append(f"{config.instance_type} has no EFA: hosts exchange gradients over TCP")
     if not plan.image.takes_plugin:

@@ -13,7 +13,7 @@ from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import sentences
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.planning.quotas import check_quota
-from lightning_sagemaker.launch.planning.report import not_sent
+from lightning_sagemaker.launch.planning.report import exposed, not_sent
 from lightning_sagemaker.launch.request.queue import submit
 from lightning_sagemaker.launch.request.upload import shown_upload
 from lightning_sagemaker.launch.spec.config import JobConfig
@@ -63,6 +63,8 @@ def send(plan: JobPlan, given: Any = None, job_name: str | None = None) -> Sent:
     _log.info("sent: %s", ", ".join(plan.bundle.files))
     for line in not_sent(plan):
         _log.warning("not sent: %s", line)
+    for line in exposed(plan):
+        _log.warning("%s", line)
     with sentences("Creating the job"), tempfile.TemporaryDirectory() as folder:
         session = sdk.make_session(given, plan.region)
         check_quota(session.boto_session, plan.config)

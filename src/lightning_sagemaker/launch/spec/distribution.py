@@ -196,9 +196,13 @@ def _enabled(section: Any) -> Mapping[str, Any] | None:
     """The section, if it is switched on."""
     if section is None:
         return None
-    if not isinstance(section, Mapping) or not isinstance(section.get("enabled", False), bool):
+    is_on = section.get("enabled", False) if isinstance(section, Mapping) else None
+    if isinstance(is_on, str):  # as some write it, and SDK 2 took it
+        is_on = {"true": True, "false": False}.get(is_on.lower())
+    if not isinstance(is_on, bool):
         raise LaunchError(f'distribution has {section!r} where a section belongs. HINT: write {{"enabled": True}}.')
-    return section if section.get("enabled") else None
+    assert isinstance(section, Mapping)
+    return section if is_on else None
 
 
 def _number(section: Mapping[str, Any] | None, key: str) -> int | None:
