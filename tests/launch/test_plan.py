@@ -135,6 +135,9 @@ BAD = [
     ({"input_mode": "Stream"}, "input_mode='Stream'"),
     ({"code_location": "bucket"}, "write s3://"),
     ({"rules": [1]}, r"rules has 1.*Rule and ProfilerRule"),
+    ({"rules": 1}, r"rules has 1.*Rule and ProfilerRule"),
+    ({"debugger_hook_config": {"CollectionConfigurations": 5}}, "CollectionConfigurations=5. HINT: it is a list"),
+    ({"debugger_hook_config": "on"}, "debugger_hook_config='on' was set.*the API's dictionary"),
     ({"profiler_config": 1}, "profiler_config=1 was set.*the API's dictionary"),
     ({"disable_profiler": True, "profiler_config": {"DisableProfiler": False}}, "disable_profiler was set beside"),
     (

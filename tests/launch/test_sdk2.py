@@ -10,6 +10,7 @@ import json
 import pytest
 
 from lightning_sagemaker.launch import LaunchError, PyTorch
+from lightning_sagemaker.launch.spec.vocabulary import _REFUSED as REFUSED_ARGUMENTS
 from tests.launch.sdk2 import images, ours, sources
 from tests.launch.sdk2.arguments import ARGUMENTS
 from tests.launch.sdk2.calls import CALLS
@@ -87,3 +88,11 @@ def test_a_wrong_request_would_be_noticed(verdicts):
             changed = json.loads(json.dumps(theirs))
             changed["requests"][0][place] = "something else"
             assert verdict(name, changed, mine)[0] == "different", (name, place)
+
+
+@pytest.mark.parametrize("name", REFUSED_ARGUMENTS)
+def test_what_cannot_be_taken_says_why(name):
+    with pytest.raises(LaunchError, match=f"^{name} was set. .*HINT: leave it out"):
+        PyTorch("train.py", role="training", **{name: "something"})
+    for nothing in (None, False, [], ""):  # switched off is as good as left out
+        PyTorch("train.py", role="training", **{name: nothing})

@@ -493,6 +493,5 @@ one_host("texts_of_other_scripts", hyperparameters={"prompt": "naïve 日本語 
 one_host("five_days", max_run=432000, tags=[{"Key": "k", "Value": ""}])
 one_host("inputs_as_a_list_of_channels", inputs={"a": TRAIN, "b": TRAIN, "c": TRAIN, "d": TRAIN, "e": TRAIN})
 one_host("hugging_face_p5", kind="HuggingFace", instance_type="ml.p5.48xlarge", instance_count=2)
-one_host("a_recipe_of_hyperpod", training_recipe="training/llama/hf_llama3_8b_seq8k_gpu_p5x16_pretrain")
 one_host("compiled_images", framework_version="1.13.1", py_version="py39", instance_type="ml.p3.2xlarge")
 one_host("deep_learning_ami_type", instance_type="ml.g6e.12xlarge", framework_version="2.5.1", py_version="py311")

@@ -58,7 +58,7 @@ def debugger_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rules(value: Any) -> list[Any]:
     """The rules, of which none is changed later: one that acts on the job is told its name."""
-    rules = copy.deepcopy(list(value or ()))
+    rules = copy.deepcopy(list(value)) if isinstance(value, (list, tuple)) else [value] if value else []
     for one in rules:
         if not hasattr(one, "to_debugger_rule_config_dict") and not hasattr(one, "to_profiler_rule_config_dict"):
             raise LaunchError(
@@ -103,7 +103,10 @@ def _hook(value: Any, rules: Iterable[Any]) -> dict[str, Any] | None:
     if value is False or (value is None and not any(_is_debugger_rule(rule) for rule in rules)):
         return None
     found = {} if value is None or value is True else _of_object("debugger_hook_config", value)
-    collections = [*(one._to_request_dict() for one in wanted), *found.pop("CollectionConfigurations", ())]
+    given = found.pop("CollectionConfigurations", [])
+    if not isinstance(given, (list, tuple)):
+        raise LaunchError(f"debugger_hook_config has CollectionConfigurations={given!r}. HINT: it is a list.")
+    collections = [*(one._to_request_dict() for one in wanted), *given]
     unique = [one for index, one in enumerate(collections) if one not in collections[:index]]
     return {**found, **({"CollectionConfigurations": unique} if unique else {})}
 
