@@ -120,7 +120,7 @@ def seed_batch(seed: int, batch: int, shard: int) -> None:
     torch.default_generator.manual_seed(
         number
     )  # torch.manual_seed looks for every kind of device, which takes a millisecond
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(number)
     random.seed(number)
     np.random.seed(number & 0xFFFFFFFF)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a supervisor started this process."""
+"""Whether the training goes on in the job when a rank dies: a supervisor started this process, or it was asked for."""
 
 from __future__ import annotations
 
@@ -12,3 +12,19 @@ from lightning_sagemaker.recovery import wire
 def is_supervised(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether a supervisor started this process and it is to go on without ranks that die."""
     return environment.get(wire.MODE) == "in_job" and wire.ADDRESS in environment
+
+
+def recovers_in_job(recovery: str | None) -> bool:
+    """Whether a strategy recovers in the job.
+
+    Args:
+        recovery: ``"in_job"``; ``"restart"`` to leave it to the job, which starts again from a checkpoint; None: in the job
+            where a supervisor started this process.
+
+    Raises:
+        ValueError: If it is another word.
+
+    """
+    if recovery not in (None, "in_job", "restart"):
+        raise ValueError(f"recovery={recovery!r} was set. HINT: set 'in_job' or 'restart', or leave it out.")
+    return recovery == "in_job" or (recovery is None and is_supervised())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from importlib import import_module
 from typing import Any
 
 import torch.distributed as dist
@@ -13,6 +14,7 @@ from lightning_sagemaker._compat.checkpoint_io import complete
 from lightning_sagemaker._lightning import DDPStrategy, FabricDDPStrategy, reset_seed
 from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
 from lightning_sagemaker.collectives.agreement import together
+from lightning_sagemaker.recovery.supervised import recovers_in_job
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.trainer_defaults import JobDefaults
 
@@ -55,6 +57,14 @@ class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
             save()
 
 
+def in_its_place(kind: Any, recovery: str | None, args: Any, kwargs: Any) -> Any:
+    """A new object of ``kind``, or a strategy that recovers in the job."""
+    if getattr(kind, "recovers", False) or not recovers_in_job(recovery):
+        return object.__new__(kind)
+    # By name, as the factory does: that strategy is made of this one's parts.
+    return import_module("lightning_sagemaker.strategies.in_job").InJobDDPStrategy(*args, **kwargs)
+
+
 class _ServesOneProcess:
     """What the Trainer's and Fabric's strategies have in common."""
 
@@ -76,12 +86,22 @@ class SageMakerDDPStrategy(_ServesOneProcess, JobDDPStrategy):
 
     Args:
         job: The job; read from the process's environment when None.
+        recovery: ``"in_job"``: the training goes on when a rank dies, by
+            :class:`~lightning_sagemaker.strategies.in_job.InJobDDPStrategy`, which is made in this one's place;
+            ``"restart"``: it does not. Default: it does where ``lightning-sagemaker supervise`` started the process.
         **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``.
 
     Raises:
         SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
 
     """
+
+    def __new__(cls, *args: Any, recovery: str | None = None, **kwargs: Any) -> Any:
+        """One that recovers in the job, where that is asked for."""
+        return in_its_place(cls, recovery, args, kwargs)
+
+    def __init__(self, *args: Any, recovery: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
 
     @override
     def setup_distributed(self) -> None:

@@ -55,6 +55,8 @@ class InJobDDPStrategy(JobDDPStrategy):
 
     """
 
+    recovers = True
+
     def __init__(self, *args: Any, job: SageMakerJob | None = None, **kwargs: Any) -> None:
         super().__init__(*args, job=job, **kwargs)
         if not is_supervised():
@@ -104,7 +106,10 @@ class InJobDDPStrategy(JobDDPStrategy):
         seed = info["seed"] if self._joins else reply["infos"][0]["seed"]
         self._fit = RecoveringFit(self._member, self._form, self._world, self._joins, seed)
         rank_zero_only.rank = self.global_rank
-        rank_zero_info(f"Recovery in the job: {self._world} ranks, coordinator {os.environ[wire.ADDRESS]}.")
+        rank_zero_info(
+            f"Recovery in the job: {self._world} ranks, by {self._get_process_group_backend()}. SMDDP is not used: its"
+            " groups cannot be made anew in a process."
+        )
 
     def _form(self, reply: dict[str, Any]) -> None:
         environment = self.cluster_environment

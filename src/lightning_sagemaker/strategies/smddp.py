@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from lightning_sagemaker._lightning import FabricDDPStrategy
 from lightning_sagemaker.strategies.backend import SMDDPBackend
-from lightning_sagemaker.strategies.ddp import JobDDPStrategy
+from lightning_sagemaker.strategies.ddp import JobDDPStrategy, in_its_place
 from lightning_sagemaker.strategies.job_aware import JobAware
 
 
@@ -22,12 +22,21 @@ class SMDDPStrategy(SMDDPBackend, JobDDPStrategy):
 
     Args:
         job: The job; read from the process's environment when None.
+        recovery: As of :class:`~lightning_sagemaker.SageMakerDDPStrategy`; without SMDDP then, whose groups cannot be made
+            anew in a process.
         **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``; ``process_group_backend`` overrides the choice.
 
     Raises:
         SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
 
     """
+
+    def __new__(cls, *args: Any, recovery: str | None = None, **kwargs: Any) -> Any:
+        """One that recovers in the job, where that is asked for."""
+        return in_its_place(cls, recovery, args, kwargs)
+
+    def __init__(self, *args: Any, recovery: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
 
     @override
     def setup(self, trainer: Any) -> None:
