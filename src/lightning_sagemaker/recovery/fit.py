@@ -167,7 +167,7 @@ class RecoveringFit(Callback):
         """Be one of a quorum, with the state of those who are the furthest."""
         while True:
             if reply["kind"] == "over":
-                raise SystemExit(0)
+                raise SystemExit(reply["code"])
             if reply["kind"] == "alone":
                 raise RecoveryError(
                     "No rank is left that has the training's state. HINT: start the job again; it goes on from its last"

@@ -97,7 +97,7 @@ class InJobDDPStrategy(JobDDPStrategy):
         self._member = Member(os.environ[wire.ADDRESS], os.environ[wire.TOKEN], rank, info, self._group.leave)
         reply = self._member.start()
         if reply["kind"] == "over":
-            raise SystemExit(0)
+            raise SystemExit(reply["code"])
         self._joins = reply["kind"] == "join"
         if self._joins:
             self._group.form(self._get_process_group_backend(), 0, 0, [info])

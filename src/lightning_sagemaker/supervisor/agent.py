@@ -140,11 +140,15 @@ class Agent:
         rank.deaths[step] += 1
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
         if coordinator is not None:
-            if coordinator.finished:
-                return
             coordinator.lose(rank.number)
+            if coordinator.finished or coordinator.ended:
+                return
         if rank.deaths.total() > self._max_restarts:
             _say(f"rank {rank.number} ended with {why}, and is not replaced: it was {self._max_restarts} times.")
+        elif code > 0 and coordinator is not None and not step:
+            _say(f"rank {rank.number} ended with {why} before the first step, and is not replaced.")
+            if not coordinator.has_started:
+                self._kill_all()
         elif coordinator is not None and rank.deaths[step] >= _WITHOUT_PROGRESS:
             _say(
                 f"rank {rank.number} ended with {why}, and is not replaced: no step counted since it was {step} times."

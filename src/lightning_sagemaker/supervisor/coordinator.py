@@ -36,6 +36,7 @@ class Settings:
         rejoin_timeout: Seconds for which a replacement is waited for before the others go on without it.
         silence: Seconds without a sign of life after which a rank is lost.
         attempts: Times that the same step may fail.
+        patience: Seconds for which the minimum is waited for.
 
     """
 
@@ -44,6 +45,7 @@ class Settings:
     rejoin_timeout: float = 0.0
     silence: float = 5.0
     attempts: int = 3
+    patience: float = 60.0
 
 
 @dataclass
@@ -101,6 +103,8 @@ class Coordinator:
         """Steps that count."""
         self.finished = False
         """Whether a rank has reached the end of the training."""
+        self.ended = False
+        """Whether the ranks were told to end, with a checkpoint."""
         self._closed = threading.Event()
         for target in (self._accept, self._tick):
             threading.Thread(target=target, name="coordinator", daemon=True).start()
@@ -112,6 +116,11 @@ class Coordinator:
         with self._lock:
             for member in list(self._members.values()):
                 member.connection.close()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether all ranks have met."""
+        return self._quorum > 0
 
     def lose(self, rank: int) -> None:
         """A rank's supervisor has seen it end."""
@@ -181,11 +190,16 @@ class Coordinator:
     def _form_first(self) -> None:
         """All ranks start together; one that starts later, while others train, is a replacement."""
         waiting = [member for member in self._members.values() if member.starting is not None]
-        if self.finished or self._active:
+        if self.finished or self.ended or self._active:
             for member in waiting:
-                self._reply(member, "starting", {"kind": "over" if self.finished else "join"})
+                self._reply(member, "starting", self._over or {"kind": "join"})
         elif len(waiting) == self._settings.world_size:
             self._begin(waiting, "starting")
+
+    @property
+    def _over(self) -> dict[str, Any] | None:
+        """What a rank is told that comes too late."""
+        return {"kind": "over", "code": int(not self.finished)} if self.finished or self.ended else None
 
     def _form(self) -> None:
         asking = {rank: member for rank, member in self._members.items() if member.asking is not None}
@@ -193,16 +207,18 @@ class Coordinator:
             return
         if not self._active:
             for member in asking.values():  # nobody is left who knows where the training is
-                self._reply(member, "asking", {"kind": "over" if self.finished else "alone"})
+                self._reply(member, "asking", self._over or {"kind": "alone"})
             return
         if any(rank not in asking for rank in self._active):
             return
         step = self.step
         waited = 0.0 if self._broken_at is None else time.monotonic() - self._broken_at
-        if len(asking) < self._settings.world_size and waited < self._settings.rejoin_timeout:
+        too_few = len(asking) < self._settings.minimum
+        patience = max(self._settings.rejoin_timeout, self._settings.patience if too_few else 0.0)
+        if len(asking) < self._settings.world_size and waited < patience:
             return
         end = None
-        if len(asking) < self._settings.minimum:
+        if too_few:
             end = {"why": "few", "left": len(asking), "minimum": self._settings.minimum}
         elif (failures := self._failures[step]) >= self._settings.attempts:
             end = {"why": "stuck", "step": step, "failures": failures, "lost": self._lost_at.get(step, [])}
@@ -210,6 +226,7 @@ class Coordinator:
 
     def _begin(self, members: list[_Member], waiting: str, end: dict[str, Any] | None = None) -> None:
         self._quorum += 1
+        self.ended = end is not None
         members = sorted(members, key=lambda member: (member.joined or self._quorum, member.rank))
         self._active = [member.rank for member in members]
         self._votes, self._broken_at = {}, None
