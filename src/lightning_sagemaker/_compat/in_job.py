@@ -38,6 +38,10 @@ def forget_interruption(trainer: Any) -> None:
     for results in (trainer.fit_loop.epoch_loop._results, trainer.fit_loop.epoch_loop.val_loop._results):
         results.clear()
     trainer._logger_connector._epoch_end_reached = False
+    for metric in trainer.lightning_module.modules():
+        if hasattr(metric, "metric_state") and hasattr(metric, "_update_count"):  # one of torchmetrics
+            metric._is_synced, metric._cache = False, None
+            metric.reset()
     trainer.lightning_module.zero_grad()
 
 

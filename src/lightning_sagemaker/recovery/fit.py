@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A fit that outlives its ranks: after a loss, and when a replacement has come, it goes on from the last step that counts.
 
-Every rank holds, of the last step, what changes beside the weights: the loops' progress, random numbers, metrics,
-callbacks, schedulers, the place in the data. When the ranks change, all leave the loops wherever they are, form the next
-quorum, and run them again from there, by the same means as a resumed job
-(:class:`~lightning_sagemaker.callbacks.fit_state.FitState`); weights and optimizers are in memory. A replacement gets all of
-it from one who has it.
+When the ranks change, all leave the loops wherever they are, form the next quorum, and run them again from the state that
+each of them holds (:mod:`.held`); a replacement gets all of it from one who has it.
 """
 
 from __future__ import annotations
@@ -16,20 +13,17 @@ from typing import Any
 
 import torch.distributed as dist
 
-from lightning_sagemaker._compat.connectors import plain_copy
-from lightning_sagemaker._compat.in_job import end_batch_hooks, forget_interruption
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.callbacks.interruption import SpotInterruption
 from lightning_sagemaker.callbacks.places import checkpoint_folder, name_of
-from lightning_sagemaker.checkpoint.metric_state import merged_metrics
 from lightning_sagemaker.recovery import shards
+from lightning_sagemaker.recovery.held import HeldState, Moment
 from lightning_sagemaker.recovery.member import Member, RecoveryError
 from lightning_sagemaker.recovery.steps import RanksChanged, Steps
 from lightning_sagemaker.recovery.transfer import give, take
 
-_AT_BATCH_END, _AT_STEP, _AT_EPOCH = 1, 2, 3
 _NOTICE = 2.0
 """Seconds for which news of a loss is waited for after a collective has failed."""
 _FAILED = ("gloo", "NCCL", "nccl", "Connection", "connection", "process group", "Broken pipe", "Socket", "socket")
@@ -53,11 +47,10 @@ class RecoveringFit(Callback):
         self._member, self._form, self._world_size, self._joins = member, form, world_size, joins
         self._seed = seed
         self._events: LoopEvents | None = None
-        self._held: dict[str, Any] | None = None
-        self._at: list[int] | None = None
+        self._held: HeldState | None = None
         self._end: dict[str, Any] | None = None
         self._steps: Steps | None = None
-        self._changes = self._dirty = False
+        self._changes = False
 
     # Called by Lightning
 
@@ -72,19 +65,20 @@ class RecoveringFit(Callback):
         self._trainer = trainer
         self._steps = Steps(trainer, self._member.rank, self._world_size, self._seed)
         events = self._events = events_of(trainer)
-        self._resume = next(one for one in trainer.callbacks if isinstance(one, AutoResume)).fit_state
+        resume = next(one for one in trainer.callbacks if isinstance(one, AutoResume)).fit_state
+        self._held = HeldState(trainer, resume, self._steps, self._member.rank)
         inner = events.goes_on
         assert inner is not None
         events.goes_on = lambda run: self._run(lambda: inner(run))
         events.loaders_made.append(self._check_loaders)
-        events.epoch_is_next.append(lambda: self._hold(_AT_EPOCH))
+        events.epoch_is_next.append(lambda: self._hold(Moment.EPOCH))
         events.batch_is_over.insert(0, self._end_batch)
         events.validation_begins.append(self._deal_validation)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """The first to hear of it: what the others do may wait for other ranks, as saving does."""
         if self._is_stepped and self._may_meet(batch_idx):
-            self._hold(_AT_BATCH_END, (outputs, batch, batch_idx))
+            self._hold(Moment.BATCH_END, (outputs, batch, batch_idx))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Leave the loops as they were found."""
@@ -126,14 +120,16 @@ class RecoveringFit(Callback):
         decision = self._member.commit(self._trainer.global_step + 1, ok=True)
         if not decision["commit"]:
             raise RanksChanged("a rank was lost")
-        self._changes, self._dirty = decision["change"], True
+        assert self._held is not None
+        self._changes, self._held.is_current = decision["change"], False
         return result
 
     # The loops, and around them
 
     def _run(self, run: Callable[[], None]) -> None:
+        assert self._held is not None
         if self._joins:
-            self._resume.prepare_alone()
+            self._held.fit_state.prepare_alone()
             self._take_part(self._member.next_quorum(None))
         while True:
             try:
@@ -143,7 +139,7 @@ class RecoveringFit(Callback):
                 if not self._is_loss(error):
                     raise
             begin = time.monotonic()
-            self._take_part(self._member.next_quorum(None if self._dirty else self._at))
+            self._take_part(self._member.next_quorum(self._held.at))
             rank_zero_info(
                 f"{dist.get_world_size()} of {self._world_size} ranks go on after step {self._trainer.global_step};"
                 f" {time.monotonic() - begin:.2f} s since they stopped."
@@ -165,6 +161,7 @@ class RecoveringFit(Callback):
 
     def _take_part(self, reply: dict[str, Any]) -> None:
         """Be one of a quorum, with the state of those who are the furthest."""
+        assert self._held is not None
         while True:
             if reply["kind"] == "over":
                 raise SystemExit(reply["code"])
@@ -180,7 +177,7 @@ class RecoveringFit(Callback):
             except RuntimeError as error:
                 if isinstance(error, RecoveryError) or not self._is_loss(error):
                     raise
-            reply = self._member.next_quorum(None if self._dirty else self._at)
+            reply = self._member.next_quorum(self._held.at)
         self._end = reply.get("end")
         self._go_on(reply["order"])
 
@@ -192,68 +189,38 @@ class RecoveringFit(Callback):
                 "All ranks were between a step and its end when one was lost. HINT: start the job again; it goes on from"
                 " its last checkpoint."
             )
+        assert self._held is not None
         needy = [rank for rank in order if rank not in sources]
         for number, rank in enumerate(needy):
             source = sources[number % len(sources)]
             if own == source:
-                give(self._state(), order.index(rank))
+                give(self._held.all_of_it(), order.index(rank))
             elif own == rank:
-                self._load(take(order.index(source), self._trainer.strategy.root_device))
+                self._held.take_over(take(order.index(source), self._trainer.strategy.root_device))
 
     def _go_on(self, order: list[int]) -> None:
-        trainer, steps = self._trainer, self._steps
-        assert self._held is not None
+        held, steps = self._held, self._steps
+        assert held is not None
         assert steps is not None
         steps.begin_quorum(shards.adopted(order, self._world_size)[self._member.rank])
-        self._changes = self._dirty = self._joins = False
-        forget_interruption(trainer)
-        for name, metric in trainer.lightning_module.named_modules():
-            if hasattr(metric, "metric_state") and hasattr(metric, "_update_count") and name:
-                metric._is_synced, metric._cache = False, None
-                metric.reset()
-        for config, state in zip(trainer.lr_scheduler_configs, self._held["schedules"], strict=True):
-            config.scheduler.load_state_dict(plain_copy(state))
-        for optimizer, groups in zip(trainer.optimizers, self._held["groups"], strict=True):
-            for group, settings in zip(optimizer.param_groups, groups, strict=True):
-                group.update(settings)
-        for module, training in self._held["modes"].items():
-            found = dict(trainer.lightning_module.named_modules()).get(module)
-            if found is not None:
-                found.training = training
-        self._resume.go_on_from({**self._held, "again": self._hooks_again})
-        for callback in trainer.callbacks:
+        self._changes = self._joins = False
+        held.put()
+        for callback in self._trainer.callbacks:
             if isinstance(callback, SpotInterruption):
-                callback.begin_again(trainer)
-
-    def _hooks_again(self) -> None:
-        assert self._held is not None
-        if self._held["hooks"] is not None:
-            end_batch_hooks(self._trainer, *self._held["hooks"])
-
-    # What is held
+                callback.begin_again(self._trainer)
 
     def _end_batch(self) -> None:
         if self._is_stepped:
-            self._hold(_AT_STEP)
+            self._hold(Moment.STEP)
 
     @property
     def _is_stepped(self) -> bool:
         """Whether gradients are at their step's end: what was accumulated since is nowhere else."""
         return not self._trainer.fit_loop._should_accumulate()
 
-    def _hold(self, moment: int, hooks: tuple[Any, ...] | None = None) -> None:
-        trainer = self._trainer
-        self._held = {
-            **self._resume.hold(),
-            "hooks": hooks,
-            "schedules": [plain_copy(config.scheduler.state_dict()) for config in trainer.lr_scheduler_configs],
-            "groups": [
-                [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-                for optimizer in trainer.optimizers
-            ],
-            "modes": {name: module.training for name, module in trainer.lightning_module.named_modules()},
-        }
-        self._at, self._dirty = [trainer.global_step, moment, trainer.current_epoch], False
+    def _hold(self, moment: Moment, hooks: tuple[Any, ...] | None = None) -> None:
+        assert self._held is not None
+        self._held.take(moment, hooks)
 
     def _may_meet(self, batch_idx: int) -> bool:
         """Whether what follows a batch may wait for other ranks: a validation, a checkpoint, an epoch's end."""
@@ -265,43 +232,6 @@ class RecoveringFit(Callback):
         return bool(
             saves or loop.batch_progress.is_last_batch or loop._should_check_val_fx(trainer.fit_loop._data_fetcher)
         )
-
-    def _state(self) -> dict[str, Any]:
-        """All that a replacement needs."""
-        trainer = self._trainer
-        assert self._held is not None
-        assert self._steps is not None
-        return {
-            "module": trainer.lightning_module.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
-            "precision": trainer.precision_plugin.state_dict(),
-            "held": self._held,
-            "at": self._at,
-            "seed": self._steps.seed,
-            "folders": [getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks],
-            "loggers": [getattr(logger, "_version", None) for logger in trainer.loggers],
-        }
-
-    def _load(self, state: dict[str, Any]) -> None:
-        trainer = self._trainer
-        trainer.lightning_module.load_state_dict(state["module"])
-        for optimizer, found in zip(trainer.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(found)
-        trainer.precision_plugin.load_state_dict(state["precision"])
-        for callback, folder in zip(trainer.checkpoint_callbacks, state["folders"], strict=True):
-            if folder is not None:
-                callback.dirpath = folder
-        for logger, version in zip(trainer.loggers, state["loggers"], strict=True):
-            if version is not None and hasattr(logger, "_version"):
-                logger._version = version
-        held = state["held"]
-        # What the lost rank had summed up is lost; names are the others', as all ranks log the same ones.
-        held["own"]["metrics"] = merged_metrics(trainer.lightning_module, [held["own"]["metrics"]], 1, 2)
-        shards.as_shard(held["own"]["loaders"], self._member.rank)
-        self._held, self._at = held, state["at"]
-        assert self._steps is not None
-        self._steps.seed = state["seed"]
-        _move_optimizers(trainer)
 
     def _save_and_end(self, end: dict[str, Any]) -> None:
         """Nothing more can be done in this job: keep what there is. Collective."""
@@ -348,12 +278,3 @@ def _check(trainer: Any) -> None:
             "recovery='in_job' was set, and the module optimizes by hand (automatic_optimization=False): which of its steps"
             " count cannot be known. HINT: let Lightning optimize, or leave recovery out."
         )
-
-
-def _move_optimizers(trainer: Any) -> None:
-    device = trainer.strategy.root_device
-    for optimizer in trainer.optimizers:
-        for state in optimizer.state.values():
-            for name, value in state.items():
-                if hasattr(value, "to") and name != "step":
-                    state[name] = value.to(device)

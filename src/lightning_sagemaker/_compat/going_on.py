@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lightning's training loops run from where a checkpoint was made, by the same methods that they call themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from lightning_sagemaker._compat.loops import Phase
+
+_MID_EPOCH = "restarted_mid_epoch"
+
+
+def is_cut(trainer: Any) -> bool:
+    """Whether training has ended within an epoch, at its last step."""
+    fit = trainer.fit_loop
+    batch, reached = fit.epoch_loop.batch_progress, 0 <= trainer.max_steps <= trainer.global_step
+    return bool(reached and batch.current.ready and not fit.epoch_loop._num_ready_batches_reached())
+
+
+def reopen_epoch(trainer: Any) -> bool:
+    """Go back into an epoch that was cut, if there are steps to make now; whether there are."""
+    if 0 <= trainer.max_steps <= trainer.global_step:
+        return False
+    progress = trainer.fit_loop.epoch_progress
+    for counted in (progress.current, progress.total):
+        counted.processed -= 1
+        counted.completed -= 1
+    return True
+
+
+def go_on(
+    trainer: Any,
+    phase: Phase,
+    prepare: Callable[[Any], None],
+    begins: bool = True,
+    hooks: Callable[[], None] = lambda: None,
+) -> None:
+    """Run a fit from a checkpoint's phase to its end. The loops' progress has been loaded.
+
+    Args:
+        trainer: In the place of its ``fit_loop.run``.
+        phase: Where in the fit the checkpoint was made.
+        prepare: Called with the data fetcher, None at an epoch's end, when all hooks of the start are over: brings loaders,
+            random numbers and metrics to where they were.
+        begins: Whether the hooks of a fit's start are called: not where a fit goes on in the process that began it.
+        hooks: Called first where the phase is a batch's end, to call that end's hooks if they are to be called again.
+
+    """
+    fit = trainer.fit_loop
+    completed = fit.epoch_progress.current.completed
+    fit.setup_data()
+    if fit.skip and phase is Phase.BETWEEN:
+        return
+    _forget_restart(fit, within_epoch=phase not in (Phase.BETWEEN, Phase.EPOCH_END))
+    torch.set_grad_enabled(True)
+    if begins:
+        fit.on_run_start()
+    try:
+        if phase is Phase.EPOCH_END:
+            fit.epoch_progress.current.completed = completed
+            prepare(None)
+            _end_epoch(fit)
+        elif phase is not Phase.BETWEEN:
+            fit.on_advance_start()
+            _go_on_in_epoch(trainer, phase, prepare, hooks)
+            fit.on_advance_end()
+        else:
+            prepare(None)
+    except StopIteration:
+        pass
+    finally:
+        fit.on_iteration_done()
+    while not fit.done:
+        try:
+            fit.on_advance_start()
+            fit.advance()
+            fit.on_advance_end()
+        except StopIteration:
+            break
+        finally:
+            fit.on_iteration_done()
+    fit._restarting = False
+    fit.on_run_end()
+
+
+def _forget_restart(fit: Any, within_epoch: bool) -> None:
+    """Nothing is restarted: the loops are where they were. Only an epoch's first hooks are not called a second time."""
+    for loop in (fit, fit.epoch_loop, fit.epoch_loop.val_loop):
+        loop._restarting = loop._loaded_from_state_dict = loop._resuming_from_checkpoint = False
+        loop.reset_restart_stage()
+    if within_epoch:
+        fit._restart_stage = _MID_EPOCH
+        assert fit.restarted_mid_epoch, "Lightning has other names for where it restarts"
+    else:
+        for progress in (fit.epoch_progress.current, fit.epoch_progress.total):
+            if progress.processed == progress.completed:  # in the first hooks of an epoch, which are called again
+                progress.ready = progress.started = progress.completed
+
+
+def _end_epoch(fit: Any) -> None:
+    """What Lightning does after the hooks of an epoch's end, in the last of which the checkpoint was made."""
+    loop, connector = fit.epoch_loop, fit.trainer._logger_connector
+    connector.epoch_end_reached()
+    connector.on_epoch_end()
+    if loop._num_ready_batches_reached():
+        loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+    loop._batches_that_stepped -= 1  # its loggers' row has the number of the epoch's last step
+    connector.update_train_epoch_metrics()
+    loop._batches_that_stepped += 1
+    fit.epoch_progress.increment_completed()
+
+
+def _go_on_in_epoch(trainer: Any, phase: Phase, prepare: Callable[[Any], None], hooks: Callable[[], None]) -> None:
+    fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    fetcher = fit._data_fetcher
+    prepare(fetcher)
+    fetcher.fetched += loop.batch_progress.current.ready
+    if fetcher.length is not None:
+        fetcher.done = fetcher.fetched >= fetcher.length
+    fetcher._start_profiler, fetcher._stop_profiler = loop._on_before_fetch, loop._on_after_fetch
+    if phase is Phase.BATCH_END:
+        hooks()
+    if phase is not Phase.STEP:
+        _end_batch(loop, fetcher, phase)
+    while not loop.done:
+        try:
+            loop.advance(fetcher)
+            loop.on_advance_end(fetcher)
+        except StopIteration:
+            break
+        finally:
+            loop.on_iteration_done()
+
+
+def _end_batch(loop: Any, fetcher: Any, phase: Phase) -> None:
+    """What followed the batch in which the checkpoint was made."""
+    batch = loop.batch_progress
+    if phase is Phase.AMID:
+        for progress in (batch.current, batch.total):
+            progress.ready = progress.started = progress.processed = progress.completed
+        return
+    if phase is Phase.BATCH_END:
+        batch.increment_completed()
+    loop._skip_next_val = phase is Phase.VALIDATED
+    loop.on_advance_end(fetcher)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank holds of the last step that counts, to go on from there.
+
+Weights and optimizers are in memory. What else changes is copied: the loops' progress, random numbers, metrics, callbacks,
+schedulers, the place in the data. It is put back by the same means by which a job resumes from a checkpoint
+(:class:`~lightning_sagemaker.callbacks.fit_state.FitState`).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from lightning_sagemaker._compat.connectors import plain_copy
+from lightning_sagemaker._compat.in_job import end_batch_hooks, forget_interruption
+from lightning_sagemaker.callbacks.fit_state import FitState
+from lightning_sagemaker.checkpoint.metric_state import merged_metrics
+from lightning_sagemaker.recovery import shards
+from lightning_sagemaker.recovery.steps import Steps
+
+
+class Moment(IntEnum):
+    """When in a step's course a state is held; the later ones of a step come later."""
+
+    BATCH_END = 1
+    """Before the hooks of a batch's end, which may wait for other ranks."""
+    STEP = 2
+    """After a batch and all that follows it."""
+    EPOCH = 3
+    """Before an epoch."""
+
+
+class HeldState:
+    """Of one fit.
+
+    Args:
+        trainer: Whose fit it is.
+        fit_state: What of it is not in Lightning's checkpoints.
+        steps: Its steps.
+        shard: Of this rank.
+
+    Attributes:
+        is_current: Whether the weights are still those of the state: not between a step and its end.
+
+    """
+
+    def __init__(self, trainer: Any, fit_state: FitState, steps: Steps, shard: int) -> None:
+        self._trainer, self.fit_state, self._steps, self._shard = trainer, fit_state, steps, shard
+        self._held: dict[str, Any] | None = None
+        self._at: list[int] = []
+        self.is_current = False
+
+    @property
+    def at(self) -> list[int] | None:
+        """Where in the training the state is, to be compared with other ranks'; None if there is none."""
+        return self._at if self.is_current else None
+
+    def take(self, moment: Moment, hooks: tuple[Any, ...] | None) -> None:
+        """Hold the present state.
+
+        Args:
+            moment: Which it is.
+            hooks: Arguments of the batch's end if that is to be called again.
+
+        """
+        trainer = self._trainer
+        self._held = {
+            **self.fit_state.hold(),
+            "hooks": hooks,
+            "schedules": [plain_copy(config.scheduler.state_dict()) for config in trainer.lr_scheduler_configs],
+            "groups": [[_settings(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers],
+            "modes": {name: module.training for name, module in trainer.lightning_module.named_modules()},
+        }
+        self._at, self.is_current = [trainer.global_step, moment, trainer.current_epoch], True
+
+    def put(self) -> None:
+        """Bring the Trainer there; the loops follow when they run next."""
+        trainer, held = self._trainer, self._held
+        assert held is not None
+        self.is_current = True
+        forget_interruption(trainer)
+        for config, state in zip(trainer.lr_scheduler_configs, held["schedules"], strict=True):
+            config.scheduler.load_state_dict(plain_copy(state))
+        for optimizer, groups in zip(trainer.optimizers, held["groups"], strict=True):
+            for group, settings in zip(optimizer.param_groups, groups, strict=True):
+                group.update(settings)
+        for name, module in trainer.lightning_module.named_modules():
+            module.training = held["modes"].get(name, module.training)
+        self.fit_state.go_on_from({**held, "again": self._call_hooks})
+
+    def _call_hooks(self) -> None:
+        assert self._held is not None
+        if self._held["hooks"] is not None:
+            end_batch_hooks(self._trainer, *self._held["hooks"])
+
+    def all_of_it(self) -> dict[str, Any]:
+        """What a replacement needs."""
+        trainer = self._trainer
+        return {
+            "module": trainer.lightning_module.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
+            "precision": trainer.precision_plugin.state_dict(),
+            "held": self._held,
+            "at": self._at,
+            "seed": self._steps.seed,
+            "folders": [getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks],
+            "loggers": [getattr(logger, "_version", None) for logger in trainer.loggers],
+        }
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Become a rank that has this state of another.
+
+        Args:
+            state: From :meth:`all_of_it`.
+
+        """
+        trainer = self._trainer
+        trainer.lightning_module.load_state_dict(state["module"])
+        for optimizer, found in zip(trainer.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(found)  # which brings it to the device of the parameters
+        trainer.precision_plugin.load_state_dict(state["precision"])
+        for callback, folder in zip(trainer.checkpoint_callbacks, state["folders"], strict=True):
+            if folder is not None:
+                callback.dirpath = folder
+        for logger, version in zip(trainer.loggers, state["loggers"], strict=True):
+            if version is not None and hasattr(logger, "_version"):
+                logger._version = version
+        held = state["held"]
+        # What the lost rank had summed up is lost; names are the others', as all ranks log the same ones.
+        held["own"]["metrics"] = merged_metrics(trainer.lightning_module, [held["own"]["metrics"]], 1, 2)
+        shards.as_shard(held["own"]["loaders"], self._shard)
+        self._held, self._at, self._steps.seed = held, state["at"], state["seed"]
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
