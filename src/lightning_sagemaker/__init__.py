@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
     from lightning_sagemaker.selection import Selection, select_smddp_backend, select_strategy
     from lightning_sagemaker.strategies.ddp import FabricSageMakerDDPStrategy, SageMakerDDPStrategy
+    from lightning_sagemaker.strategies.factory import fabric_sagemaker_strategy, sagemaker_strategy
     from lightning_sagemaker.strategies.fsdp import FabricSMDDPFSDPStrategy, SMDDPFSDPStrategy
     from lightning_sagemaker.strategies.model_parallel import SMPStrategy
     from lightning_sagemaker.strategies.sharded import SMPShardedStrategy
@@ -66,6 +67,8 @@ _HOMES = {
     "Selection": "selection",
     "SpotInterruption": "callbacks.interruption",
     "export_huggingface": "checkpoint.export",
+    "fabric_sagemaker_strategy": "strategies.factory",
+    "sagemaker_strategy": "strategies.factory",
     "select_smddp_backend": "selection",
     "select_strategy": "selection",
 }
@@ -100,6 +103,8 @@ __all__ = [
     "Selection",
     "SpotInterruption",
     "export_huggingface",
+    "fabric_sagemaker_strategy",
+    "sagemaker_strategy",
     "select_smddp_backend",
     "select_strategy",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 OWN_OPTIONS = frozenset(
     {"run_dir", "baseline", "precision", "checkpoint_every", "checkpoint_minutes", "mlflow", "wandb", "resume"}
-    | {"total_examples", "monitor", "monitor_mode", "patience"}
+    | {"total_examples", "monitor", "monitor_mode", "patience", "gradient_reduction", "gradient_compression"}
 )
 """Options that every recipe has beside LightningCLI's."""
 

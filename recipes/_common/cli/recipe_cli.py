@@ -20,6 +20,7 @@ from lightning_sagemaker import AutoResume, SageMakerJob, SpotInterruption, sele
 from lightning_sagemaker.callbacks import Throughput
 from lightning_sagemaker.loggers.address import keep_password
 from lightning_sagemaker.rank import is_rank_zero
+from lightning_sagemaker.recipes._common.cli import gradients
 from lightning_sagemaker.recipes._common.cli.arguments import normalise
 from lightning_sagemaker.recipes._common.cli.console import show_information
 from lightning_sagemaker.recipes._common.cli.hosts import check_num_nodes
@@ -157,6 +158,8 @@ class RecipeCLI(LightningCLI):
             help="Validations without improvement of the metric after which training ends. Default: it does not.",
         )
 
+        gradients.add_options(parser)
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Lightning's trainer with the job's defaults for what was not set."""
         config: dict[str, Any] = {**self._get(self.config_init, "trainer", default={}), **kwargs}
@@ -181,6 +184,8 @@ class RecipeCLI(LightningCLI):
             tracked = trackers(places, self.recipe.name, folders, self.job, self._goes_on)
             config["logger"] = [*_as_list(config["logger"] or None), *tracked]
         config["callbacks"] = [*_as_list(config.get("callbacks")), *self._callbacks(folders, config)]
+        asked = {name: self._option(name) for name in gradients.OPTIONS}
+        config["strategy"] = gradients.with_options(config["strategy"], asked)
         try:
             return self._instantiate_trainer(config, [])
         except (MisconfigurationException, TypeError, ValueError) as error:

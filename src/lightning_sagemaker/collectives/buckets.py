@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lightning_sagemaker._compat.guard import require
 from lightning_sagemaker._lightning import rank_zero_info
+from lightning_sagemaker.collectives.reduction.hook import own_reducer, uncounted
 
 Layout = list[list[int]]
 """Numbers of the parameters in each bucket, in the order in which gradients become ready."""
@@ -82,7 +83,7 @@ def _obstacle(ddp: Any) -> str | None:
         return "DDP makes no buckets anew with find_unused_parameters"
     if ddp.static_graph:
         return "with static_graph DDP learns from its first step"
-    if ddp._comm_hooks or ddp._get_ddp_logging_data().get(_HOOK):
+    if own_reducer(ddp) is None and (ddp._comm_hooks or ddp._get_ddp_logging_data().get(_HOOK)):
         return "a communication hook would be run"
     if getattr(ddp, "_use_python_reducer", False) or getattr(ddp, "_delay_all_reduce_all_params", False):
         return "DDP was asked to reduce in another way than by buckets"
@@ -126,7 +127,7 @@ def _make_ready(ddp: Any, order: Sequence[int]) -> None:
     before = [parameter.grad for parameter in parameters]
     ready = [parameters[index] for index in order]
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), uncounted(ddp):
             ddp.reducer.prepare_for_forward()  # DDP tells about its buckets from the first pass on
             ddp.reducer.prepare_for_backward([])
             begin = torch.zeros((), requires_grad=True)

@@ -16,6 +16,7 @@ from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
 from lightning_sagemaker.collectives.agreement import together
 from lightning_sagemaker.recovery.supervised import recovers_in_job
 from lightning_sagemaker.strategies.job_aware import JobAware
+from lightning_sagemaker.strategies.reduction import FabricReducedGradients, ReducedGradients
 from lightning_sagemaker.strategies.trainer_defaults import JobDefaults
 
 
@@ -81,7 +82,7 @@ class _ServesOneProcess:
         return bool(self.world_size == 1)
 
 
-class SageMakerDDPStrategy(_ServesOneProcess, JobDDPStrategy):
+class SageMakerDDPStrategy(_ServesOneProcess, ReducedGradients, JobDDPStrategy):
     """Lightning's DDP with hosts, devices and ranks from the job; a plain single device where there is one process.
 
     Args:
@@ -89,10 +90,15 @@ class SageMakerDDPStrategy(_ServesOneProcess, JobDDPStrategy):
         recovery: ``"in_job"``: the training goes on when a rank dies, by
             :class:`~lightning_sagemaker.strategies.in_job.InJobDDPStrategy`, which is made in this one's place;
             ``"restart"``: it does not. Default: it does where ``lightning-sagemaker supervise`` started the process.
+        gradient_reduction: ``"flat"``, ``"hierarchical"`` or ``"auto"``, as in :class:`~lightning_sagemaker.SMDDPStrategy`.
+        gradient_compression: ``"bf16"``, ``"fp16"``, ``"powersgd"`` or None, likewise.
+        powersgd_rank: Likewise.
+        powersgd_start: Likewise.
         **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``.
 
     Raises:
         SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
+        MisconfigurationException: If the gradients' options do not go together.
 
     """
 
@@ -130,11 +136,15 @@ class _NothingToSync:
         return contextlib.nullcontext()
 
 
-class FabricSageMakerDDPStrategy(_ServesOneProcess, JobAware, FabricDDPStrategy):
+class FabricSageMakerDDPStrategy(_ServesOneProcess, FabricReducedGradients, JobAware, FabricDDPStrategy):
     """Fabric's DDP with hosts, devices and ranks from the job; a plain single device where there is one process.
 
     Args:
         job: The job; read from the process's environment when None.
+        gradient_reduction: ``"flat"``, ``"hierarchical"`` or ``"auto"``, as in :class:`~lightning_sagemaker.SMDDPStrategy`.
+        gradient_compression: ``"bf16"``, ``"fp16"``, ``"powersgd"`` or None, likewise.
+        powersgd_rank: Likewise.
+        powersgd_start: Likewise.
         **kwargs: Those of ``lightning.fabric.strategies.DDPStrategy``.
 
     Raises:

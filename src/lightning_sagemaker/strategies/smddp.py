@@ -11,9 +11,10 @@ from lightning_sagemaker._lightning import FabricDDPStrategy
 from lightning_sagemaker.strategies.backend import SMDDPBackend
 from lightning_sagemaker.strategies.ddp import JobDDPStrategy, in_its_place
 from lightning_sagemaker.strategies.job_aware import JobAware
+from lightning_sagemaker.strategies.reduction import FabricReducedGradients, ReducedGradients
 
 
-class SMDDPStrategy(SMDDPBackend, JobDDPStrategy):
+class SMDDPStrategy(SMDDPBackend, ReducedGradients, JobDDPStrategy):
     """Distributed data parallel with SageMaker's all-reduce library (SMDDP).
 
     Gradients are reduced by SMDDP: AWS's library where it is installed and can work, this package's open shim on a laptop
@@ -24,10 +25,19 @@ class SMDDPStrategy(SMDDPBackend, JobDDPStrategy):
         job: The job; read from the process's environment when None.
         recovery: As of :class:`~lightning_sagemaker.SageMakerDDPStrategy`; without SMDDP then, whose groups cannot be made
             anew in a process.
+        gradient_reduction: How gradients are reduced. ``"flat"``: by DDP's own all-reduce. ``"hierarchical"``: within hosts,
+            between hosts on slices, within hosts. ``"auto"``: by the fastest way, found by a measurement of about two
+            seconds, whose result may differ from one start to the next.
+        gradient_compression: What is sent in fewer bytes, and changes the numbers: ``"bf16"``, ``"fp16"`` (added up in
+            float32), or matrices of low rank with error feedback (``"powersgd"``). ``"auto"`` compresses only where that
+            is faster.
+        powersgd_rank: Rank of PowerSGD's matrices; 4 if None.
+        powersgd_start: Optimizer steps that are exact before PowerSGD begins; 1000 if None.
         **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``; ``process_group_backend`` overrides the choice.
 
     Raises:
         SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
+        MisconfigurationException: If the gradients' options do not go together.
 
     """
 
@@ -48,11 +58,15 @@ class SMDDPStrategy(SMDDPBackend, JobDDPStrategy):
                 loop.inference_mode = False
 
 
-class FabricSMDDPStrategy(SMDDPBackend, JobAware, FabricDDPStrategy):
+class FabricSMDDPStrategy(SMDDPBackend, FabricReducedGradients, JobAware, FabricDDPStrategy):
     """The twin of :class:`~lightning_sagemaker.SMDDPStrategy` for ``Fabric(strategy="smddp")``.
 
     Args:
         job: The job; read from the process's environment when None.
+        gradient_reduction: ``"flat"``, ``"hierarchical"`` or ``"auto"``, as in :class:`~lightning_sagemaker.SMDDPStrategy`.
+        gradient_compression: ``"bf16"``, ``"fp16"``, ``"powersgd"`` or None, likewise.
+        powersgd_rank: Likewise.
+        powersgd_start: Likewise.
         **kwargs: Those of ``lightning.fabric.strategies.DDPStrategy``; ``process_group_backend`` overrides the choice.
 
     Raises:

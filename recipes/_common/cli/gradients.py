@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options for how processes add up their gradients."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from lightning_sagemaker import SMDDPStrategy, sagemaker_strategy
+
+OPTIONS = ("gradient_reduction", "gradient_compression")
+_STRATEGIES = {"sagemaker": sagemaker_strategy, "smddp": SMDDPStrategy}
+
+
+def add_options(parser: LightningArgumentParser) -> None:
+    """Give a parser :data:`OPTIONS`."""
+    parser.add_argument(
+        "--gradient_reduction",
+        type=Literal["flat", "hierarchical", "auto"] | None,
+        default=None,
+        help="How processes add up their gradients; auto: in the way that is fastest in a trial of two seconds.",
+    )
+    parser.add_argument(
+        "--gradient_compression",
+        type=Literal["bf16", "fp16", "powersgd"] | None,
+        default=None,
+        help="Send gradients in fewer bytes, which changes their numbers; see docs/strategies.md.",
+    )
+
+
+def with_options(strategy: Any, options: dict[str, Any]) -> Any:
+    """The strategy that a Trainer is given.
+
+    Args:
+        strategy: As set.
+        options: Of :data:`OPTIONS`, each or None.
+
+    Raises:
+        MisconfigurationException: If the strategy has no such options.
+
+    """
+    wanted = {name: value for name, value in options.items() if value is not None}
+    if not wanted:
+        return strategy
+    if strategy not in _STRATEGIES:
+        listed = " and ".join(f"{name}={value!r}" for name, value in wanted.items())
+        raise MisconfigurationException(
+            f"{listed} was set beside strategy={strategy!r}, which has no such option."
+            " HINT: leave strategy out, or set strategy=smddp."
+        )
+    return _STRATEGIES[strategy](**wanted)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From options to what reduces the gradients: as asked for, as a checkpoint says, or the fastest that is found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_sagemaker.collectives.reduction.choice import Choice, Trial, VectorAsBucket, candidates, choose, plain
+from lightning_sagemaker.collectives.reduction.hook import Reducer
+from lightning_sagemaker.collectives.reduction.low_rank import LowRankReducer
+from lightning_sagemaker.collectives.reduction.options import RANK, START, ReductionOptions
+from lightning_sagemaker.collectives.reduction.plan import FLAT, HIERARCHICAL, POWERSGD, Plan
+from lightning_sagemaker.collectives.reduction.topology import Groups
+
+_CHOICES: dict[Any, Choice] = {}
+"""What was found in this process, by topology and size."""
+
+
+class Engine:
+    """What reduces gradients in one run. Making it is collective over all ranks, which come to the same.
+
+    Args:
+        options: As set.
+        groups: Process groups.
+        device: Of the gradients.
+        gradient_bytes: Of all of them.
+        before: From :meth:`as_dict` of the run that is resumed; None of a new one.
+
+    Attributes:
+        plan: What is done.
+        reason: Why, in a sentence or two.
+        reducer: For :func:`~lightning_sagemaker.collectives.reduction.hook.attach`; None where DDP's own all-reduce is left.
+
+    """
+
+    def __init__(
+        self,
+        options: ReductionOptions,
+        groups: Groups,
+        device: torch.device,
+        gradient_bytes: int,
+        before: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._options, self._groups, self._device = options, groups, device
+        self.plan, self.reason = self._settle(gradient_bytes, dict(before or {}))
+        self.reducer = None if self.plan.is_plain else self._make(self.plan)
+
+    def _settle(self, gradient_bytes: int, before: dict[str, Any]) -> tuple[Plan, str]:
+        options, topology = self._options, self._groups.topology
+        if options.measures:
+            if before.get("topology") == topology.words and before.get("asked") == options.words:
+                return Plan.from_dict(before["plan"]), f"So it was with {topology.words} before this run was resumed."
+            key = (topology, options, self._device.type, gradient_bytes)
+            if key in _CHOICES:
+                return _CHOICES[key].plan, "So it was found before, in this process."
+            _CHOICES[key] = choose(self._trials(), gradient_bytes, self._device)
+            return _CHOICES[key].plan, f"{topology.words}. {_CHOICES[key].reason}"
+        if options.reduction == HIERARCHICAL and topology.obstacle:
+            return Plan(FLAT, options.compression), f"Not within hosts first, as {topology.obstacle}."
+        return Plan(options.reduction, options.compression), f"As set, with {topology.words}."
+
+    def _make(self, plan: Plan, **low_rank: int) -> Any:
+        if plan.compression != POWERSGD:
+            return Reducer(plan, self._groups, self._device)
+        exact = Reducer(Plan(plan.algorithm), self._groups, self._device)
+        rank, start = self._options.powersgd_rank or RANK, self._options.powersgd_start
+        settings = {"rank": rank, "start": START if start is None else start} | low_rank
+        return LowRankReducer(exact, self._groups, self._device, **settings)
+
+    def _trials(self) -> dict[Plan, Trial]:
+        plans = candidates(self._groups.topology, self._options.compression, self._device)
+        return {plan: plain if plan.is_plain else self._trial(plan) for plan in plans}
+
+    def _trial(self, plan: Plan) -> Trial:
+        reducer = self._make(plan, **({"start": 0} if plan.compression == POWERSGD else {}))
+
+        def reduce(vector: Tensor) -> None:
+            reducer.reduce_bucket(VectorAsBucket(vector)).wait()
+
+        if plan.compression == POWERSGD:
+            reducer.begin()
+        return reduce
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for a checkpoint."""
+        return {"plan": self.plan.as_dict(), "topology": self._groups.topology.words, "asked": self._options.words}

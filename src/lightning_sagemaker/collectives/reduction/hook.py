@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Communication hooks of DDP that reduce as a plan says, over gloo and nccl."""
+# Without `from __future__ import annotations`: DDP compares the annotations of a hook with the types themselves.
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from lightning_sagemaker._compat.guard import require
+from lightning_sagemaker._lightning import MisconfigurationException
+from lightning_sagemaker.collectives.reduction.pipeline import Stage, StreamPipeline, ThreadPipeline
+from lightning_sagemaker.collectives.reduction.plan import FLAT, Plan
+from lightning_sagemaker.collectives.reduction.stages import Gather, ScatterSum
+from lightning_sagemaker.collectives.reduction.topology import Groups
+
+
+class Reducer:
+    """The mean of vectors over all processes, in the way of a plan.
+
+    Making one is collective over all ranks, and so is reducing.
+
+    Args:
+        plan: Without low rank.
+        groups: Process groups.
+        device: Where the vectors are.
+
+    """
+
+    def __init__(self, plan: Plan, groups: Groups, device: torch.device) -> None:
+        self.plan = plan
+        self._world = groups.topology.world_size
+        if plan.algorithm == FLAT:
+            stages: list[Stage] = [
+                ScatterSum(groups.get("all", "sum"), plan.wire),
+                Gather(groups.get("all", "gather"), plan.wire),
+            ]
+        else:
+            stages = [
+                ScatterSum(groups.get("within", "sum")),
+                ScatterSum(groups.get("across", "sum"), plan.wire),
+                Gather(groups.get("across", "gather"), plan.wire),
+                Gather(groups.get("within", "gather")),
+            ]
+        first, *rest = stages
+        kind: Any = StreamPipeline if device.type == "cuda" else ThreadPipeline
+        self._pipeline = kind([lambda piece: first(self._share(piece)), *rest], _place)
+
+    def reduce(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
+        """Begin to replace ``buffer`` by the mean over all processes.
+
+        Args:
+            buffer: One dimension, of any floating-point type; contiguous.
+
+        Returns:
+            The buffer, when it is there.
+
+        """
+        future: torch.futures.Future[Tensor] = self._pipeline.run(buffer, self._pieces(buffer))
+        return future
+
+    def reduce_bucket(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """Begin to replace a bucket's gradients by their mean over all processes."""
+        return self.reduce(bucket.buffer())
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """While what is reduced is no step's; a sum remembers nothing."""
+        yield
+
+    def _pieces(self, buffer: Tensor) -> list[Tensor]:
+        """Parts of about the same size, multiples of the number of processes but for the last."""
+        count = max(1, round(buffer.nbytes / self.plan.piece_bytes))
+        size = max(1, -(-buffer.numel() // (count * self._world))) * self._world
+        return list(torch.split(buffer, size))
+
+    def _share(self, piece: Tensor) -> Tensor:
+        """What this process adds to the mean. Divided first, as DDP does, so that float16 overflows no sooner."""
+        piece.div_(self._world)
+        return torch.nn.functional.pad(piece, (0, -piece.numel() % self._world))
+
+
+def _place(piece: Tensor, result: Tensor) -> None:
+    piece.copy_(result[: piece.numel()])
+
+
+def reduce_bucket(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """DDP's communication hook; the state is a :class:`Reducer` or a ``LowRankReducer``."""
+    done: torch.futures.Future[torch.Tensor] = state.reduce_bucket(bucket)
+    return done
+
+
+def attach(ddp: DistributedDataParallel, reducer: Any) -> None:
+    """Have a wrapper reduce its gradients by ``reducer``.
+
+    Raises:
+        MisconfigurationException: If some gradients are sparse.
+
+    """
+    require(ddp, "_build_params_for_reducer")
+    if any(ddp._build_params_for_reducer()[1]):  # type: ignore[no-untyped-call]
+        raise MisconfigurationException(
+            "gradient_reduction or gradient_compression was set, but an embedding of the model has sparse=True, whose"
+            " gradients only DDP's own all-reduce adds up. HINT: leave both out, or sparse=True."
+        )
+    ddp.register_comm_hook(reducer, reduce_bucket)
+
+
+def own_reducer(ddp: Any) -> Any:
+    """What :func:`attach` has given to a wrapper; None if it has another hook, or none."""
+    require(ddp, "_comm_hooks")
+    return next((state for hook, state in ddp._comm_hooks if hook is reduce_bucket), None)
+
+
+@contextmanager
+def uncounted(ddp: Any) -> Iterator[None]:
+    """While DDP makes its buckets anew, with gradients that are zeros and no step's."""
+    reducer = own_reducer(ddp)
+    with contextlib.nullcontext() if reducer is None else reducer.uncounted():
+        yield

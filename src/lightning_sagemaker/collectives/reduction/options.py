@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user may set about the reduction of gradients, and what does not go together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_sagemaker._lightning import MisconfigurationException
+from lightning_sagemaker.collectives.reduction.plan import AUTO, COMPRESSIONS, FLAT, POWERSGD, REDUCTIONS
+
+_OTHERS = ("ddp_comm_hook", "ddp_comm_state", "ddp_comm_wrapper", "model_averaging_period")
+RANK, START = 4, 1000
+"""PowerSGD's rank, and torch's own default for the steps before it begins."""
+
+
+@dataclass(frozen=True)
+class ReductionOptions:
+    """The options of a strategy, checked.
+
+    Attributes:
+        reduction: ``flat``, ``hierarchical`` or ``auto``.
+        compression: ``bf16``, ``fp16``, ``powersgd`` or None.
+        powersgd_rank: Rank of PowerSGD's matrices; None: 4.
+        powersgd_start: Optimizer steps that are exact before PowerSGD begins; None: 1000, as torch has it.
+
+    Raises:
+        MisconfigurationException: If a value is none of these, or an option has nothing to say to.
+
+    """
+
+    reduction: str = FLAT
+    compression: str | None = None
+    powersgd_rank: int | None = None
+    powersgd_start: int | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("gradient_reduction", self.reduction, REDUCTIONS)
+        _one_of("gradient_compression", self.compression, (None, *COMPRESSIONS))
+        for name, least in (("powersgd_rank", 1), ("powersgd_start", 0)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if self.compression != POWERSGD:
+                raise MisconfigurationException(
+                    f"{name}={value!r} was set beside gradient_compression={self.compression!r}."
+                    f" HINT: set gradient_compression='powersgd', or leave {name} out."
+                )
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise MisconfigurationException(f"{name}={value!r} was set. HINT: set a whole number from {least} on.")
+
+    @property
+    def is_default(self) -> bool:
+        """Whether gradients are reduced as DDP does it."""
+        return self.reduction == FLAT and self.compression is None
+
+    @property
+    def measures(self) -> bool:
+        """Whether the fastest way is looked for."""
+        return self.reduction == AUTO
+
+    @property
+    def words(self) -> str:
+        """As they were set."""
+        return f"gradient_reduction={self.reduction!r}, gradient_compression={self.compression!r}"
+
+    def check_beside(self, arguments: Mapping[str, Any]) -> None:
+        """See that nothing else is to reduce the gradients.
+
+        Args:
+            arguments: The strategy's other ones.
+
+        Raises:
+            MisconfigurationException: If a communication hook of the user's is among them.
+
+        """
+        beside = [name for name in _OTHERS if arguments.get(name) is not None]
+        if beside and not self.is_default:
+            raise MisconfigurationException(
+                f"{self.words} was set beside {', '.join(beside)}, but gradients are reduced by one of them."
+                " HINT: leave the one or the other out."
+            )
+
+    def check_precision(self, precision: Any) -> None:
+        """See that the error of a step can be added to the next.
+
+        Args:
+            precision: Of the strategy, such as ``16-mixed``.
+
+        Raises:
+            MisconfigurationException: If gradients may overflow.
+
+        """
+        if self.compression == POWERSGD and str(precision).startswith("16"):
+            raise MisconfigurationException(
+                f"gradient_compression='powersgd' was set beside precision={precision!r}, whose gradients overflow now and"
+                " then: PowerSGD would add the overflow to all later steps. HINT: set precision='bf16-mixed', or"
+                " gradient_compression='bf16'."
+            )
+
+
+def _one_of(name: str, value: Any, known: tuple[Any, ...]) -> None:
+    if value not in known:
+        listed = ", ".join(map(repr, known))
+        raise MisconfigurationException(f"{name}={value!r} was set. HINT: it is one of {listed}.")

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How gradients are reduced: what can be asked for, and what was settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+
+FLAT, HIERARCHICAL, AUTO = "flat", "hierarchical", "auto"
+REDUCTIONS = (FLAT, HIERARCHICAL, AUTO)
+POWERSGD = "powersgd"
+WIRE = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""Compressions that send numbers in fewer bits -> their type."""
+COMPRESSIONS = (*WIRE, POWERSGD)
+
+PIECE = 2 * 2**20
+"""Bytes of a bucket that are sent at once where nothing was measured."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to reduce gradients.
+
+    Attributes:
+        algorithm: ``flat`` (among all processes at once) or ``hierarchical`` (within hosts, between hosts, within hosts).
+        compression: What is sent instead of the gradients' own type: ``bf16``, ``fp16``, ``powersgd``; None: nothing else.
+        piece_bytes: Of a bucket, what is sent at once, so that it is between hosts while the next piece is within its host.
+
+    """
+
+    algorithm: str = FLAT
+    compression: str | None = None
+    piece_bytes: int = PIECE
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is what DDP does by itself."""
+        return self.algorithm == FLAT and self.compression is None
+
+    @property
+    def wire(self) -> torch.dtype | None:
+        """Type in which numbers are sent; None for their own."""
+        return WIRE.get(self.compression or "")
+
+    @property
+    def words(self) -> str:
+        """In a few words, for a log line."""
+        if self.is_plain:
+            return "flat (DDP's own all-reduce)"
+        how = {None: "", POWERSGD: ", in low rank (PowerSGD)"}.get(self.compression, f", sent as {self.compression}")
+        pieces = "" if self.compression == POWERSGD else f", in pieces of {self.piece_bytes / 2**20:g} MiB"
+        return f"{self.algorithm}{how}{pieces}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for a checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Plan:
+        """From :meth:`as_dict`; what another version has written beside is passed over."""
+        return cls(**{field.name: found[field.name] for field in fields(cls) if field.name in found})

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ranks share a host, and process groups along both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The ranks of each host.
+
+    Attributes:
+        hosts: Ranks of each host, hosts in the order of their first rank.
+
+    """
+
+    hosts: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, host_of_rank: Sequence[int]) -> Topology:
+        """From the number of its host for each rank."""
+        hosts: dict[int, list[int]] = {}
+        for rank, host in enumerate(host_of_rank):
+            hosts.setdefault(host, []).append(rank)
+        return cls(tuple(map(tuple, hosts.values())))
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return sum(map(len, self.hosts))
+
+    @property
+    def words(self) -> str:
+        """Such as ``2 hosts x 8 processes``."""
+        sizes = sorted({len(ranks) for ranks in self.hosts})
+        each = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+        return f"{len(self.hosts)} host{'s' * (len(self.hosts) > 1)} x {each} process{'es' * (each != '1')}"
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why nothing can be reduced within hosts first; None if it can."""
+        sizes = {len(ranks) for ranks in self.hosts}
+        if len(self.hosts) == 1:
+            return "there is one host"
+        if len(sizes) > 1:
+            return f"hosts have different numbers of processes ({self.words})"
+        return "each host has one process" if sizes == {1} else None
+
+    @property
+    def across(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks with the same place on their hosts."""
+        return tuple(zip(*self.hosts, strict=True))
+
+
+class Groups:
+    """Process groups of a topology, each made when it is first asked for. Asking is collective over all ranks.
+
+    Stages that work at the same time have a group each, since the collectives of one group come in one order.
+
+    Args:
+        topology: Of the default group.
+        backend: ``gloo`` or ``nccl``.
+        timeout: How long a collective may take; the backend's default when None.
+
+    """
+
+    def __init__(self, topology: Topology, backend: str, timeout: timedelta | None = None) -> None:
+        self.topology = topology
+        self._backend, self._timeout = backend, timeout
+        self._made: dict[tuple[str, str], Any] = {}
+        self._default = dist.group.WORLD
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the default group is the one that these were made under."""
+        return self._default is not None and self._default is dist.group.WORLD
+
+    def get(self, extent: str, purpose: str) -> Any:
+        """The group of this process.
+
+        Args:
+            extent: ``all`` ranks, those ``within`` a host, or those ``across`` hosts in the same place.
+            purpose: What it is for.
+
+        """
+        if (extent, purpose) not in self._made:
+            lists = {"all": (tuple(range(self.topology.world_size)),), "within": self.topology.hosts}
+            self._made[extent, purpose] = self._make(lists.get(extent) or self.topology.across)
+        return self._made[extent, purpose]
+
+    def _make(self, lists: Sequence[Sequence[int]]) -> Any:
+        own = None
+        for ranks in lists:
+            group = dist.new_group(list(ranks), timeout=self._timeout, backend=self._backend)
+            if dist.get_rank() in ranks:
+                own = group
+        return own
