@@ -24,18 +24,14 @@ import tempfile
 import time
 from pathlib import Path
 
+from stand_in import MODELS, stand_in
+
 from lightning_sagemaker.simulator.network import network
 
-LAYER = [(768, 768), (768,)] * 4 + [(3072, 768), (3072,), (768, 3072), (768,)] + [(768,)] * 4
-ALBERT = [[(30000, 128), (512, 128), (2, 128), (128,), (128,), (768, 128), (768,), *LAYER, (768, 768), (768,)]]
-BERT = [[(30522, 768), (512, 768), (2, 768), (768,), (768,)]] + [LAYER] * 12
-MODELS = {
-    "albert": [*ALBERT, [(128, 768), (128,), (128,), (128,), (30000,)]],
-    "bert": [*BERT, [(768, 768), (768,), (768,), (768,), (30522,)]],
-}
-"""Shapes of the parameters, by what is ready together in the backward pass; the last is ready first."""
 WHOLE = 2**30
 MEGABYTE = 2**20
+TRIED = 64 * MEGABYTE
+"""The largest all-reduce that is measured alone."""
 WAYS = {
     "flat": None,
     "hierarchical, buckets whole": ("hierarchical", None, WHOLE),
@@ -135,7 +131,7 @@ def work(arguments: argparse.Namespace) -> None:
     dist.init_process_group("gloo")
     bench = Bench(arguments)
     alone = bench.alone()
-    bench.calibrate()
+    bench.calibrate(alone["flat"][0] * bench.size / min(bench.size, TRIED))
     ways = bench.measure()
     if dist.get_rank() == 0:
         found = {"alone": alone, "ways": ways, "compute": bench.compute(), "bytes": bench.size, "load": os.getloadavg()}
@@ -157,11 +153,11 @@ class Bench:
 
         self.arguments, self.world = arguments, dist.get_world_size()
         self.groups = Groups(Topology.of(of_all(int(os.environ["NODE_RANK"]), self.world)), "gloo")
-        self.seconds = arguments.compute or 0.2
+        self.seconds = 0.0
         self.now = None
         shapes = MODELS[arguments.model]
-        self.models = {True: DDP(stand_in(shapes, self), gradient_as_bucket_view=True, init_sync=False)}
-        self.models[False] = DDP(stand_in(shapes, self), gradient_as_bucket_view=True, init_sync=False)
+        self.models = {True: DDP(stand_in(shapes, lambda: self.seconds), gradient_as_bucket_view=True, init_sync=False)}
+        self.models[False] = DDP(stand_in(shapes, lambda: self.seconds), gradient_as_bucket_view=True, init_sync=False)
         attach(self.models[False], self)
         self.optimizers = {key: torch.optim.SGD(model.parameters(), 1e-6) for key, model in self.models.items()}
         self.size = sum(parameter.nbytes for parameter in self.models[True].parameters())
@@ -222,21 +218,32 @@ class Bench:
         """Seconds of a step without communication."""
         return statistics.median(self.nothing)
 
-    def calibrate(self) -> None:
-        """Let the stand-in sleep so long that plain DDP has the wanted efficiency."""
-        hooked = next((name for name, reducer in self.reducers.items() if reducer is not None), "flat")
-        for way in ("flat", hooked):
+    def calibrate(self, alone: float) -> None:
+        """Let the stand-in sleep so long that plain DDP has the wanted efficiency.
+
+        Args:
+            alone: Seconds of plain DDP's all-reduces of all gradients, to begin with.
+
+        """
+        wanted = self.arguments.efficiency
+        odds = wanted / (1 - wanted)
+        self.seconds = self.arguments.compute or odds * alone
+        for way in dict.fromkeys(("flat", next(iter(self.hooked), "flat"))):
             self.timed(way, 2)  # DDP makes its buckets anew
-        for name in self.reducers:
+        for name in self.hooked:
             self.timed(name, 3 if "powersgd" in name else 1)
-        self.nothing = self.timed(None, 3)
-        for _ in range(0 if self.arguments.compute else 8):
-            reached = self.compute() / statistics.median(self.timed("flat", 3))
-            if abs(reached - self.arguments.efficiency) < 0.01:
+        self.nothing = self.timed(None, 2)
+        for _ in range(0 if self.arguments.compute else 5):
+            reached = self.compute() / statistics.median(self.timed("flat", 2))
+            if abs(reached - wanted) < 0.015:
                 break
-            wanted = self.arguments.efficiency
-            self.seconds *= (wanted / (1 - wanted)) / (reached / (1 - reached))
-            self.nothing = self.timed(None, 3)
+            self.seconds *= odds / (reached / (1 - reached))
+            self.nothing = self.timed(None, 2)
+
+    @property
+    def hooked(self) -> list[str]:
+        """The ways that are not plain DDP's."""
+        return [name for name, reducer in self.reducers.items() if reducer is not None]
 
     def measure(self) -> dict:
         """Steps of each way, round by round."""
@@ -260,7 +267,7 @@ class Bench:
         import torch
         import torch.distributed as dist
 
-        vector = torch.ones(min(self.size, 64 * MEGABYTE) // 4)
+        vector = torch.ones(min(self.size, TRIED) // 4)
         hosts, rate = len(self.groups.topology.hosts), bytes_per_second(self.arguments.rate)
         found = {}
         for name, reducer in self.reducers.items():
@@ -289,44 +296,6 @@ def bytes_per_second(rate: str) -> float | None:
     """Of a link."""
     units = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
     return None if rate == "none" else float(rate[:-4]) * units[rate[-4:]] / 8
-
-
-def stand_in(shapes: list, bench: Bench):
-    """A module with such parameters that sleeps a third of a step in its forward pass, and two in its backward pass."""
-    import torch
-
-    kept: dict[tuple, torch.Tensor] = {}
-    is_layer = [(3072, 768) in part for part in shapes]
-
-    class Part(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, share, *parameters):
-            ctx.share, ctx.shapes = share, [parameter.shape for parameter in parameters]
-            time.sleep(bench.seconds * share / 3)
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, gradient):
-            time.sleep(bench.seconds * ctx.share * 2 / 3)
-            for shape in ctx.shapes:
-                if shape not in kept:
-                    kept[shape] = torch.randn(shape) * 1e-3
-            return gradient, None, *(kept[shape] for shape in ctx.shapes)
-
-    class StandIn(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.parts = torch.nn.ModuleList(
-                torch.nn.ParameterList(torch.zeros(shape) for shape in part) for part in shapes
-            )
-
-        def forward(self):
-            x = torch.zeros((), requires_grad=True)
-            for part, computes in zip(self.parts, is_layer, strict=True):
-                x = Part.apply(x, computes / sum(is_layer), *part)
-            return x
-
-    return StandIn()
 
 
 if __name__ == "__main__":

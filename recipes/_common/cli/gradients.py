@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from lightning.pytorch.cli import LightningArgumentParser
@@ -30,18 +31,18 @@ def add_options(parser: LightningArgumentParser) -> None:
     )
 
 
-def with_options(strategy: Any, options: dict[str, Any]) -> Any:
+def with_options(strategy: Any, option: Callable[[str], Any]) -> Any:
     """The strategy that a Trainer is given.
 
     Args:
         strategy: As set.
-        options: Of :data:`OPTIONS`, each or None.
+        option: Gives the value of each of :data:`OPTIONS`; None where it was not set.
 
     Raises:
         MisconfigurationException: If the strategy has no such options.
 
     """
-    wanted = {name: value for name, value in options.items() if value is not None}
+    wanted = {name: option(name) for name in OPTIONS if option(name) is not None}
     if not wanted:
         return strategy
     if strategy not in _STRATEGIES:

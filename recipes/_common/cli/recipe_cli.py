@@ -184,16 +184,14 @@ class RecipeCLI(LightningCLI):
             tracked = trackers(places, self.recipe.name, folders, self.job, self._goes_on)
             config["logger"] = [*_as_list(config["logger"] or None), *tracked]
         config["callbacks"] = [*_as_list(config.get("callbacks")), *self._callbacks(folders, config)]
-        asked = {name: self._option(name) for name in gradients.OPTIONS}
-        config["strategy"] = gradients.with_options(config["strategy"], asked)
+        config["strategy"] = gradients.with_options(config["strategy"], self._option)
         try:
             return self._instantiate_trainer(config, [])
         except (MisconfigurationException, TypeError, ValueError) as error:
             if "HINT:" in str(error):
                 raise
-            raise MisconfigurationException(
-                f"{error} HINT: see --help; --debug shows where this was refused."
-            ) from error
+            hint = "HINT: see --help; --debug shows where this was refused."
+            raise MisconfigurationException(f"{error} {hint}") from error
 
     def _check_checkpoint(self) -> None:
         """Before the data is prepared."""
@@ -267,13 +265,8 @@ class RecipeCLI(LightningCLI):
             says_resume=not self.job.in_container,
         )
         total = self._option("total_examples")
-        callbacks: list[Callback] = [
-            *([] if total is None else [TotalExamples(total)]),
-            throughput,
-            best,
-            self._artifacts,
-            save_config,
-        ]
+        ends = [] if total is None else [TotalExamples(total)]
+        callbacks: list[Callback] = [*ends, throughput, best, self._artifacts, save_config]
         if keep:
             own = any(isinstance(callback, Checkpoint) for callback in _as_list(config.get("callbacks")))
             callbacks += [
