@@ -10,7 +10,7 @@ PYTEST_AT_ONCE = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu test-slow test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-rehearsal bench-recipes bench-pipeline bench-plan bench-memory bench-safe chaos stopping-times compat docs picture docs-look test-docs clean
+.PHONY: help demo test gpu test-slow test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-reduction bench-rehearsal bench-recipes bench-pipeline bench-plan bench-memory bench-safe chaos stopping-times compat docs picture docs-look test-docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -150,6 +150,13 @@ bench: $(VENV)/dev ## step time of "smddp" against "ddp", side by side
 
 bench-safe: $(VENV)/dev ## step time with checkpoints and signals looked after, against without
 	$(BIN)/python benchmarks/step_overhead.py --safe
+
+bench-reduction: $(VENV)/dev ## training throughput by way of reducing gradients, on links of given rates; root, half an hour
+	for case in "--model albert --hosts 2x2 --rate 300mbit" "--model albert --hosts 4x1 --rate 300mbit" \
+	    "--model bert --hosts 2x2 --rate 1gbit --rounds 2" "--model bert --hosts 4x1 --rate 1gbit --rounds 2" \
+	    "--model albert --hosts 2x2 --rate none"; do \
+	  PYTHONWARNINGS=ignore $(BIN)/python benchmarks/reduction.py $$case || exit 1; done
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 4 benchmarks/reduction_losses.py
 
 bench-rehearsal: $(VENV)/dev ## a rehearsal of 4 hosts with 8 processes each, forked and not; three minutes
 	$(BIN)/python benchmarks/rehearsal.py

@@ -99,7 +99,7 @@ def build(reducer, **kwargs):
     return ddp, torch.optim.SGD(ddp.parameters(), 0.3, momentum=0.5)
 
 
-def train(ddp, optimizer, steps, accumulate=1, leave_out=None) -> list[float]:
+def train(ddp, optimizer, steps, accumulate=1, leave_out=None, call=None) -> list[float]:
     losses = []
     for step in steps:
         optimizer.zero_grad()
@@ -107,16 +107,17 @@ def train(ddp, optimizer, steps, accumulate=1, leave_out=None) -> list[float]:
             seed = 1000 * step + 10 * part + RANK
             batch = torch.randn(8, 48, generator=torch.Generator().manual_seed(seed))
             ddp.require_backward_grad_sync = part + 1 == accumulate
-            loss = ddp(batch, leave_out=leave_out if step % 2 else None)
+            loss = (ddp if call is None else call)(batch, leave_out=leave_out if step % 2 else None)
             loss.backward()
         optimizer.step()
         losses.append(loss.item())
     return losses
 
 
-def trained(reducer, leave_out=None, accumulate=1, **kwargs) -> dict:
+def trained(reducer, leave_out=None, accumulate=1, compiled=False, **kwargs) -> dict:
     ddp, optimizer = build(reducer, **kwargs)
-    losses = train(ddp, optimizer, range(STEPS), accumulate, leave_out)
+    call = torch.compile(ddp, backend="eager") if compiled else ddp
+    losses = train(ddp, optimizer, range(STEPS), accumulate, leave_out, call)
     parameters = list(ddp.module.parameters())
     return {"losses": losses, "bits": bits(*parameters)}
 
@@ -127,6 +128,7 @@ SITUATIONS = {
     "unused": {"leave_out": 1, "find_unused_parameters": True},
     "static": {"static_graph": True},
     "views": {"gradient_as_bucket_view": True},
+    "compiled": {"compiled": True, "bucket_cap_mb": 2},
 }
 EVERYWHERE = (("hierarchical", None), ("hierarchical", "bf16"), ("flat", "powersgd"))
 ONCE = (("hierarchical", "fp16"), ("flat", "bf16"), ("hierarchical", "powersgd"))

@@ -60,7 +60,7 @@ def test_a_number_does_not_depend_on_where_it_stands(ranks):
     assert all(rank["placed"] for rank in ranks)
 
 
-@pytest.mark.parametrize("situation", ["plain", "accumulated", "unused", "static", "views"])
+@pytest.mark.parametrize("situation", ["plain", "accumulated", "unused", "static", "views", "compiled"])
 def test_training_is_ddps(ranks, topology, situation):
     found = {name: way for name, way in ranks[0]["ways"].items() if name.endswith(situation)}
     expected = found[f"ddp, {situation}"]

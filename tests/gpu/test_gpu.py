@@ -136,3 +136,16 @@ def test_two_ranks_on_one_gpu_train_or_say_why_not(tmp_path):
     ]
     ended = run_bounded(command, CUDA_VISIBLE_DEVICES="0", SCENARIOS="32-true")
     assert ended.returncode == 0 or "HINT: " in ended.stdout, ended.stdout[-4000:]
+
+
+def test_gradients_are_sent_in_fewer_bits(tmp_path):
+    """One process changes nothing but the rounding; PowerSGD leaves out more."""
+    torchrun(Path(__file__).with_name("reduction_worker.py"), tmp_path, processes=1)
+    (found,) = read_ranks(tmp_path)
+    exact = found.pop("None")
+    for way in ("bf16", "fp16", "auto"):
+        assert found[way] == pytest.approx(exact, rel=0.02), way
+    assert found["bf16"] != exact
+    assert found["powersgd"][:3] == pytest.approx(exact[:3], rel=1e-4)
+    assert found["powersgd"] != exact
+    assert found["powersgd"] == pytest.approx(exact, rel=0.1)

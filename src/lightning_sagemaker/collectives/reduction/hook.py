@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lightning_sagemaker._compat.guard import require
 from lightning_sagemaker._lightning import MisconfigurationException
+from lightning_sagemaker.collectives.native import untraced
 from lightning_sagemaker.collectives.reduction.pipeline import Stage, StreamPipeline, ThreadPipeline
 from lightning_sagemaker.collectives.reduction.plan import FLAT, Plan
 from lightning_sagemaker.collectives.reduction.stages import Gather, ScatterSum
@@ -89,6 +90,7 @@ def _place(piece: Tensor, result: Tensor) -> None:
     piece.copy_(result[: piece.numel()])
 
 
+@untraced
 def reduce_bucket(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """DDP's communication hook; the state is a :class:`Reducer` or a ``LowRankReducer``."""
     done: torch.futures.Future[torch.Tensor] = state.reduce_bucket(bucket)

@@ -10,7 +10,7 @@ from typing import Any
 from lightning_sagemaker._lightning import MisconfigurationException
 from lightning_sagemaker.collectives.reduction.plan import AUTO, COMPRESSIONS, FLAT, POWERSGD, REDUCTIONS
 
-_OTHERS = ("ddp_comm_hook", "ddp_comm_state", "ddp_comm_wrapper", "model_averaging_period")
+_OTHERS = ("ddp_comm_hook", "ddp_comm_state", "ddp_comm_wrapper", "model_averaging_period", "mixed_precision")
 RANK, START = 4, 1000
 """PowerSGD's rank, and torch's own default for the steps before it begins."""
 
