@@ -176,7 +176,7 @@ def test_threads_end_with_the_pipeline():
     buffer = torch.zeros(2)
     before = threading.active_count()
     pipeline.run(buffer, [buffer]).wait()
-    assert threading.active_count() == before + 1
+    assert threading.active_count() == before + 2
     del pipeline
     deadline = time.monotonic() + 10
     while threading.active_count() > before and time.monotonic() < deadline:

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lightning_sagemaker._compat.guard import require
 from lightning_sagemaker._lightning import MisconfigurationException
 from lightning_sagemaker.collectives.native import untraced
-from lightning_sagemaker.collectives.reduction.pipeline import Stage, StreamPipeline, ThreadPipeline
+from lightning_sagemaker.collectives.reduction.pipeline import StreamPipeline, ThreadPipeline
 from lightning_sagemaker.collectives.reduction.plan import FLAT, Plan
 from lightning_sagemaker.collectives.reduction.stages import Gather, ScatterSum
 from lightning_sagemaker.collectives.reduction.topology import Groups
@@ -37,20 +37,15 @@ class Reducer:
         self.plan = plan
         self._world = groups.topology.world_size
         if plan.algorithm == FLAT:
-            stages: list[Stage] = [
-                ScatterSum(groups.get("all", "sum"), plan.wire),
-                Gather(groups.get("all", "gather"), plan.wire),
-            ]
+            first = ScatterSum(groups.get("all", "sum"), plan.wire, self._world)
+            between, last = [], Gather(groups.get("all", "gather"), plan.wire)
         else:
-            stages = [
-                ScatterSum(groups.get("within", "sum")),
-                ScatterSum(groups.get("across", "sum"), plan.wire),
-                Gather(groups.get("across", "gather"), plan.wire),
-                Gather(groups.get("within", "gather")),
-            ]
-        first, *rest = stages
+            first = ScatterSum(groups.get("within", "sum"), None, self._world)
+            across = groups.get("across", "sum"), groups.get("across", "gather")
+            between = [ScatterSum(across[0], plan.wire), Gather(across[1], plan.wire)]
+            last = Gather(groups.get("within", "gather"))
         kind: Any = StreamPipeline if device.type == "cuda" else ThreadPipeline
-        self._pipeline = kind([lambda piece: first(self._share(piece)), *rest], _place)
+        self._pipeline = kind([lambda piece: first(self._padded(piece)), *between], last.into)
 
     def reduce(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
         """Begin to replace ``buffer`` by the mean over all processes.
@@ -80,14 +75,9 @@ class Reducer:
         size = max(1, -(-buffer.numel() // (count * self._world))) * self._world
         return list(torch.split(buffer, size))
 
-    def _share(self, piece: Tensor) -> Tensor:
-        """What this process adds to the mean. Divided first, as DDP does, so that float16 overflows no sooner."""
-        piece.div_(self._world)
-        return torch.nn.functional.pad(piece, (0, -piece.numel() % self._world))
-
-
-def _place(piece: Tensor, result: Tensor) -> None:
-    piece.copy_(result[: piece.numel()])
+    def _padded(self, piece: Tensor) -> Tensor:
+        missing = -piece.numel() % self._world
+        return torch.nn.functional.pad(piece, (0, missing)) if missing else piece
 
 
 @untraced

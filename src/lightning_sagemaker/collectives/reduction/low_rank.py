@@ -47,7 +47,7 @@ class LowRankReducer:
             start_powerSGD_iter=max(start, _SETTLES),
             orthogonalization_epsilon=_EPSILON,
         )
-        self._pipeline = ThreadPipeline([self._compress], lambda piece, result: None)
+        self._pipeline = ThreadPipeline([], self._compress)
         self._parameters: dict[int, list[Tensor]] = {}
         self._restored: dict[int, Tensor] = {}
         self._steps, self._counts = 0, True
@@ -85,7 +85,7 @@ class LowRankReducer:
         yield
         self._counts, self._steps = True, _SETTLES
 
-    def _compress(self, bucket: Any) -> None:
+    def _compress(self, bucket: Any, _: Any) -> None:
         powerSGD_hook(self._state, bucket).wait()
 
     def state_dict(self, parameters: Sequence[Tensor]) -> dict[str, Any]:

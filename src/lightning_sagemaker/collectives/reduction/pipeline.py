@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 Stage = Callable[[Any], Any]
+Last = Callable[[Any, Any], None]
 Future = torch.futures.Future[Tensor]
 
 
@@ -45,22 +46,29 @@ class _Bucket:
     def has_failed(self) -> bool:
         return self._failed.locked()
 
-    def fail(self, error: Exception) -> None:
-        if self._failed.acquire(blocking=False):  # never given back: a future has one end
-            self.future.set_exception(error)  # type: ignore[arg-type]
+    def attempt(self, stage: Callable[..., Any], *arguments: Any) -> Any:
+        """What a stage returns; None, and the future has its error, if it fails or another piece's has."""
+        if self.has_failed:
+            return None
+        try:
+            return stage(*arguments)
+        except Exception as error:
+            if self._failed.acquire(blocking=False):  # never given back: a future has one end
+                self.future.set_exception(error)  # type: ignore[arg-type]
+            return None
 
 
 class ThreadPipeline:
     """Stages with a thread each.
 
     Args:
-        stages: What is done to each piece; the first gets the piece itself.
-        place: Puts the last stage's result into the piece.
+        stages: All but the last; the first gets the piece itself, each other one what the one before has returned.
+        last: The last stage: is given the piece, to write into, and what the one before has returned.
 
     """
 
-    def __init__(self, stages: Sequence[Stage], place: Callable[[Any, Any], None]) -> None:
-        self._stages, self._place = list(stages), place
+    def __init__(self, stages: Sequence[Stage], last: Last) -> None:
+        self._stages, self._last = list(stages), last
         self._inbox: SimpleQueue[Any] | None = None
 
     def run(self, buffer: Tensor, pieces: Sequence[Any]) -> Future:
@@ -79,39 +87,34 @@ class ThreadPipeline:
         return bucket.future
 
     def _start(self) -> SimpleQueue[Any]:
-        inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in self._stages]
-        for number, stage in enumerate(self._stages):
-            last = number + 1 == len(inboxes)
-            pass_on = _finish(self._place) if last else inboxes[number + 1].put
-            name = f"gradients-{number}"
-            threading.Thread(target=_work, args=(stage, inboxes[number], pass_on), name=name, daemon=True).start()
+        inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(len(self._stages) + 1)]
+        works = [_through(stage, inbox.put) for stage, inbox in zip(self._stages, inboxes[1:], strict=True)]
+        for number, (work, inbox) in enumerate(zip([*works, _at_last(self._last)], inboxes, strict=True)):
+            threading.Thread(target=_serve, args=(work, inbox), name=f"gradients-{number}", daemon=True).start()
         weakref.finalize(self, _stop, inboxes)
         return inboxes[0]
 
 
-def _work(stage: Stage, inbox: SimpleQueue[Any], pass_on: Callable[[Any], None]) -> None:
+def _serve(work: Callable[[_Bucket, Any, Any], None], inbox: SimpleQueue[Any]) -> None:
+    """A thread: it knows nothing of the pipeline, whose end is its own."""
     while (item := inbox.get()) is not None:
-        bucket, piece, value = item
-        if not bucket.has_failed:
-            try:
-                value = stage(value)
-            except Exception as error:
-                bucket.fail(error)
-        pass_on((bucket, piece, value))
-        del item, bucket, piece, value  # nothing is kept while waiting for the next
+        work(*item)
+        del item  # nothing is kept while waiting for the next
 
 
-def _finish(place: Callable[[Any, Any], None]) -> Callable[[Any], None]:
-    def finish(item: Any) -> None:
-        bucket, piece, value = item
-        if not bucket.has_failed:
-            try:
-                place(piece, value)
-            except Exception as error:
-                bucket.fail(error)
+def _through(stage: Stage, pass_on: Callable[[Any], None]) -> Callable[[_Bucket, Any, Any], None]:
+    def work(bucket: _Bucket, piece: Any, value: Any) -> None:
+        pass_on((bucket, piece, bucket.attempt(stage, value)))
+
+    return work
+
+
+def _at_last(last: Last) -> Callable[[_Bucket, Any, Any], None]:
+    def work(bucket: _Bucket, piece: Any, value: Any) -> None:
+        bucket.attempt(last, piece, value)
         bucket.arrived()
 
-    return finish
+    return work
 
 
 def _stop(inboxes: Sequence[SimpleQueue[Any]]) -> None:
@@ -123,13 +126,13 @@ class StreamPipeline:
     """Stages in one stream of a GPU.
 
     Args:
-        stages: What is done to each piece; the first gets the piece itself.
-        place: Puts the last stage's result into the piece.
+        stages: All but the last; the first gets the piece itself, each other one what the one before has returned.
+        last: The last stage: is given the piece, to write into, and what the one before has returned.
 
     """
 
-    def __init__(self, stages: Sequence[Stage], place: Callable[[Any, Any], None]) -> None:
-        self._stages, self._place = list(stages), place
+    def __init__(self, stages: Sequence[Stage], last: Last) -> None:
+        self._stages, self._last = list(stages), last
         self._stream: Any = None
 
     def run(self, buffer: Tensor, pieces: Sequence[Tensor]) -> Future:
@@ -149,7 +152,7 @@ class StreamPipeline:
                 value = piece
                 for stage in self._stages:
                     value = stage(value)
-                self._place(piece, value)
+                self._last(piece, value)
             buffer.record_stream(self._stream)
             future.set_result(buffer)  # what is in the stream by now is waited for
         return future

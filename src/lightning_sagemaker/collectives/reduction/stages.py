@@ -23,30 +23,34 @@ class ScatterSum:
     Args:
         group: Process group.
         wire: Type in which numbers are sent, if it has fewer bits than theirs.
+        divisor: Of the sum. What is sent in fewer bits is divided before, so that it overflows no sooner than in DDP.
 
     """
 
-    def __init__(self, group: Any, wire: torch.dtype | None = None) -> None:
-        self._group, self._wire = group, wire
+    def __init__(self, group: Any, wire: torch.dtype | None = None, divisor: int = 1) -> None:
+        self._group, self._wire, self._divisor = group, wire, divisor
         self._size = dist.get_world_size(group)
 
     def __call__(self, vector: Tensor) -> Tensor:
         """Add up. Collective.
 
         Args:
-            vector: One dimension, a multiple of the group's size long.
+            vector: One dimension, a multiple of the group's size long. Left as it is.
 
         Returns:
             This process's slice, in the vector's type.
 
         """
-        sent = narrow(vector, self._wire)
+        is_narrowed = self._wire is not None and vector.itemsize > self._wire.itemsize
+        sent = (vector / self._divisor).to(self._wire) if is_narrowed else vector
         received = torch.empty_like(sent)
         dist.all_to_all_single(_bytes(received), _bytes(sent), group=self._group)
         own, *others = received.view(self._size, -1)
         total = own.float() if own.itemsize < 4 else own
         for other in others:
             total += other
+        if not is_narrowed and self._divisor != 1:
+            total /= self._divisor
         result: Tensor = total.to(vector.dtype)
         return result
 
@@ -71,15 +75,23 @@ class Gather:
             part: One dimension, of the same length on all processes.
 
         """
-        sent = narrow(part, self._wire)
+        sent = part if self._wire is None or part.itemsize <= self._wire.itemsize else part.to(self._wire)
         whole = sent.new_empty(self._size * sent.numel())
         _gather(_bytes(whole), _bytes(sent), group=self._group)
         return whole
 
+    def into(self, vector: Tensor, part: Tensor) -> None:
+        """The same, in the place of a vector, which may be shorter by what it was padded with. Collective.
 
-def narrow(tensor: Tensor, wire: torch.dtype | None) -> Tensor:
-    """In the type that is sent, if it has fewer bits."""
-    return tensor if wire is None or tensor.itemsize <= wire.itemsize else tensor.to(wire)
+        Args:
+            vector: Is overwritten.
+            part: One dimension, of the same length on all processes.
+
+        """
+        if part.dtype == vector.dtype and self._wire is None and vector.numel() == self._size * part.numel():
+            _gather(_bytes(vector), _bytes(part), group=self._group)
+        else:
+            vector.copy_(self(part)[: vector.numel()])
 
 
 def _bytes(tensor: Tensor) -> Tensor:
