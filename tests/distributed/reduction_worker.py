@@ -5,12 +5,14 @@
 """
 
 import copy
+import gc
 import hashlib
 import io
 import json
 import logging
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -198,6 +200,26 @@ def carried(make) -> float:
     return ((total / 60 - mean).norm() / mean.norm()).item()
 
 
+def threads_left(make) -> int:
+    """Threads of reductions that nobody has any more."""
+    for way in (("hierarchical", "bf16"), ("flat", "powersgd")):
+        reducer = make(*way).reducer
+        if way[1] == "powersgd":
+            reducer.begin()
+        reducer.reduce_bucket(VectorAsBucket(vector(1024, RANK))).wait()
+        assert count_threads()
+        del reducer
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while count_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return count_threads()
+
+
+def count_threads() -> int:
+    return sum(thread.name.startswith("gradients-") for thread in threading.enumerate())
+
+
 def measured(groups: Groups) -> dict:
     """What is found by trying, and what is left of it."""
     before = torch.get_rng_state()
@@ -231,7 +253,14 @@ def main() -> None:
         low_rank = {"powersgd_start": 3, "powersgd_rank": 2} if compression == "powersgd" else {}
         return Engine(ReductionOptions(reduction, compression, **low_rank), groups, CPU, 2**20)
 
-    found = {"vectors": vectors(groups), "placed": placed(groups), "ways": ways(make), "resumed": resumed(make)}
+    left = threads_left(make)
+    found = {
+        "threads": left,
+        "vectors": vectors(groups),
+        "placed": placed(groups),
+        "ways": ways(make),
+        "resumed": resumed(make),
+    }
     found |= {"carried": carried(make), "measured": measured(groups)}
     found["reason"] = make("hierarchical", "bf16").reason
     (OUT / f"rank-{RANK}.json").write_text(json.dumps(found))

@@ -97,6 +97,10 @@ def test_powersgd_goes_on_with_its_errors(ranks):
         assert losses == pytest.approx(calm, rel=0.25)
 
 
+def test_threads_end_with_what_they_work_for(ranks):
+    assert all(rank["threads"] == 0 for rank in ranks)
+
+
 def test_what_powersgd_leaves_out_comes_later(ranks):
     """Without error feedback 0.97 would be left of a random matrix of 64 x 512 by rank 2."""
     assert ranks[0]["carried"] < 0.6

@@ -171,6 +171,16 @@ def test_what_fails_in_a_stage_is_raised_where_the_gradients_are_waited_for():
         failed.wait()
 
 
+def test_what_is_under_way_is_finished_without_the_pipeline():
+    def slow(value):
+        time.sleep(0.05)
+        return value + 1
+
+    buffer = torch.zeros(6)
+    ThreadPipeline([slow, slow], place).run(buffer, buffer.split(2)).wait()
+    assert torch.equal(buffer, torch.full((6,), 2.0))
+
+
 def test_threads_end_with_the_pipeline():
     pipeline = ThreadPipeline([lambda value: value], place)
     buffer = torch.zeros(2)

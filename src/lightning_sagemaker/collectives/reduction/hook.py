@@ -5,6 +5,7 @@
 import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ class Reducer:
             between = [ScatterSum(across[0], plan.wire), Gather(across[1], plan.wire)]
             last = Gather(groups.get("within", "gather"))
         kind: Any = StreamPipeline if device.type == "cuda" else ThreadPipeline
-        self._pipeline = kind([lambda piece: first(self._padded(piece)), *between], last.into)
+        self._pipeline = kind([partial(_padded, self._world, first), *between], last.into)
 
     def reduce(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
         """Begin to replace ``buffer`` by the mean over all processes.
@@ -75,9 +76,11 @@ class Reducer:
         size = max(1, -(-buffer.numel() // (count * self._world))) * self._world
         return list(torch.split(buffer, size))
 
-    def _padded(self, piece: Tensor) -> Tensor:
-        missing = -piece.numel() % self._world
-        return torch.nn.functional.pad(piece, (0, missing)) if missing else piece
+
+def _padded(world: int, first: ScatterSum, piece: Tensor) -> Tensor:
+    """Not a method: the threads that run it must not keep the pipeline alive, whose end is theirs."""
+    missing = -piece.numel() % world
+    return first(torch.nn.functional.pad(piece, (0, missing)) if missing else piece)
 
 
 @untraced

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ class LowRankReducer:
             start_powerSGD_iter=max(start, _SETTLES),
             orthogonalization_epsilon=_EPSILON,
         )
-        self._pipeline = ThreadPipeline([], self._compress)
+        self._pipeline = ThreadPipeline([], partial(_compress, self._state))
         self._parameters: dict[int, list[Tensor]] = {}
         self._restored: dict[int, Tensor] = {}
         self._steps, self._counts = 0, True
@@ -68,10 +69,8 @@ class LowRankReducer:
         if self._device.type == "cuda":
             return powerSGD_hook(state, bucket)
         future = self._pipeline.run(bucket.buffer(), [bucket])
-        if (
-            is_new
-        ):  # torch seeds the process's random numbers for it, and gives them back: nothing else may draw meanwhile
-            future.wait()
+        if is_new:
+            future.wait()  # torch seeds the process's random numbers for it, and gives them back: nothing else may draw
         return future
 
     def begin(self) -> None:
@@ -84,9 +83,6 @@ class LowRankReducer:
         self._counts = False
         yield
         self._counts, self._steps = True, _SETTLES
-
-    def _compress(self, bucket: Any, _: Any) -> None:
-        powerSGD_hook(self._state, bucket).wait()
 
     def state_dict(self, parameters: Sequence[Tensor]) -> dict[str, Any]:
         """Plain values for a checkpoint. Collective over all ranks, between two steps.
@@ -103,9 +99,9 @@ class LowRankReducer:
             dist.all_reduce(mean, group=self._group)
             owners = self._parameters[number]
             parts = torch.split(mean, [owner.numel() for owner in owners])
-            errors |= {id(owner): part for owner, part in zip(owners, parts, strict=True)}
-        kept = [errors[id(parameter)].cpu().clone() if id(parameter) in errors else None for parameter in parameters]
-        return {"steps": self._state.iter, "errors": kept}
+            errors |= {id(owner): part.cpu().clone() for owner, part in zip(owners, parts, strict=True)}
+        errors = self._restored | errors
+        return {"steps": self._state.iter, "errors": [errors.get(id(parameter)) for parameter in parameters]}
 
     def load_state_dict(self, found: Mapping[str, Any], parameters: Sequence[Tensor]) -> bool:
         """Go on with the errors of a checkpoint, as soon as DDP's buckets are settled.
@@ -136,3 +132,8 @@ class LowRankReducer:
         if any(id(owner) in self._restored for owner in owners):
             parts = [self._restored.pop(id(owner), torch.zeros(owner.numel())) for owner in owners]
             self._state.error_dict[number] = torch.cat(parts).to(self._device, owners[0].dtype)
+
+
+def _compress(state: PowerSGDState, bucket: Any, _: Any) -> None:
+    """Not a method: the thread that runs it must not keep the pipeline alive, whose end is its own."""
+    powerSGD_hook(state, bucket).wait()

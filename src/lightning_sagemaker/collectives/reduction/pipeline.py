@@ -84,42 +84,48 @@ class ThreadPipeline:
         bucket = _Bucket(buffer, len(pieces))
         for piece in pieces:
             self._inbox.put((bucket, piece, piece))
-        return bucket.future
+        return bucket.future.then(_value)  # in which an error becomes one that DDP's C++ side knows
 
     def _start(self) -> SimpleQueue[Any]:
         inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(len(self._stages) + 1)]
-        works = [_through(stage, inbox.put) for stage, inbox in zip(self._stages, inboxes[1:], strict=True)]
+        works = [_through(stage, outbox) for stage, outbox in zip(self._stages, inboxes[1:], strict=True)]
         for number, (work, inbox) in enumerate(zip([*works, _at_last(self._last)], inboxes, strict=True)):
             threading.Thread(target=_serve, args=(work, inbox), name=f"gradients-{number}", daemon=True).start()
-        weakref.finalize(self, _stop, inboxes)
+        weakref.finalize(self, inboxes[0].put, None)  # behind what is still under way
         return inboxes[0]
 
 
-def _serve(work: Callable[[_Bucket, Any, Any], None], inbox: SimpleQueue[Any]) -> None:
+def _serve(work: Callable[[Any], None], inbox: SimpleQueue[Any]) -> None:
     """A thread: it knows nothing of the pipeline, whose end is its own."""
     while (item := inbox.get()) is not None:
-        work(*item)
+        work(item)
         del item  # nothing is kept while waiting for the next
+    work(None)
 
 
-def _through(stage: Stage, pass_on: Callable[[Any], None]) -> Callable[[_Bucket, Any, Any], None]:
-    def work(bucket: _Bucket, piece: Any, value: Any) -> None:
-        pass_on((bucket, piece, bucket.attempt(stage, value)))
-
-    return work
-
-
-def _at_last(last: Last) -> Callable[[_Bucket, Any, Any], None]:
-    def work(bucket: _Bucket, piece: Any, value: Any) -> None:
-        bucket.attempt(last, piece, value)
-        bucket.arrived()
+def _through(stage: Stage, outbox: SimpleQueue[Any]) -> Callable[[Any], None]:
+    def work(item: Any) -> None:
+        if item is not None:
+            bucket, piece, value = item
+            item = bucket, piece, bucket.attempt(stage, value)
+        outbox.put(item)
 
     return work
 
 
-def _stop(inboxes: Sequence[SimpleQueue[Any]]) -> None:
-    for inbox in inboxes:
-        inbox.put(None)
+def _at_last(last: Last) -> Callable[[Any], None]:
+    def work(item: Any) -> None:
+        if item is not None:
+            bucket, piece, value = item
+            bucket.attempt(last, piece, value)
+            bucket.arrived()
+
+    return work
+
+
+def _value(done: Future) -> Tensor:
+    result: Tensor = done.value()
+    return result
 
 
 class StreamPipeline:
