@@ -162,7 +162,11 @@ class Bench:
         self.optimizers = {key: torch.optim.SGD(model.parameters(), 1e-6) for key, model in self.models.items()}
         self.size = sum(parameter.nbytes for parameter in self.models[True].parameters())
         self.chosen: dict[str, str] = {}
-        self.reducers = {name: self.make(name) for name in WAYS if name in ("flat", *(arguments.ways or WAYS))}
+        wanted = ("flat", *(arguments.ways or WAYS))
+        within = not self.groups.topology.obstacle
+        self.reducers = {
+            name: self.make(name) for name in WAYS if name in wanted and (within or not name.startswith("hierarchical"))
+        }
 
     def make(self, name: str):
         """What reduces by a way; None for plain DDP."""
@@ -173,7 +177,7 @@ class Bench:
         from lightning_sagemaker.collectives.reduction.options import ReductionOptions
         from lightning_sagemaker.collectives.reduction.plan import Plan
 
-        if WAYS[name] is None or (WAYS[name][0] == "hierarchical" and self.groups.topology.obstacle):
+        if WAYS[name] is None:
             return None
         algorithm, compression, piece = WAYS[name]
         cpu = torch.device("cpu")
