@@ -57,6 +57,17 @@ def test_low_rank_refuses_gradients_that_overflow():
     ReductionOptions(compression="fp16").check_precision("16-mixed")
 
 
+def test_recovery_in_the_job_reduces_in_its_own_way():
+    for kind in (SageMakerDDPStrategy, SMDDPStrategy):
+        with pytest.raises(
+            MisconfigurationException, match=r"gradient_compression='bf16' was set, but .*recovery='restart'"
+        ):
+            kind(job=SageMakerJob(), recovery="in_job", gradient_reduction="flat", gradient_compression="bf16")
+        assert (
+            kind(job=SageMakerJob(), recovery="restart", gradient_compression="bf16")._reduction.compression == "bf16"
+        )
+
+
 def test_a_users_hook_is_left_in_force():
     SMDDPStrategy(job=SageMakerJob(), ddp_comm_hook=print)
 

@@ -16,7 +16,7 @@ from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
 from lightning_sagemaker.collectives.agreement import together
 from lightning_sagemaker.recovery.supervised import recovers_in_job
 from lightning_sagemaker.strategies.job_aware import JobAware
-from lightning_sagemaker.strategies.reduction import FabricReducedGradients, ReducedGradients
+from lightning_sagemaker.strategies.reduction import FabricReducedGradients, ReducedGradients, refuse_beside_recovery
 from lightning_sagemaker.strategies.trainer_defaults import JobDefaults
 
 
@@ -59,9 +59,15 @@ class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
 
 
 def in_its_place(kind: Any, recovery: str | None, args: Any, kwargs: Any) -> Any:
-    """A new object of ``kind``, or a strategy that recovers in the job."""
+    """A new object of ``kind``, or a strategy that recovers in the job.
+
+    Raises:
+        MisconfigurationException: If that one is to reduce gradients as it cannot.
+
+    """
     if getattr(kind, "recovers", False) or not recovers_in_job(recovery):
         return object.__new__(kind)
+    refuse_beside_recovery(kwargs)
     # By name, as the factory does: that strategy is made of this one's parts.
     return import_module("lightning_sagemaker.strategies.in_job").InJobDDPStrategy(*args, **kwargs)
 

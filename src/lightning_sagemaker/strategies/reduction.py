@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from lightning_sagemaker._lightning import rank_zero_info
+from lightning_sagemaker._lightning import MisconfigurationException, rank_zero_info
 from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.collectives.reduction.engine import Engine
 from lightning_sagemaker.collectives.reduction.hook import attach
@@ -17,6 +17,7 @@ from lightning_sagemaker.collectives.reduction.options import ReductionOptions
 from lightning_sagemaker.collectives.reduction.plan import FLAT
 from lightning_sagemaker.collectives.reduction.topology import Groups, Topology
 
+OPTIONS = ("gradient_reduction", "gradient_compression", "powersgd_rank", "powersgd_start")
 KEY = "gradient_reduction"
 """Of a checkpoint."""
 
@@ -119,6 +120,26 @@ class FabricReducedGradients(_WithOptions):
     def setup_module(self, module: Any) -> Any:
         """The module in its wrapper."""
         return self._reduced(super().setup_module(module))  # type: ignore[misc]
+
+
+def refuse_beside_recovery(arguments: dict[str, Any]) -> None:
+    """See that a strategy that recovers in the job, whose groups come and go, is given none of the options.
+
+    Args:
+        arguments: As given; the options are taken out.
+
+    Raises:
+        MisconfigurationException: If one differs from its default.
+
+    """
+    given = {name: arguments.pop(name) for name in OPTIONS if name in arguments}
+    wanted = {name: value for name, value in given.items() if value not in (None, FLAT)}
+    if wanted:
+        listed = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
+        raise MisconfigurationException(
+            f"{listed} was set, but the training recovers in the job (recovery='in_job'), and reduces gradients in its own"
+            " way. HINT: set recovery='restart', or leave the option out."
+        )
 
 
 def _trained(model: Any) -> list[torch.Tensor]:

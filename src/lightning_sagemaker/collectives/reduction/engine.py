@@ -57,6 +57,8 @@ class Engine:
             key = (topology, options, self._device.type, gradient_bytes)
             if key in _CHOICES:
                 return _CHOICES[key].plan, "So it was found before, in this process."
+            if len(candidates(topology, options.compression, self._device)) == 1:
+                return Plan(), f"There is no other way: {topology.obstacle}, and nothing may be compressed."
             _CHOICES[key] = choose(self._trials(), gradient_bytes, self._device)
             return _CHOICES[key].plan, f"{topology.words}. {_CHOICES[key].reason}"
         if options.reduction == HIERARCHICAL and topology.obstacle:
