@@ -6,7 +6,7 @@ On each host of a job, in the place of torchrun. ``"sagemaker"`` and ``"smddp"``
 Examples::
 
     lightning-sagemaker supervise --processes 4 train.py --epochs 3
-    lightning-sagemaker supervise --processes 8 --rejoin-timeout 60 -m lightning_sagemaker run albert-mlm
+    lightning-sagemaker supervise --processes 8 --rejoin-timeout 60 -m lightning_sagemaker.cli run albert-mlm
     lightning-sagemaker supervise --processes 8 --hosts 2 --host-rank 1 --coordinator 10.0.0.1:29400 train.py
 """
 

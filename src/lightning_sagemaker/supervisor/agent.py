@@ -160,6 +160,8 @@ class Agent:
     def _stop(self, number: int, _: object) -> None:
         self._signal = self._signal or number
         self._stopped = self._stopped or time.monotonic()
+        if self._coordinator is not None:
+            self._coordinator.is_stopping = True
         for rank in self._ranks:
             if rank.pid is not None:
                 with suppress(ProcessLookupError):

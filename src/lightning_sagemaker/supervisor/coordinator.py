@@ -105,6 +105,8 @@ class Coordinator:
         """Whether a rank has reached the end of the training."""
         self.ended = False
         """Whether the ranks were told to end, with a checkpoint."""
+        self.is_stopping = False
+        """Whether the ranks were asked to stop: one that ends is not missed."""
         self._closed = threading.Event()
         for target in (self._accept, self._tick):
             threading.Thread(target=target, name="coordinator", daemon=True).start()
@@ -286,7 +288,7 @@ class Coordinator:
         if member.rank in self._active:
             self._active.remove(member.rank)
             self._votes.pop(member.rank, None)
-            if not self.finished:
+            if not self.finished and not self.is_stopping:
                 self._lost_at.setdefault(self.step, []).append(member.rank)
                 self._say(f"rank {member.rank} is lost after step {self.step}; {len(self._active)} go on.")
                 self._break()
