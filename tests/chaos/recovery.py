@@ -86,8 +86,19 @@ class Outcome:
     gaps: list[tuple[str, float]] = field(default_factory=list)
 
 
-def start(setting: Setting, folder: Path, *options: str) -> subprocess.Popen[bytes]:
-    """Start a job; its output goes to ``output.txt`` in the folder."""
+def start(
+    setting: Setting, folder: Path, *options: str, training: Path = _TRAINING, words: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a job; its output goes to ``output.txt`` in the folder.
+
+    Args:
+        setting: Of which kind.
+        folder: Where its files go.
+        *options: Of the supervisor.
+        training: The script.
+        words: Further arguments of that.
+
+    """
     command = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", "--processes", str(setting.ranks)]
     command += [
         "--rejoin-timeout",
@@ -95,12 +106,12 @@ def start(setting: Setting, folder: Path, *options: str) -> subprocess.Popen[byt
         "--attempts",
         "9",
         *options,
-        str(_TRAINING),
+        str(training),
         str(folder),
     ]
     with (folder / "output.txt").open("wb") as output:
         return subprocess.Popen(
-            [*command, *setting.arguments], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            [*command, *setting.arguments, *words], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
 
 

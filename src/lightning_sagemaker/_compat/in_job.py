@@ -37,7 +37,6 @@ def forget_interruption(trainer: Any) -> None:
     trainer.lightning_module._current_fx_name = None
     for results in (trainer.fit_loop.epoch_loop._results, trainer.fit_loop.epoch_loop.val_loop._results):
         results.clear()
-    trainer._logger_connector._epoch_end_reached = False
     for metric in trainer.lightning_module.modules():
         if hasattr(metric, "metric_state") and hasattr(metric, "_update_count"):  # one of torchmetrics
             metric._is_synced, metric._cache = False, None

@@ -21,5 +21,5 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 """Module, or module and class -> names that it must have, on itself or on its objects."""
 
-OPTIONAL = {"_init_weights", "_initializing", "_no_split_modules", "_tied_weights_keys"}
+OPTIONAL = {"_init_weights", "_initializing", "_no_split_modules", "_tied_weights_keys", "_to_request_dict"}
 """Names that are asked for first, since only some kinds of objects or versions have them."""

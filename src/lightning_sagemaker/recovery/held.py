@@ -103,6 +103,7 @@ class HeldState:
             "held": self._held,
             "at": self._at,
             "seed": self._steps.seed,
+            "flags": [_flags(callback) for callback in trainer.callbacks],
             "folders": [getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks],
             "loggers": [getattr(logger, "_version", None) for logger in trainer.loggers],
         }
@@ -119,6 +120,8 @@ class HeldState:
         for optimizer, found in zip(trainer.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(found)  # which brings it to the device of the parameters
         trainer.precision_plugin.load_state_dict(state["precision"])
+        for callback, flags in zip(trainer.callbacks, state["flags"], strict=True):
+            vars(callback).update(flags)  # ranks agree on some when they begin, as on whether a file was written
         for callback, folder in zip(trainer.checkpoint_callbacks, state["folders"], strict=True):
             if folder is not None:
                 callback.dirpath = folder
@@ -130,6 +133,10 @@ class HeldState:
         held["own"]["metrics"] = merged_metrics(trainer.lightning_module, [held["own"]["metrics"]], 1, 2)
         shards.as_shard(held["own"]["loaders"], self._shard)
         self._held, self._at, self._steps.seed = held, state["at"], state["seed"]
+
+
+def _flags(callback: Any) -> dict[str, bool]:
+    return {name: value for name, value in vars(callback).items() if isinstance(value, bool)}
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import queue
@@ -49,7 +50,6 @@ class Member:
         self._replies: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._closed = threading.Event()
-        self._pid = os.getpid()
         self.quorum = 0
         self._changed = 0
         wire.send(self._connection, {"token": token, "rank": rank, "info": info})
@@ -87,7 +87,9 @@ class Member:
     def close(self) -> None:
         """End without a word; the coordinator takes this rank for lost, unless it has left."""
         self._closed.set()
-        self._forget()
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
 
     def _begin(self, reply: dict[str, Any]) -> dict[str, Any]:
         self.quorum = reply.get("quorum", self.quorum)

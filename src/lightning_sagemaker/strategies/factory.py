@@ -21,9 +21,10 @@ TRAINER = {
     "smddp": "smddp.SMDDPStrategy",
     "smddp_fsdp": "fsdp.SMDDPFSDPStrategy",
     "smp": "factory.smp_strategy",
-    "in_job": "in_job.InJobDDPStrategy",
 }
 """What :func:`~lightning_sagemaker.selection.select_strategy` may choose -> module of this folder, and a name in it."""
+IN_JOB = {"ddp": "in_job.InJobDDPStrategy"}
+"""What the Trainer's data parallel strategies are under a supervisor."""
 FABRIC = {
     "single_device": "ddp.FabricSageMakerDDPStrategy",
     "ddp": "ddp.FabricSageMakerDDPStrategy",
@@ -66,7 +67,7 @@ def _build_for_job(table: Mapping[str, str], kwargs: dict[str, Any]) -> Any:
             "strategy='sagemaker' is 'ddp' with recovery='in_job' here: a supervisor started this process, and replaces"
             " those that die."
         )
-        return load(table, "in_job")(job=job, **kwargs)
+        return load(IN_JOB, "ddp")(job=job, **kwargs)
     rank_zero_info(f"strategy='sagemaker' is {selection.name!r} here. {selection.reason}")
     return load(table, selection.name)(job=job, **kwargs)
 

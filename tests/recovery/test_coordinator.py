@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks, played by threads, and their coordinator: who trains together, which steps count, and what each is told."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from lightning_sagemaker.recovery import wire
+from lightning_sagemaker.recovery.member import Member
+from lightning_sagemaker.supervisor.coordinator import Coordinator, Settings
+
+
+class Ranks:
+    """Of one coordinator; each asks in a thread of its own."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.silent: list[int] = []
+        self.coordinator = Coordinator(Settings(**settings), "word", self.silent.append, host="127.0.0.1")
+        self.members: dict[int, Member] = {}
+        self.notices: dict[int, threading.Event] = {}
+        self._pool = ThreadPoolExecutor(16)
+
+    def join(self, rank: int) -> Member:
+        """A process of this rank."""
+        notice = self.notices[rank] = threading.Event()
+        address = f"127.0.0.1:{self.coordinator.port}"
+        self.members[rank] = Member(address, "word", rank, {"host": "h", "rank": rank}, notice.set)
+        return self.members[rank]
+
+    def ask(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """A question whose answer may take a while."""
+        return self._pool.submit(call, *arguments)
+
+    def start(self, *ranks: int) -> list[dict[str, Any]]:
+        """All of them start; what each is told."""
+        return [one.result(5) for one in [self.ask(self.join(rank).start) for rank in ranks]]
+
+    def commit(self, step: int, *ranks: int, ok: bool = True) -> list[bool]:
+        """All of them vote for a step."""
+        asked = [self.ask(self.members[rank].commit, step, ok) for rank in ranks]
+        return [one.result(5)["commit"] for one in asked]
+
+    def quorum(self, at: list[int] | None, *ranks: int) -> list[dict[str, Any]]:
+        """All of them ask for a quorum."""
+        return [one.result(5) for one in [self.ask(self.members[rank].next_quorum, at) for rank in ranks]]
+
+    def close(self) -> None:
+        """End all."""
+        for member in self.members.values():
+            member.close()
+        self.coordinator.close()
+        self._pool.shutdown(wait=False)
+
+
+@pytest.fixture
+def ranks() -> Iterator[Callable[..., Ranks]]:
+    made: list[Ranks] = []
+
+    def make(**settings: Any) -> Ranks:
+        made.append(Ranks(**settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_all_start_together(ranks):
+    job = ranks(world_size=3)
+    early = job.ask(job.join(0).start)
+    time.sleep(0.05)
+    assert not early.done()
+    replies = [*job.start(1, 2), early.result(5)]
+    assert {reply["kind"] for reply in replies} == {"first"}
+    assert all(
+        reply["order"] == [0, 1, 2] and [one["rank"] for one in reply["infos"]] == [0, 1, 2] for reply in replies
+    )
+
+
+def test_a_step_counts_for_all_or_for_none(ranks):
+    job = ranks(world_size=2)
+    job.start(0, 1)
+    waits = job.ask(job.members[0].commit, 1, True)
+    time.sleep(0.05)
+    assert not waits.done()
+    assert job.commit(1, 1) == [True]
+    assert waits.result(5)["commit"]
+    assert job.coordinator.step == 1
+    waits = job.ask(job.members[0].commit, 2, True)
+    assert job.commit(2, 1, ok=False) == [False]
+    assert not waits.result(5)["commit"]
+    assert job.coordinator.step == 1
+    assert job.notices[0].wait(5)  # both are told that the quorum is over
+    assert [reply["order"] for reply in job.quorum([1], 0, 1)] == [[0, 1]] * 2
+
+
+def test_the_others_go_on_without_a_rank_whose_connection_ends(ranks):
+    job = ranks(world_size=3)
+    job.start(0, 1, 2)
+    waits = job.ask(job.members[0].commit, 1, True)
+    job.members[1].close()
+    assert not waits.result(5)["commit"]
+    assert job.members[2].changed or job.notices[2].wait(5)
+    replies = job.quorum([0], 0, 2)
+    assert all((reply["order"], reply["sources"], reply["end"]) == ([0, 2], [0, 2], None) for reply in replies)
+    assert job.commit(1, 0, 2) == [True, True]
+    assert not job.members[0].changed
+
+
+def test_the_first_of_a_quorum_is_one_that_has_the_state(ranks):
+    job = ranks(world_size=2)
+    job.start(0, 1)
+    job.members[0].close()
+    assert job.notices[1].wait(5)
+    job.quorum([5], 1)
+    assert job.start(0) == [{"kind": "join", "id": 1}]
+    joins = job.ask(job.members[0].next_quorum, None)
+    while not (decision := job.members[1].commit(6, True))["change"]:  # until the replacement has asked
+        assert decision["commit"]
+    job.quorum([6], 1)
+    reply = joins.result(5)
+    assert (reply["order"], reply["sources"]) == ([1, 0], [1])
+
+
+def test_who_is_behind_gets_the_state_of_who_is_ahead(ranks):
+    job = ranks(world_size=3)
+    job.start(0, 1, 2)
+    job.members[2].close()
+    job.notices[0].wait(5)
+    asked = [job.ask(job.members[0].next_quorum, [4, 1, 0]), job.ask(job.members[1].next_quorum, [4, 2, 0])]
+    assert [one.result(5)["sources"] for one in asked] == [[1], [1]]
+
+
+def test_a_replacement_is_waited_for_if_that_was_asked(ranks):
+    job = ranks(world_size=2, rejoin_timeout=30)
+    job.start(0, 1)
+    job.members[1].close()
+    job.notices[0].wait(5)
+    waits = job.ask(job.members[0].next_quorum, [0])
+    job.start(1)
+    joins = job.ask(job.members[1].next_quorum, None)
+    assert waits.result(5)["order"] == joins.result(5)["order"] == [0, 1]
+
+
+def test_it_is_not_waited_for_longer(ranks):
+    job = ranks(world_size=2, rejoin_timeout=0.5)
+    job.start(0, 1)
+    job.members[1].close()
+    job.notices[0].wait(5)
+    begin = time.monotonic()
+    assert job.quorum([0], 0)[0]["order"] == [0]
+    assert time.monotonic() - begin > 0.3
+
+
+def test_too_few_end_together(ranks):
+    job = ranks(world_size=3, minimum=2, patience=0.2)
+    job.start(0, 1, 2)
+    job.members[1].close()
+    job.members[2].close()
+    reply = job.quorum([3], 0)[0]
+    assert (reply["end"], reply["order"]) == ({"why": "few", "left": 1, "minimum": 2}, [0])
+    assert job.start(2)[0]["kind"] == "over"
+    assert job.coordinator.ended
+
+
+def test_a_step_that_fails_again_and_again_ends_the_job(ranks):
+    job = ranks(world_size=3, attempts=2)
+    job.start(0, 1, 2)
+    job.commit(1, 0, 1, 2)
+    job.members[2].close()
+    job.notices[0].wait(5)
+    assert job.quorum([1], 0, 1)[0]["end"] is None
+    job.notices[0].clear()
+    job.members[1].close()
+    job.notices[0].wait(5)
+    assert job.quorum([1], 0)[0]["end"] == {"why": "stuck", "step": 1, "failures": 2, "lost": [2, 1]}
+
+
+def test_a_silent_rank_is_lost_and_ended(ranks, monkeypatch):
+    job = ranks(world_size=2, silence=1.5)
+    job.start(0, 1)
+    monkeypatch.setattr(job.members[1], "_send", lambda message: None)  # as if frozen: its connection stays
+    monkeypatch.setattr(job.members[1], "_end", lambda: None)
+    assert job.notices[0].wait(5)
+    assert job.silent == [1]
+    assert job.quorum([0], 0)[0]["order"] == [0]
+
+
+def test_the_end_is_no_loss_and_late_ones_hear_of_it(ranks):
+    job = ranks(world_size=3)
+    job.start(0, 1, 2)
+    for rank in (1, 0):
+        job.members[rank].leave()
+    assert job.start(1) == [{"kind": "over", "code": 0, "id": 1}]
+    assert not job.members[2].changed
+    assert job.coordinator.finished
+
+
+def test_nobody_is_left_who_has_the_state(ranks):
+    job = ranks(world_size=2)
+    job.start(0, 1)
+    job.members[1].close()
+    job.notices[0].wait(5)
+    job.quorum([0], 0)
+    job.start(1)
+    joins = job.ask(job.members[1].next_quorum, None)
+    time.sleep(0.1)
+    job.members[0].close()
+    assert joins.result(5)["kind"] == "alone"
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"\xff\xff\xff\xff", b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x02{}", b"\x00\x00\x00\x03[1]"]
+)
+def test_strangers_are_not_heard(ranks, said):
+    job = ranks(world_size=1)
+    with socket.create_connection(("127.0.0.1", job.coordinator.port)) as stranger:
+        stranger.sendall(said)
+        stranger.shutdown(socket.SHUT_WR)
+        stranger.settimeout(5)
+        with contextlib.suppress(ConnectionResetError):  # what it said was not read
+            assert stranger.recv(1) == b""
+    with socket.create_connection(("127.0.0.1", job.coordinator.port)) as stranger:
+        wire.send(stranger, {"token": "another", "rank": 0, "info": {}})
+        assert wire.receive(stranger) is None
+    assert job.start(0)[0]["kind"] == "first"

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real jobs under ``lightning-sagemaker supervise``, whose ranks are killed, frozen, asked to stop, or wrong."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.recovery import Setting, compare, inflict, rows, run, start
+
+TWO = Setting(2, optimizer="adamw", samples=600, epochs=2)
+WRONG = Path(__file__).parent / "wrong_training.py"
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
+
+
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def steps_of(folder: Path) -> list[Any]:
+    return [row for row in rows(folder / "steps.jsonl") if row[0] == "step"]
+
+
+@pytest.mark.parametrize("kind", ["kill the first", "kill the replacement"])
+def test_nothing_is_lost_with_a_rank(alone, tmp_path, kind):
+    outcome = run(TWO, tmp_path / "job", random.Random(1), 2, [kind])
+    assert (outcome.code, outcome.problems, len(outcome.gaps)) == (0, [], 2), (tmp_path / "job/output.txt").read_text()
+    assert compare(alone, tmp_path / "job", TWO) == []
+    assert max(gap for _, gap in outcome.gaps) < 10
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("alone") / "job"
+    assert run(TWO, folder, None).code == 0, (folder / "output.txt").read_text()
+    return folder
+
+
+@pytest.mark.slow
+def test_three_ranks_and_every_fault(tmp_path):
+    setting = Setting(3, samples=1500, accumulate=2, workers=2)
+    assert run(setting, tmp_path / "alone", None).code == 0
+    outcome = run(setting, tmp_path / "job", random.Random(3), 10)
+    assert (outcome.code, outcome.problems) == (0, [])
+    assert compare(tmp_path / "alone", tmp_path / "job", setting) == []
+
+
+def test_asked_to_stop_it_saves_and_goes_on_from_there(tmp_path):
+    setting = Setting(2, epochs=20)
+    process = start(setting, tmp_path)
+    wait_for(lambda: len(steps_of(tmp_path)) > 3, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143, (tmp_path / "output.txt").read_text()
+    said = (tmp_path / "output.txt").read_text()
+    assert "is lost" not in said
+    saved = steps_of(tmp_path)[-1][1]
+    assert (tmp_path / f"checkpoints/auto-step={saved}.ckpt").is_file()
+
+
+def test_a_rank_that_kills_itself_in_the_same_step_ends_the_job(tmp_path):
+    (tmp_path / "job").mkdir()
+    process = start(Setting(2), tmp_path / "job", "--attempts", "2", training=WRONG, words=["poison"])
+    assert process.wait(120) == 1
+    said = (tmp_path / "job/output.txt").read_text()
+    assert "Step 6 has failed 2 times; each time a rank was lost (rank 1, rank 1)" in said
+    assert (tmp_path / "job/checkpoints/auto-step=5.ckpt").is_file()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ("manual", "the module optimizes by hand"),
+        ("sampler", "comes from a DataLoader with the sampler DistributedSamplerWrapper"),
+        ("bug", "ValueError: a bug of the script"),
+    ],
+)
+def test_a_wrong_script_ends_before_the_first_step(tmp_path, wrong, sentence):
+    (tmp_path / "job").mkdir()
+    process = start(Setting(2), tmp_path / "job", training=WRONG, words=[wrong])
+    assert process.wait(120) == 1
+    said = (tmp_path / "job/output.txt").read_text()
+    assert sentence in said
+    assert "another is started" not in said
+
+
+def test_a_script_that_does_not_start_leaves_nothing_behind(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(300)")
+    command = [
+        sys.executable,
+        "-m",
+        "lightning_sagemaker.cli",
+        "supervise",
+        "--no-preload",
+        "--processes",
+        "2",
+        str(script),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3
+    assert "rank 1 ended with exit code 3 before the first step, and is not replaced." in done.stderr
+    assert str(script) not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["missing.py"], "missing.py does not exist. HINT"),
+        (["--hosts", "2", "x.py"], "--hosts 2 was set without --coordinator"),
+        (["--minimum", "3", "--processes", "2", "x.py"], "--minimum 3 was set, with 2 rank(s)"),
+        (["--host-rank", "1", "x.py"], "--host-rank 1 was set, with 1 host(s)"),
+        (["--hosts", "2", "--coordinator", "10.0.0.1", "x.py"], "--coordinator 10.0.0.1 has no port"),
+    ],
+)
+def test_wrong_options_are_one_sentence(options, sentence):
+    command = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "SM_NUM_GPUS": "0"})
+    assert done.returncode != 0
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_fault_is_one(tmp_path):
+    """The faults themselves: a signal arrives at the rank that it is meant for."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    (tmp_path / "pid-0").write_text(str(process.pid))
+    inflict("kill the first", tmp_path, 1, random.Random(0))
+    assert process.wait(10) == -signal.SIGKILL

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training of the chaos runs, with something wrong in it: the last argument says what."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from torch.utils.data import DataLoader, WeightedRandomSampler
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+from tests.chaos import recovery_training
+
+WRONG = sys.argv.pop()
+
+
+class Module(recovery_training.Module):
+    """Wrong as asked."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.automatic_optimization = WRONG != "manual"
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if WRONG == "poison" and self.global_step == 5 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if WRONG == "bug":
+            raise ValueError("a bug of the script")
+        return super().training_step(batch, batch_idx)
+
+
+def _loader(dataset: Any, batch_size: int, shuffle: bool, num_workers: int) -> Any:
+    weights = [1.0] * len(dataset)
+    return DataLoader(
+        dataset, batch_size, sampler=WeightedRandomSampler(weights, len(weights)), num_workers=num_workers
+    )
+
+
+vars(recovery_training)["Module"] = Module
+if WRONG == "sampler":
+    vars(recovery_training)["DataLoader"] = _loader
+recovery_training.main()
