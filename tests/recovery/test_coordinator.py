@@ -185,7 +185,7 @@ def test_a_step_that_fails_again_and_again_ends_the_job(ranks):
 
 
 def test_a_silent_rank_is_lost_and_ended(ranks, monkeypatch):
-    job = ranks(world_size=2, silence=1.5)
+    job = ranks(world_size=2, silence=2.5)
     job.start(0, 1)
     monkeypatch.setattr(job.members[1], "_send", lambda message: None)  # as if frozen: its connection stays
     monkeypatch.setattr(job.members[1], "_end", lambda: None)

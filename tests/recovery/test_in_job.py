@@ -69,12 +69,12 @@ def test_asked_to_stop_it_saves_and_goes_on_from_there(tmp_path):
     assert (tmp_path / f"checkpoints/auto-step={saved}.ckpt").is_file()
 
 
-def test_a_rank_that_kills_itself_in_the_same_step_ends_the_job(tmp_path):
+def test_a_batch_that_kills_whoever_trains_on_it_ends_the_job(tmp_path):
     (tmp_path / "job").mkdir()
-    process = start(Setting(2), tmp_path / "job", "--attempts", "2", training=WRONG, words=["poison"])
+    process = start(Setting(3), tmp_path / "job", "--attempts", "2", training=WRONG, words=["poison"])
     assert process.wait(120) == 1
     said = (tmp_path / "job/output.txt").read_text()
-    assert "Step 6 has failed 2 times; each time a rank was lost (rank 1, rank 1)" in said
+    assert "Step 6 has failed 2 times; each time a rank was lost (rank 1, rank " in said
     assert (tmp_path / "job/checkpoints/auto-step=5.ckpt").is_file()
 
 

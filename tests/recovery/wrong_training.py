@@ -11,6 +11,7 @@ from typing import Any
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+from lightning_sagemaker.recovery import shards
 from tests.chaos import recovery_training
 
 WRONG = sys.argv.pop()
@@ -24,11 +25,16 @@ class Module(recovery_training.Module):
         self.automatic_optimization = WRONG != "manual"
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        if WRONG == "poison" and self.global_step == 5 and os.environ["RANK"] == "1":
+        if WRONG == "poison" and self.global_step == 5 and batch[2].tolist() == self._poisoned():
             os.kill(os.getpid(), signal.SIGKILL)
         if WRONG == "bug":
             raise ValueError("a bug of the script")
         return super().training_step(batch, batch_idx)
+
+    def _poisoned(self) -> list[int]:
+        """Rank 1's samples in the sixth step, whoever trains on them."""
+        loader = self.trainer.fit_loop._combined_loader.flattened[0]
+        return next(shards.batches_of(loader, 1, 5))
 
 
 def _loader(dataset: Any, batch_size: int, shuffle: bool, num_workers: int) -> Any:

@@ -73,6 +73,7 @@ class Agent:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._stopped: float | None = None
         self._signal = 0
+        self._gave_up = False
 
     def run(self) -> int:
         """Until all ranks have ended for good.
@@ -101,7 +102,10 @@ class Agent:
             return 128 + self._signal
         if 0 in codes:
             return 0
-        return next((code if code > 0 else 128 - code for code in codes if code), _GAVE_UP)
+        failed = sorted(
+            (code for code in codes if code), key=lambda code: code < 0
+        )  # an exit code says more than a signal
+        return next((code if code > 0 else 128 - code for code in failed), _GAVE_UP)
 
     def kill(self, number: int) -> None:
         """End a rank that is frozen; called by any thread."""
@@ -134,7 +138,7 @@ class Agent:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)  # its loader processes hold copies of its connections
         coordinator = self._coordinator
-        if code == 0 or self._signal:
+        if code == 0 or self._signal or self._gave_up:
             return
         step = 0 if coordinator is None else coordinator.step
         rank.deaths[step] += 1
@@ -147,7 +151,8 @@ class Agent:
             _say(f"rank {rank.number} ended with {why}, and is not replaced: it was {self._max_restarts} times.")
         elif code > 0 and coordinator is not None and not step:
             _say(f"rank {rank.number} ended with {why} before the first step, and is not replaced.")
-            if not coordinator.has_started:
+            if not coordinator.has_started:  # the others would wait for it
+                self._gave_up = True
                 self._kill_all()
         elif coordinator is not None and rank.deaths[step] >= _WITHOUT_PROGRESS:
             _say(
