@@ -10,7 +10,7 @@ PYTEST_AT_ONCE = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu test-slow test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-reduction bench-rehearsal bench-recipes bench-pipeline bench-plan bench-memory bench-safe chaos stopping-times compat docs picture docs-look test-docs clean
+.PHONY: help demo test gpu test-slow test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-reduction bench-rehearsal bench-recipes bench-pipeline bench-plan bench-memory bench-safe chaos chaos-recovery bench-recovery stopping-times compat docs picture docs-look test-docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -165,6 +165,12 @@ chaos: $(VENV)/dev .containers/mlflow ## 300 kinds of runs, interrupted and comp
 	$(BIN)/python -m tests.chaos.run_array --cases 300
 	$(BIN)/python -m tests.chaos.run --cases 200
 	$(BIN)/python -m tests.chaos.tracked --cases 50
+
+chaos-recovery: $(VENV)/dev ## 200 faults in jobs that recover in themselves, compared with ones left alone; half an hour
+	$(BIN)/python -m tests.chaos.recovery --faults 200
+
+bench-recovery: $(VENV)/dev ## step time of a job that recovers in itself, against stock DDP
+	$(BIN)/python benchmarks/recovery.py
 
 stopping-times: $(VENV)/dev ## seconds from a signal to the end, by phase and length of a batch; five minutes
 	$(BIN)/python -m tests.chaos.stopping_times --at-once 5

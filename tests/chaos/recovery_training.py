@@ -158,7 +158,8 @@ def main() -> None:
         val_check_interval=0.5,
         enable_progress_bar=False,
         enable_model_summary=False,
-        logger=CSVLogger(folder),
+        logger=CSVLogger(folder, flush_logs_every_n_steps=1),
+        log_every_n_steps=1,
         callbacks=[Notes(folder)]
         if options.no_validation
         else [Notes(folder), saves, EarlyStopping("loss", patience=50)],

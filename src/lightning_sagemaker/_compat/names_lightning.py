@@ -26,6 +26,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "{fabric}.wrappers:_FabricModule": ("_forward_module",),
     "{pytorch}.callbacks:ModelCheckpoint": (
         "_defer_save_until_validation",
+        "_enable_version_counter",
         "_every_n_train_steps",
         "_last_checkpoint_saved",
         "_last_global_step_saved",

@@ -20,6 +20,7 @@ from lightning_sagemaker.callbacks.interruption import SpotInterruption
 from lightning_sagemaker.callbacks.places import checkpoint_folder, name_of
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.held import HeldState, Moment
+from lightning_sagemaker.recovery.log_files import go_on_with_files
 from lightning_sagemaker.recovery.member import Member, RecoveryError
 from lightning_sagemaker.recovery.steps import RanksChanged, Steps
 from lightning_sagemaker.recovery.transfer import give, take
@@ -41,6 +42,8 @@ class RecoveringFit(Callback):
 
     """
 
+    flags_are_its_own = True
+
     def __init__(
         self, member: Member, form: Callable[[dict[str, Any]], None], world_size: int, joins: bool, seed: int
     ) -> None:
@@ -51,6 +54,7 @@ class RecoveringFit(Callback):
         self._end: dict[str, Any] | None = None
         self._steps: Steps | None = None
         self._changes = False
+        self._leads = not joins and member.rank == 0
 
     # Called by Lightning
 
@@ -205,6 +209,9 @@ class RecoveringFit(Callback):
         steps.begin_quorum(shards.adopted(order, self._world_size)[self._member.rank])
         self._changes = self._joins = False
         held.put()
+        if self._trainer.is_global_zero and not self._leads:
+            self._leads = True
+            go_on_with_files(self._trainer.loggers)
         for callback in self._trainer.callbacks:
             if isinstance(callback, SpotInterruption):
                 callback.begin_again(self._trainer)

@@ -49,6 +49,7 @@ class HeldState:
         self._held: dict[str, Any] | None = None
         self._at: list[int] = []
         self.is_current = False
+        self._counting: list[Any] = []
 
     @property
     def at(self) -> list[int] | None:
@@ -64,6 +65,8 @@ class HeldState:
 
         """
         trainer = self._trainer
+        while self._counting:
+            self._counting.pop()._enable_version_counter = True
         self._held = {
             **self.fit_state.hold(),
             "hooks": hooks,
@@ -86,6 +89,10 @@ class HeldState:
                 group.update(settings)
         for name, module in trainer.lightning_module.named_modules():
             module.training = held["modes"].get(name, module.training)
+        for callback in trainer.checkpoint_callbacks:
+            if getattr(callback, "_enable_version_counter", False):  # what is saved again is no other version
+                callback._enable_version_counter = False
+                self._counting.append(callback)
         self.fit_state.go_on_from({**held, "again": self._call_hooks})
 
     def _call_hooks(self) -> None:
@@ -136,7 +143,8 @@ class HeldState:
 
 
 def _flags(callback: Any) -> dict[str, bool]:
-    return {name: value for name, value in vars(callback).items() if isinstance(value, bool)}
+    own = getattr(callback, "flags_are_its_own", False)
+    return {} if own else {name: value for name, value in vars(callback).items() if isinstance(value, bool)}
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
