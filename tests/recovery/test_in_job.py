@@ -132,6 +132,20 @@ def test_wrong_options_are_one_sentence(options, sentence):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
+def test_what_ranks_are_forked_from_may_die_too(alone, tmp_path):
+    """All ranks of the host are killed with it: the job goes on from a checkpoint, and each rank imports for itself."""
+    (tmp_path / "job").mkdir()
+    process = start(TWO, tmp_path / "job")
+    wait_for(lambda: len(steps_of(tmp_path / "job")) > 25, process)
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    assert len(children) == 1
+    os.kill(int(children[0]), signal.SIGKILL)
+    assert process.wait(120) == 0, (tmp_path / "job/output.txt").read_text()
+    assert "Resuming from step 19" in (tmp_path / "job/output.txt").read_text()
+    assert compare(alone, tmp_path / "job", TWO, 1) == []
+
+
 def test_a_fault_is_one(tmp_path):
     """The faults themselves: a signal arrives at the rank that it is meant for."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])

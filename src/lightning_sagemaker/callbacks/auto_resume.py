@@ -96,6 +96,10 @@ class AutoResume(Callback):
         found = find_checkpoint(folder, rank_zero_info, self._weights_only)
         return None if found is None else (str(found.path), found.step)
 
+    def search(self) -> None:
+        """Look for a checkpoint after all: this is another start of a job."""
+        self._search = True
+
     @property
     def fit_state(self) -> FitState:
         """The state of the present fit."""

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from typing_extensions import override
 
 from lightning_sagemaker._lightning import DDPStrategy, rank_zero_info, rank_zero_only, reset_seed
+from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.recovery import wire
@@ -103,6 +104,8 @@ class InJobDDPStrategy(JobDDPStrategy):
             self._group.form(self._get_process_group_backend(), 0, 0, [info])
         else:
             self._form(reply)
+            if reply["quorum"] > 1:
+                self._resume_from_checkpoint()
         seed = info["seed"] if self._joins else reply["infos"][0]["seed"]
         self._fit = RecoveringFit(self._member, self._form, self._world, self._joins, seed)
         rank_zero_only.rank = self.global_rank
@@ -110,6 +113,13 @@ class InJobDDPStrategy(JobDDPStrategy):
             f"Recovery in the job: {self._world} ranks, by {self._get_process_group_backend()}. SMDDP is not used: its"
             " groups cannot be made anew in a process."
         )
+
+    def _resume_from_checkpoint(self) -> None:
+        """All ranks were lost at once: nobody has the training's state in memory."""
+        trainer: Any = None if self.lightning_module is None else self.lightning_module.trainer
+        for callback in [] if trainer is None else trainer.callbacks:
+            if isinstance(callback, AutoResume):
+                callback.search()
 
     def _form(self, reply: dict[str, Any]) -> None:
         environment = self.cluster_environment
@@ -130,6 +140,8 @@ class InJobDDPStrategy(JobDDPStrategy):
     def connect(self, model: Any) -> None:
         super().connect(model)
         add_callbacks(model.trainer, beats=False)  # the coordinator notices a rank that is frozen
+        if not any(isinstance(callback, AutoResume) for callback in model.trainer.callbacks):
+            model.trainer.callbacks.append(AutoResume(search=False))
 
     @override
     def setup(self, trainer: Any) -> None:

@@ -70,6 +70,8 @@ class Agent:
         self._command, self._ranks, self._coordinator = list(command), list(ranks), coordinator
         self._max_restarts = max_restarts
         self._template = _Template(self._command) if preload else None
+        if self._template is not None and not self._template.is_alive:
+            self._template = None
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._stopped: float | None = None
         self._signal = 0
@@ -115,9 +117,11 @@ class Agent:
                     os.kill(rank.pid, signal.SIGKILL)
 
     def _start(self, rank: Rank) -> None:
-        if self._template is not None and self._template.is_alive:
-            rank.pid = self._template.start(rank.number, rank.environment)
-            return
+        if self._template is not None:
+            with suppress(OSError, RuntimeError):
+                rank.pid = self._template.start(rank.number, rank.environment)
+                return
+            self._template = None
         process = subprocess.Popen(
             self._command, env=rank.environment, stdin=subprocess.DEVNULL, start_new_session=True
         )
@@ -125,6 +129,10 @@ class Agent:
 
     def _ended(self) -> list[tuple[int, int]]:
         found = [] if self._template is None else self._template.ended(_POLL)
+        if self._template is None or not self._template.is_alive:  # what was forked from it is killed with it
+            self._template = None
+            pids = [rank.pid for rank in self._ranks if rank.pid is not None and rank.pid not in self._processes]
+            found += [(pid, -signal.SIGKILL) for pid in pids if pid not in dict(found)]
         if not found and self._template is None:
             time.sleep(_POLL)
         for pid, process in list(self._processes.items()):
