@@ -151,7 +151,8 @@ def main() -> None:
     trainer = Trainer(
         strategy=options.strategy,
         accelerator="cpu",
-        devices=int(os.environ.get("WORLD_SIZE", "1")),
+        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
         max_epochs=options.epochs,
         limit_val_batches=0.0 if options.no_validation else 1.0,
         accumulate_grad_batches=options.accumulate,

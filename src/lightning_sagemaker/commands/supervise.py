@@ -13,16 +13,22 @@ Examples::
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import secrets
 import socket
+import struct
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.supervisor.events import FILE, Events, no_notes
 
 HELP = "start ranks on this host and replace those that die, while the others go on"
 _PORT = 29400
+_SIOCGIFADDR = 0x8915  # linux/sockios.h: an interface's address
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--silence", type=float, default=5.0, metavar="S", help="a rank is frozen after so many seconds (default: 5)")
     add("--attempts", type=int, default=3, metavar="N", help="times that one step may fail (default: 3)")
     add("--max-restarts", type=int, default=100, metavar="N", help="replacements of each rank (default: 100)")
+    add(
+        "--reconnect-timeout",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="a host whose network is cut ends after so many seconds (default: 60)",
+    )
+    add("--events", metavar="FILE", help=f"notes for 'doctor --goodput' (default: {FILE} in a job's output folder)")
     add("--no-preload", action="store_true", help="each rank imports torch and Lightning for itself")
     add("-m", dest="module", action="store_true", help="SCRIPT is a module")
     add("script", metavar="SCRIPT", help="what each rank runs")
@@ -63,6 +77,7 @@ def _main(args: argparse.Namespace) -> int:
     from lightning_sagemaker.recovery import wire
     from lightning_sagemaker.supervisor.agent import Agent, Rank
     from lightning_sagemaker.supervisor.coordinator import Coordinator, Settings
+    from lightning_sagemaker.supervisor.link import Link
 
     hosts, host_rank, first = _place(args)
     processes = args.processes or _gpus() or 1
@@ -72,18 +87,29 @@ def _main(args: argparse.Namespace) -> int:
     token = os.environ.get(wire.TOKEN) or (secrets.token_hex(16) if hosts == 1 else _shared_token(first, world_size))
     settings = Settings(world_size, args.minimum, args.rejoin_timeout, args.silence, args.attempts)
     agents: list[Agent] = []
-    coordinator = None
+
+    def kill(rank: int) -> None:
+        for agent in agents:
+            agent.kill(rank)
+
+    training: Coordinator | Link
     if host_rank == 0:
-        coordinator = Coordinator(
+        training = Coordinator(
             settings,
             token,
-            on_silent=lambda rank: agents[0].kill(rank),
+            on_silent=kill,
             say=lambda sentence: print(f"lightning-sagemaker: {sentence}", file=sys.stderr, flush=True),
             host="127.0.0.1" if hosts == 1 else "",
             port=0 if hosts == 1 else int(port),
+            note=_notes(args.events),
         )
-        port = str(coordinator.port)
-    own = args.address or ("127.0.0.1" if hosts == 1 else _own_address(host, int(port)))
+        own = "127.0.0.1" if hosts == 1 else _own_address(host, int(port))
+        address = f"127.0.0.1:{training.port}"
+    else:
+        numbers = range(host_rank * processes, (host_rank + 1) * processes)
+        training = Link(first, token, host_rank, numbers, kill, args.reconnect_timeout)
+        own, address = training.own_address, first
+    own = args.address or own
     command = [sys.executable, *(["-m"] if args.module else []), args.script, *args.arguments]
     ranks = []
     for local_rank in range(processes):
@@ -97,23 +123,22 @@ def _main(args: argparse.Namespace) -> int:
             "GROUP_RANK": str(host_rank),
             "GROUP_WORLD_SIZE": str(hosts),
             "MASTER_ADDR": host,
-            "MASTER_PORT": port,
+            "MASTER_PORT": address.rpartition(":")[2],
             "TORCHELASTIC_RUN_ID": "lightning-sagemaker",
-            wire.ADDRESS: f"{host}:{port}",
+            wire.ADDRESS: address,
             wire.TOKEN: token,
             wire.MODE: "in_job",
             wire.HOST: own,
         }
         environment.setdefault("OMP_NUM_THREADS", "1")
+        if hosts > 1 and (interface := _interface_of(own)) is not None:
+            environment.setdefault("GLOO_SOCKET_IFNAME", interface)  # gloo asks for the host's name, which may be any
         ranks.append(Rank(rank, environment))
     try:
-        agents.append(
-            Agent(command, ranks, coordinator, args.max_restarts, not args.no_preload and hasattr(os, "fork"))
-        )
+        agents.append(Agent(command, ranks, training, args.max_restarts, not args.no_preload and hasattr(os, "fork")))
         return agents[0].run()
     finally:
-        if coordinator is not None:
-            coordinator.close()
+        training.close()
 
 
 def _place(args: argparse.Namespace) -> tuple[int, int, str]:
@@ -149,6 +174,41 @@ def _own_address(host: str, port: int) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return str(probe.getsockname()[0])
+
+
+def _interface_of(address: str) -> str | None:
+    """Name of the network interface that has an address; None where it cannot be told."""
+    if sys.platform != "linux":
+        return None
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                request = struct.pack("256s", name.encode())
+                found = fcntl.ioctl(probe, _SIOCGIFADDR, request)
+                if socket.inet_ntoa(found[20:24]) == address:
+                    return name
+    return None
+
+
+def _notes(path: str | None) -> Callable[..., None]:
+    """What the coordinator calls with its events.
+
+    Raises:
+        LaunchError: If there can be no such file.
+
+    """
+    from lightning_sagemaker.job import SageMakerJob
+
+    job = SageMakerJob.from_environment()
+    if path is None and not job.in_container:
+        return no_notes
+    place = Path(path) if path is not None else job.output_dir / FILE
+    try:
+        return Events(place).note
+    except OSError as error:
+        raise LaunchError(f"{place} cannot be written: {error}. HINT: set --events to a file that can.") from error
 
 
 def _shared_token(first: str, world_size: int) -> str:

@@ -26,7 +26,8 @@ class RecoveryError(RuntimeError):
 class Member:
     """Of the ranks that one coordinator serves.
 
-    A process whose connection has ended is no longer one of them: others may train in its place, so it ends at once.
+    A process whose connection has ended, or whose coordinator is silent for as long as itself may be, is no longer one of
+    them: others may train in its place, so it ends at once.
 
     Args:
         address: ``host:port``.
@@ -112,7 +113,11 @@ class Member:
 
     def _listen(self) -> None:
         while (message := wire.receive(self._connection)) is not None:
-            if "notice" in message:
+            if "silence" in message:
+                self._connection.settimeout(float(message["silence"]))
+            elif "sign" in message:
+                continue
+            elif "notice" in message:
                 self._changed = max(self._changed, int(message["quorum"]))
                 self._on_change()
             else:

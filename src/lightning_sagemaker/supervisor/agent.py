@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from lightning_sagemaker.supervisor.coordinator import Coordinator
+from lightning_sagemaker.supervisor.link import Training
 
 _POLL = 0.02
 _GRACE = 150.0
@@ -53,7 +53,7 @@ class Agent:
     Args:
         command: What each rank runs; the interpreter first.
         ranks: Of this host.
-        coordinator: The job's, on its first host; None on the others.
+        training: The job's coordinator, on its first host; a connection to it on the others.
         max_restarts: Replacements of each rank.
         preload: Whether ranks are forked from a process that has imported torch and Lightning.
 
@@ -63,16 +63,17 @@ class Agent:
         self,
         command: Sequence[str],
         ranks: Sequence[Rank],
-        coordinator: Coordinator | None,
+        training: Training,
         max_restarts: int = 100,
         preload: bool = True,
     ) -> None:
-        self._command, self._ranks, self._coordinator = list(command), list(ranks), coordinator
+        self._command, self._ranks, self._training = list(command), list(ranks), training
         self._max_restarts = max_restarts
         self._template = _Template(self._command) if preload else None
         if self._template is not None and not self._template.is_alive:
             self._template = None
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._due: list[Rank] = []
         self._stopped: float | None = None
         self._signal = 0
         self._gave_up = False
@@ -88,10 +89,11 @@ class Agent:
         try:
             for rank in self._ranks:
                 self._start(rank)
-            while any(rank.pid is not None for rank in self._ranks):
+            while self._due or any(rank.pid is not None for rank in self._ranks):
                 for pid, code in self._ended():
                     for rank in [one for one in self._ranks if one.pid == pid]:
                         self._note_end(rank, pid, code)
+                self._start_due_ones()
                 self._end_late_ones()
         finally:
             self._kill_all()
@@ -145,24 +147,27 @@ class Agent:
         rank.pid, rank.code = None, code
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)  # its loader processes hold copies of its connections
-        coordinator = self._coordinator
         if code == 0 or self._signal or self._gave_up:
             return
-        step = 0 if coordinator is None else coordinator.step
-        rank.deaths[step] += 1
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
-        if coordinator is not None:
-            coordinator.lose(rank.number)
-            if coordinator.finished or coordinator.ended:
-                return
+        training = self._training
+        training.lose(rank.number)
+        if training.finished or training.ended:
+            return
+        if not training.is_reachable:
+            self._due.append(rank)
+            _say(f"rank {rank.number} ended with {why}; another is started when the coordinator can be reached.")
+            return
+        step = training.step
+        rank.deaths[step] += 1
         if rank.deaths.total() > self._max_restarts:
             _say(f"rank {rank.number} ended with {why}, and is not replaced: it was {self._max_restarts} times.")
-        elif code > 0 and coordinator is not None and not step:
+        elif code > 0 and not step:
             _say(f"rank {rank.number} ended with {why} before the first step, and is not replaced.")
-            if not coordinator.has_started:  # the others would wait for it
+            if not training.has_started:  # the others would wait for it
                 self._gave_up = True
                 self._kill_all()
-        elif coordinator is not None and rank.deaths[step] >= _WITHOUT_PROGRESS:
+        elif rank.deaths[step] >= _WITHOUT_PROGRESS:
             _say(
                 f"rank {rank.number} ended with {why}, and is not replaced: no step counted since it was {step} times."
             )
@@ -170,11 +175,23 @@ class Agent:
             _say(f"rank {rank.number} ended with {why}; another is started in its place.")
             self._start(rank)
 
+    def _start_due_ones(self) -> None:
+        """Ranks that a cut network has ended, when it has healed."""
+        training = self._training
+        if not self._due or not (training.is_reachable or training.is_gone or self._signal):
+            return
+        due, self._due = self._due, []
+        if training.is_gone:
+            numbers = ", ".join(str(rank.number) for rank in due)
+            _say(f"the coordinator is gone, so there is no replacement for rank {numbers}. HINT: start the job again.")
+        elif not (training.finished or training.ended or self._signal):
+            for rank in due:
+                self._start(rank)
+
     def _stop(self, number: int, _: object) -> None:
         self._signal = self._signal or number
         self._stopped = self._stopped or time.monotonic()
-        if self._coordinator is not None:
-            self._coordinator.is_stopping = True
+        self._training.is_stopping = True
         for rank in self._ranks:
             if rank.pid is not None:
                 with suppress(ProcessLookupError):

@@ -22,8 +22,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightning_sagemaker.recovery import wire
+from lightning_sagemaker.supervisor.events import no_notes
+from lightning_sagemaker.supervisor.hosts import Hosts
 
 _TICK = 0.1
+_NOTE_STEPS = 10.0
+"""Seconds between two notes of steps that count."""
+_OTHERS_END = 150.0
+"""Seconds for which the other hosts' ranks may still end: SageMaker gives 120."""
 
 
 @dataclass
@@ -74,8 +80,9 @@ class Coordinator:
     Args:
         settings: What the job asks of its quorums.
         token: What a rank must say.
-        on_silent: Called with a rank that is frozen or cut off, which must end.
+        on_silent: Called with a rank of this host that is frozen, which must end; those of others are ended by theirs.
         say: Called with a sentence for the log.
+        note: Called with the name of an event and its values, for the job's file of them.
 
     """
 
@@ -87,8 +94,11 @@ class Coordinator:
         say: Callable[[str], None] = lambda _: None,
         host: str = "",
         port: int = 0,
+        note: Callable[..., None] = no_notes,
     ) -> None:
         self._settings, self._token, self._on_silent, self._say = settings, token, on_silent, say
+        self._note, self._noted, self._counted = note, 0.0, time.time()
+        self._is_first_step = self._is_waiting = False
         self._listener = socket.create_server((host, port), backlog=settings.world_size)
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.RLock()
@@ -107,14 +117,22 @@ class Coordinator:
         """Whether the ranks were told to end, with a checkpoint."""
         self.is_stopping = False
         """Whether the ranks were asked to stop: one that ends is not missed."""
+        self.is_reachable, self.is_gone = True, False
         self._closed = threading.Event()
+        self._hosts = Hosts(settings.silence, self._status, self.lose, self._stop)
+        note("start", world_size=settings.world_size)
         for target in (self._accept, self._tick):
             threading.Thread(target=target, name="coordinator", daemon=True).start()
 
     def close(self) -> None:
-        """End; the ranks must have."""
+        """End; the ranks of this host must have. It serves those of other hosts until they have too."""
+        deadline = time.monotonic() + _OTHERS_END
+        while self.has_started and self._hosts.are_there and (self._trains or time.monotonic() < deadline):
+            time.sleep(_TICK)
         self._closed.set()
+        self._note("close", step=self.step, finished=self.finished)
         self._listener.close()
+        self._hosts.close()
         with self._lock:
             for member in list(self._members.values()):
                 member.connection.close()
@@ -130,6 +148,17 @@ class Coordinator:
             member = self._members.get(rank)
             if member is not None:
                 self._drop(member)
+
+    def _stop(self) -> None:
+        self.is_stopping = True
+
+    @property
+    def _trains(self) -> bool:
+        return bool(self._active) and not (self.finished or self.ended or self.is_stopping)
+
+    def _status(self) -> dict[str, Any]:
+        names = ("step", "has_started", "finished", "ended")
+        return {name: getattr(self, name) for name in names}
 
     # Connections
 
@@ -148,12 +177,17 @@ class Coordinator:
         if hello is None or not hmac.compare_digest(str(hello.get("token")), self._token):
             connection.close()
             return
+        if "host" in hello:
+            self._hosts.serve(connection, hello)
+            return
         connection.settimeout(None)
+        self._hosts.is_replaced(int(hello["rank"]))
         member = _Member(int(hello["rank"]), connection, hello["info"], time.monotonic())
         with self._lock:
             if (old := self._members.get(member.rank)) is not None:
                 self._drop(old)
             self._members[member.rank] = member
+        member.tell({"silence": self._settings.silence})
         while (message := wire.receive(connection)) is not None:
             with self._lock:
                 member.heard = time.monotonic()
@@ -175,6 +209,8 @@ class Coordinator:
             self._vote(member, message)
         elif call == "bye":
             self._leave(member, message["id"])
+        elif call == "sign":
+            member.tell({"sign": True})  # or it would not notice that its network is cut
 
     def _tick(self) -> None:
         while not self._closed.wait(_TICK):
@@ -185,6 +221,7 @@ class Coordinator:
                         self._say(f"rank {member.rank} has been silent for {self._settings.silence:g} s.")
                         self._drop(member)
                         self._on_silent(member.rank)
+                        self._hosts.kill(member.rank)
                 self._form()
 
     # Quorums
@@ -218,6 +255,9 @@ class Coordinator:
         too_few = len(asking) < self._settings.minimum
         patience = max(self._settings.rejoin_timeout, self._settings.patience if too_few else 0.0)
         if len(asking) < self._settings.world_size and waited < patience:
+            if not self._is_waiting:
+                self._is_waiting = True
+                self._note("waiting", step=step, left=len(asking))
             return
         end = None
         if too_few:
@@ -232,6 +272,10 @@ class Coordinator:
         members = sorted(members, key=lambda member: (member.joined or self._quorum, member.rank))
         self._active = [member.rank for member in members]
         self._votes, self._broken_at = {}, None
+        self._is_first_step, self._is_waiting = True, False
+        self._note("quorum", number=self._quorum, step=self.step, ranks=self._active)
+        if end is not None:
+            self._note("end", **end)
         newest = max((member.at for member in members if member.at is not None), default=None)
         reply = {
             "kind": "first" if waiting == "starting" else "quorum",
@@ -264,6 +308,16 @@ class Coordinator:
             joins = any(one.asking is not None for one in self._members.values())
             stops = any(stop for _, _, stop in self._votes.values())
             self._decide({"commit": True, "change": joins, "stop": stops})
+            self._note_step(joins)
+
+    def _note_step(self, joins: bool) -> None:
+        """The first of a quorum, and others from time to time."""
+        self._counted = time.time()
+        if self._is_first_step or self._counted - self._noted > _NOTE_STEPS:
+            self._note("resumed" if self._is_first_step else "steps", step=self.step, ranks=len(self._active))
+            self._is_first_step, self._noted = False, self._counted
+        if joins:
+            self._note("joining", step=self.step)
 
     def _decide(self, decision: dict[str, Any]) -> None:
         votes, self._votes = self._votes, {}
@@ -290,12 +344,15 @@ class Coordinator:
             self._votes.pop(member.rank, None)
             if not self.finished and not self.is_stopping:
                 self._lost_at.setdefault(self.step, []).append(member.rank)
+                self._note("lost", rank=member.rank, step=self.step, since=round(self._counted, 3))
                 self._say(f"rank {member.rank} is lost after step {self.step}; {len(self._active)} go on.")
                 self._break()
         self._form()
 
     def _leave(self, member: _Member, number: int) -> None:
         """A rank has trained to the end."""
+        if not self.finished:
+            self._note("finished", step=self.step)
         self.finished = True
         self._members.pop(member.rank, None)
         if member.rank in self._active:

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator's side of the supervisors of other hosts: they hear how the training is, and which rank to kill."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from lightning_sagemaker.recovery import wire
+
+
+class Hosts:
+    """Supervisors that are connected, by the ranks of their hosts.
+
+    Args:
+        silence: Seconds without a sign of life after which a host is cut off; it makes another connection when it can.
+        status: What they hear with each answer.
+        lose: Called with a rank that one has seen end.
+        stop: Called when one was asked to stop its ranks.
+
+    """
+
+    def __init__(
+        self,
+        silence: float,
+        status: Callable[[], dict[str, Any]],
+        lose: Callable[[int], None],
+        stop: Callable[[], None],
+    ) -> None:
+        self._silence, self._status, self._lose, self._stop = silence, status, lose, stop
+        self._of_rank: dict[int, _Host] = {}
+        self._to_kill: set[int] = set()
+        self._lock = threading.Lock()
+
+    def serve(self, connection: socket.socket, hello: dict[str, Any]) -> None:
+        """Until the supervisor has gone."""
+        ranks = [int(rank) for rank in hello["ranks"]]
+        host = _Host(connection)
+        connection.settimeout(self._silence)
+        with self._lock:
+            for old in {self._of_rank[rank] for rank in ranks if rank in self._of_rank}:
+                old.end()
+            self._of_rank.update(dict.fromkeys(ranks, host))
+            host.tell({"silence": self._silence, "kill": sorted(self._to_kill.intersection(ranks)), **self._status()})
+        while (message := wire.receive(connection)) is not None:
+            if message["stopping"]:
+                self._stop()
+            if "lost" in message:
+                self.is_replaced(int(message["lost"]))
+                self._lose(int(message["lost"]))
+            host.tell({"id": message["id"], **self._status()})
+        with self._lock:
+            for rank in ranks:
+                if self._of_rank.get(rank) is host:
+                    del self._of_rank[rank]
+        host.end()
+
+    def kill(self, rank: int) -> None:
+        """Have a frozen rank's host end it: now, or as soon as the network has healed."""
+        with self._lock:
+            self._to_kill.add(rank)
+            host = self._of_rank.get(rank)
+        if host is not None:
+            host.tell({"kill": [rank]})
+
+    def is_replaced(self, rank: int) -> None:
+        """The rank that was to be killed is none any more."""
+        with self._lock:
+            self._to_kill.discard(rank)
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the ranks of one have not ended yet."""
+        return bool(self._hosts())
+
+    def close(self) -> None:
+        """End all connections."""
+        for host in self._hosts():
+            host.end()
+
+    def _hosts(self) -> Iterable[_Host]:
+        with self._lock:
+            return set(self._of_rank.values())
+
+
+class _Host:
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._sending = connection, threading.Lock()
+
+    def tell(self, message: dict[str, Any]) -> None:
+        with self._sending, suppress(OSError):
+            wire.send(self._connection, message)
+
+    def end(self) -> None:
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()

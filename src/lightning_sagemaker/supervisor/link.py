@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the supervisor of another host than the first has in the coordinator's place: a connection to it."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.recovery import wire
+
+_SIGN = 1.0
+"""Seconds between signs of life."""
+_RETRY = 0.3
+_CONNECT = 3.0
+"""Seconds for one try; a packet that is lost is sent again after one and three."""
+
+
+class Training(Protocol):
+    """What a supervisor needs to know of the whole job."""
+
+    is_stopping: bool
+    """Whether the ranks were asked to stop: one that ends is not missed."""
+
+    @property
+    def step(self) -> int:
+        """Steps that count."""
+
+    @property
+    def has_started(self) -> bool:
+        """Whether all ranks have met."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether a rank has reached the end of the training."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the ranks were told to end, with a checkpoint."""
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether a rank that is started now can take part."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether none that is started later can either."""
+
+    def lose(self, rank: int) -> None:
+        """A rank's supervisor has seen it end."""
+
+
+class Link:
+    """Of one host; it is made again when the network was cut and heals.
+
+    Args:
+        address: ``host:port`` of the coordinator.
+        token: What it wants to hear.
+        host: Number of this host.
+        ranks: Of this host.
+        on_kill: Called by another thread with a rank that is frozen or was cut off.
+        patience: Seconds for which a coordinator that does not answer is tried again.
+        to_start: The same before its first answer: hosts do not start at once.
+
+    Raises:
+        LaunchError: If there is no coordinator.
+
+    """
+
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        host: int,
+        ranks: Sequence[int],
+        on_kill: Callable[[int], None],
+        patience: float = 60.0,
+        to_start: float = 600.0,
+    ) -> None:
+        name, _, port = address.rpartition(":")
+        self._address, self._on_kill, self._patience = (name.strip("[]"), int(port)), on_kill, patience
+        self._hello = {"token": token, "host": host, "ranks": list(ranks)}
+        self._numbers = itertools.count(1)
+        self._replies: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._sending = threading.Lock()
+        self._closed = threading.Event()
+        self._connection: socket.socket | None = None
+        self._status: dict[str, Any] = {}
+        self.is_gone = self.is_stopping = False
+        if not self._connect(to_start, is_first=True):
+            raise LaunchError(
+                f"The coordinator at {address} has not answered for {to_start:g} s. HINT: start"
+                " 'lightning-sagemaker supervise --host-rank 0' on the first host; look at --coordinator and the network."
+            )
+        assert self._connection is not None
+        self.own_address: str = self._connection.getsockname()[0]
+        for target in (self._listen, self._give_signs):
+            threading.Thread(target=target, name="link", daemon=True).start()
+
+    @property
+    def step(self) -> int:
+        """Of the coordinator's last answer, as all that follows."""
+        return int(self._status.get("step", 0))
+
+    @property
+    def has_started(self) -> bool:
+        """Whether all ranks have met."""
+        return bool(self._status.get("has_started"))
+
+    @property
+    def finished(self) -> bool:
+        """Whether a rank has reached the end of the training."""
+        return bool(self._status.get("finished"))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the ranks were told to end."""
+        return bool(self._status.get("ended"))
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether there is a connection now."""
+        return self._connection is not None
+
+    def lose(self, rank: int) -> None:
+        """Say it, and wait until the coordinator has answered with what is true then, or is found to be out of reach."""
+        while not self._replies.empty():
+            self._replies.get()
+        number = next(self._numbers)
+        if self._send({"id": number, "lost": rank, "stopping": self.is_stopping}):
+            while (reply := self._replies.get()) is not None and reply != number:
+                pass
+
+    def close(self) -> None:
+        """This host's ranks have ended for good."""
+        self._closed.set()
+        if (connection := self._connection) is not None:
+            _end(connection)
+
+    def _connect(self, patience: float, is_first: bool = False) -> bool:
+        deadline = time.monotonic() + patience
+        while not self._closed.is_set():
+            try:
+                connection = socket.create_connection(self._address, timeout=_CONNECT)
+                wire.keep_alive(connection)
+                wire.send(connection, self._hello)
+                welcome = wire.receive(connection)
+                if welcome is not None:
+                    connection.settimeout(welcome["silence"])
+                    self._kill(welcome)  # before others are started in their place
+                    self._status, self._connection = welcome, connection
+                    return True
+                connection.close()
+            except ConnectionRefusedError:
+                if not is_first:  # its host answers, and it is not there
+                    return False
+            except OSError:
+                pass
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_RETRY)
+        return False
+
+    def _listen(self) -> None:
+        while True:
+            connection = self._connection
+            assert connection is not None
+            while (message := wire.receive(connection)) is not None:
+                if "kill" in message:
+                    self._kill(message)
+                    continue
+                self._status = message
+                if message["id"]:
+                    self._replies.put(message["id"])
+            self._connection = None
+            _end(connection)
+            self._replies.put(None)
+            if not self._connect(self._patience):
+                self.is_gone = True
+                return
+
+    def _kill(self, message: dict[str, Any]) -> None:
+        for rank in message["kill"]:
+            self._on_kill(int(rank))
+
+    def _give_signs(self) -> None:
+        while not self._closed.wait(_SIGN):
+            self._send({"id": 0, "stopping": self.is_stopping})
+
+    def _send(self, message: dict[str, Any]) -> bool:
+        connection = self._connection
+        if connection is None:
+            return False
+        try:
+            with self._sending:
+                wire.send(connection, message)
+        except OSError:
+            _end(connection)  # the other thread makes another
+            return False
+        return True
+
+
+def _end(connection: socket.socket) -> None:
+    """Have whoever waits on it go on."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
