@@ -2,21 +2,24 @@
 """Kill and freeze the ranks of a job that recovers in itself, and compare it with one that was left alone.
 
     python -m tests.chaos.recovery --faults 200
+    python -m tests.chaos.recovery --faults 30 --hosts 3
+    python -m tests.chaos.recovery --every 60 --minutes 5
 
 A run is one job with some ten faults at random moments: of any rank, the first included, of two at once, of one while the
 others recover from another, of a replacement while it prepares or joins, and ranks that freeze. Afterwards every step must
 have trained on the same samples with the same losses, all ranks must have had the same weights in each step, and weights,
 validations and the best checkpoint in the end must be those of the job that was left alone. Two ranks give the same numbers
 to the last digit; a sum over more of them has another order while one is missing.
+
+On several hosts, which are network namespaces, hosts die and come back, and networks are cut, heal or are slow. With
+``--every`` one job has faults at that pace, and its goodput is printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import itertools
-import json
 import os
 import random
 import signal
@@ -25,18 +28,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import torch
+from lightning_sagemaker.simulator.network import Network, obstacle
+from lightning_sagemaker.supervisor import goodput, goodput_picture
+from lightning_sagemaker.supervisor.events import FILE
+from tests.chaos import recovery_hosts
+from tests.chaos.recovery_compare import compare, rows
+from tests.chaos.recovery_hosts import HostedJob
 
 _TRAINING = Path(__file__).parent / "recovery_training.py"
 _TIME_LIMIT = 400.0
-_ROUNDING = 2e-6
-"""Of losses and weights of about one, where a sum has another order."""
 KINDS = ("kill", "kill", "kill the first", "kill two", "kill during recovery", "kill the replacement", "freeze")
 
 
@@ -52,11 +56,12 @@ class Setting:
     rejoin_timeout: float = 0.0
     samples: int = 1000
     epochs: int = 3
+    seconds: float = 0.0
 
     @property
     def arguments(self) -> list[str]:
         """Of the training."""
-        names = ("accumulate", "workers", "dropout", "optimizer", "samples", "epochs")
+        names = ("accumulate", "workers", "dropout", "optimizer", "samples", "epochs", "seconds")
         return [word for name in names for word in (f"--{name}", str(getattr(self, name)))]
 
 
@@ -69,6 +74,13 @@ SETTINGS = (
     Setting(3, samples=1500, dropout=0.2),
     Setting(2, rejoin_timeout=20),
 )
+HOST_SETTINGS = (
+    Setting(2, samples=3000, optimizer="adamw"),
+    Setting(3, samples=4500),
+    Setting(4, samples=6000),
+    Setting(2, samples=3000, rejoin_timeout=20),
+)
+"""Longer ones: a cut network takes its time."""
 
 
 @dataclass
@@ -76,6 +88,9 @@ class Outcome:
     """What became of a job.
 
     Attributes:
+        code: Of its end; -1 if it hung.
+        seconds: That it took.
+        output: What it has printed.
         problems: What differs from the job that was left alone; empty if nothing does.
         gaps: Seconds from each fault to the next optimizer step, and its kind.
 
@@ -83,6 +98,7 @@ class Outcome:
 
     code: int
     seconds: float
+    output: str = ""
     problems: list[str] = field(default_factory=list)
     gaps: list[tuple[str, float]] = field(default_factory=list)
 
@@ -116,8 +132,49 @@ def start(
         )
 
 
+class OneHost:
+    """A job of this machine's processes."""
+
+    def __init__(self, setting: Setting, folder: Path, *options: str) -> None:
+        self._setting, self._folder = setting, folder
+        self._process = start(setting, folder, *options)
+
+    @property
+    def output(self) -> str:
+        """What it has printed."""
+        return (self._folder / "output.txt").read_text()
+
+    def poll(self) -> int | None:
+        """As of a process."""
+        return self._process.poll()
+
+    def inflict(self, kind: str, rng: random.Random, steps: Callable[[], int]) -> None:
+        """One fault."""
+        inflict(kind, self._folder, self._setting.ranks, rng)
+
+    def kill(self) -> None:
+        """End it."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def start_on(net: Network, setting: Setting, folder: Path, *options: str) -> HostedJob:
+    """Start a job on several hosts."""
+    options = ("--rejoin-timeout", str(setting.rejoin_timeout), "--attempts", "9", *options)
+    command = [str(_TRAINING), str(folder), *setting.arguments]
+    return HostedJob(net, folder, setting.ranks // len(net.spaces), options, command)
+
+
 def run(
-    setting: Setting, folder: Path, rng: random.Random | None, faults: int = 10, kinds: Sequence[str] = KINDS
+    setting: Setting,
+    folder: Path,
+    rng: random.Random | None,
+    faults: int = 10,
+    kinds: Sequence[str] = KINDS,
+    net: Network | None = None,
+    every: float | None = None,
+    limit: float = _TIME_LIMIT,
 ) -> Outcome:
     """Run one job.
 
@@ -127,31 +184,34 @@ def run(
         rng: Of the faults; None leaves the job alone.
         faults: How many.
         kinds: Of which kinds.
+        net: Its hosts; None: this machine.
+        every: Seconds between two faults; None: soon after the job has mended the last.
+        limit: Seconds after which it hangs.
 
     """
     folder.mkdir()
-    begin = time.monotonic()
-    process = start(setting, folder)
+    begin = last = time.monotonic()
+    options = ("--events", str(folder / FILE))
+    job = OneHost(setting, folder, *options) if net is None else start_on(net, setting, folder, *options)
     times: list[tuple[str, float]] = []
     try:
-        while process.poll() is None and time.monotonic() - begin < _TIME_LIMIT:
+        while job.poll() is None and time.monotonic() - begin < limit:
             if rng is None or len(times) >= faults or not _has_trained(folder, 3):
                 time.sleep(0.05)
                 continue
-            time.sleep(rng.uniform(0.3, 2.5))
-            if process.poll() is None:
+            time.sleep(rng.uniform(0.3, 2.5) if every is None else max(0.0, last + every - time.monotonic()))
+            last = time.monotonic()
+            if job.poll() is None:
                 kind = rng.choice(kinds)
                 times.append((kind, time.time()))
-                inflict(kind, folder, setting.ranks, rng)
-                _wait_for_all(folder, setting.ranks, process, patience=15)
-        hung = process.poll() is None
+                job.inflict(kind, rng, lambda: _steps(folder))
+                _wait_for_all(folder, setting.ranks, job, patience=15 if net is None else 25)
+        code = job.poll()
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    outcome = Outcome(process.returncode, time.monotonic() - begin)
-    if hung:
-        outcome.problems.append(f"it hung for {_TIME_LIMIT:.0f} s")
+        job.kill()
+    outcome = Outcome(-1 if code is None else code, time.monotonic() - begin, job.output)
+    if code is None:
+        outcome.problems.append(f"it hung for {limit:.0f} s")
     steps = [row[2] for row in rows(folder / "steps.jsonl") if row[0] == "step"]
     outcome.gaps = [(kind, _gap(steps, at)) for kind, at in times]
     return outcome
@@ -180,96 +240,12 @@ def inflict(kind: str, folder: Path, ranks: int, rng: random.Random) -> None:
         _signal(folder, first, signal.SIGKILL)
 
 
-def compare(reference: Path, folder: Path, setting: Setting, faults: int) -> list[str]:
-    """What differs between two jobs.
-
-    Rank zero may die between a step and what it notes of it, so with each of the faults the notes of one step may be lost.
-    """
-    tolerance = 0.0 if setting.ranks == 2 else _ROUNDING
-    problems = [*_differing_steps(reference, folder, tolerance, faults), *_differing_ends(reference, folder, tolerance)]
-    logged, wanted = _logged(folder), _logged(reference)
-    if logged - wanted or len({step for _, step in wanted - logged}) > faults:
-        problems.append(f"logged steps differ: {sorted(wanted ^ logged)[:5]}")
-    torn = [step for step, sums in _checksums(folder).items() if len(sums) > 1]
-    if torn:
-        problems.append(f"ranks had other weights in steps {torn[:5]}")
-    return problems
-
-
-def _differing_steps(reference: Path, folder: Path, tolerance: float, faults: int) -> Iterator[str]:
-    expected, found = _trained(reference), _trained(folder)
-    if expected.keys() != found.keys():
-        yield f"samples differ: {sorted(expected.keys() ^ found.keys())[:2]}"
-    worst = max(abs(loss - other) for key, (loss,) in expected.items() for other in found.get(key, ()))
-    if worst > tolerance:
-        yield f"losses differ by {worst:g}"
-    noted, wanted = ({row[1] for row in rows(at / "steps.jsonl") if row[0] == "step"} for at in (folder, reference))
-    if noted - wanted or len(wanted - noted) > faults:
-        yield f"steps {sorted(wanted ^ noted)[:3]} are missing"
-    alone, struck = (
-        {row[1]: row[2:] for row in rows(at / "steps.jsonl") if row[0] == "validation"} for at in (reference, folder)
-    )
-    if alone.keys() != struck.keys():
-        yield f"validations after steps {sorted(alone.keys() ^ struck.keys())} are missing"
-    worst = max(
-        abs(a - b) for step in alone.keys() & struck.keys() for a, b in zip(alone[step], struck[step], strict=True)
-    )
-    if worst > _ROUNDING:
-        rows_of = [(step, alone[step], struck[step]) for step in alone if alone[step] != struck.get(step)]
-        yield f"validations differ by {worst:g}: {rows_of[:2]}"
-
-
-def _differing_ends(reference: Path, folder: Path, tolerance: float) -> Iterator[str]:
-    wanted = torch.load(reference / "weights-0.pt")
-    for path in folder.glob("weights-*.pt"):
-        found = torch.load(path)
-        worst = max((found[name] - value).abs().max().item() for name, value in wanted.items())
-        if worst > tolerance:
-            yield f"{path.name} differs by {worst:g}"
-    ends = [json.loads(path.read_text()) for at in (reference, folder) for path in sorted(at.glob("best-*.json"))]
-    if any(end[0] != ends[0][0] or abs(end[1] - ends[0][1]) > _ROUNDING for end in ends):
-        yield f"best checkpoints differ: {ends}"
-
-
-def _trained(folder: Path) -> dict[tuple[Any, ...], set[float]]:
-    """Epoch, batch, samples and random numbers of a shard -> losses of its tries."""
-    found: dict[tuple[Any, ...], set[float]] = defaultdict(set)
-    for path in folder.glob("rank-*.jsonl"):
-        for row in rows(path):
-            found[row["epoch"], row["batch"], tuple(row["samples"]), tuple(row["random"])].add(row["loss"])
-    return found
-
-
-def _logged(folder: Path) -> set[tuple[str, str]]:
-    """Names and steps of what the CSV logger has written."""
-    found = set()
-    for path in folder.glob("lightning_logs/*/metrics.csv"):
-        with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                found |= {(name, row["step"]) for name, value in row.items() if value and name not in ("step", "epoch")}
-    return found
-
-
-def _checksums(folder: Path) -> dict[int, set[int]]:
-    found: dict[int, set[int]] = defaultdict(set)
-    for path in folder.glob("rank-*.jsonl"):
-        for row in rows(path):
-            found[row["step"]].add(row["weights"])
-    return found
-
-
-def rows(path: Path) -> Iterator[Any]:
-    """The lines of a file; a process that is killed may leave half of one."""
-    if path.exists():
-        for line in path.read_text().splitlines():
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
-
-
 def _has_trained(folder: Path, steps: int) -> bool:
-    return sum(row[0] == "step" for row in rows(folder / "steps.jsonl")) >= steps
+    return _steps(folder) >= steps
+
+
+def _steps(folder: Path) -> int:
+    return sum(row[0] == "step" for row in rows(folder / "steps.jsonl"))
 
 
 def _gap(steps: list[float], at: float) -> float:
@@ -278,11 +254,11 @@ def _gap(steps: list[float], at: float) -> float:
     return max((b - max(a, at) for a, b in pairs), default=0.0)
 
 
-def _wait_for_all(folder: Path, ranks: int, process: subprocess.Popen[bytes], patience: float) -> None:
+def _wait_for_all(folder: Path, ranks: int, job: OneHost | HostedJob, patience: float) -> None:
     """Until all ranks train again, so that faults do not come faster than they can be mended."""
     deadline = time.monotonic() + patience
     marks = {rank: _size(folder, rank) for rank in range(ranks)}
-    while process.poll() is None and time.monotonic() < deadline:
+    while job.poll() is None and time.monotonic() < deadline:
         if all(_size(folder, rank) > mark for rank, mark in marks.items()):
             return
         time.sleep(0.05)
@@ -307,44 +283,83 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--settings", type=int, nargs="*", default=list(range(len(SETTINGS))))
-    parser.add_argument("--kinds", nargs="*", default=KINDS)
+    parser.add_argument("--settings", type=int, nargs="*", help="numbers in SETTINGS, or HOST_SETTINGS with --hosts")
+    parser.add_argument("--kinds", nargs="*")
+    parser.add_argument("--hosts", type=int, default=1)
+    parser.add_argument("--every", type=float, metavar="S", help="seconds between two faults of one long job")
+    parser.add_argument("--minutes", type=float, default=5.0, help="that the job takes, with --every")
+    parser.add_argument("--picture", type=Path, help="of the goodput, with --every")
     options = parser.parse_args(arguments)
+    if options.hosts == 1:
+        return _in_place(options, None)
+    if (reason := obstacle()) is not None:
+        print(f"Several hosts are left out here: {reason}.")
+        return 0
+    with recovery_hosts.hosts(options.hosts) as net:
+        return _in_place(options, net)
+
+
+def _in_place(options: argparse.Namespace, net: Network | None) -> int:
+    with tempfile.TemporaryDirectory() as place:
+        return (_run_jobs if options.every is None else _measure)(options, net, Path(place))
+
+
+def _run_jobs(options: argparse.Namespace, net: Network | None, place: Path) -> int:
     rng = random.Random(options.seed)
+    kinds = options.kinds or (KINDS if net is None else recovery_hosts.KINDS)
+    choice = SETTINGS if net is None else [one for one in HOST_SETTINGS if one.ranks % options.hosts == 0]
+    settings = [choice[number] for number in options.settings or range(len(choice))]
     gaps: list[tuple[str, float]] = []
     failed = jobs = 0
-    with tempfile.TemporaryDirectory() as place:
-        references: dict[Setting, Path] = {}
-        while len(gaps) < options.faults:
-            setting = SETTINGS[options.settings[jobs % len(options.settings)]]
-            if setting not in references:
-                references[setting] = Path(place) / f"reference-{len(references)}"
-                alone = run(setting, references[setting], None)
-                if alone.code:
-                    print((references[setting] / "output.txt").read_text()[-3000:])
-                    return 1
-            folder = Path(place) / f"job-{jobs}"
-            outcome = run(setting, folder, rng, min(10, options.faults - len(gaps)), options.kinds)
-            jobs += 1
-            problems = outcome.problems or compare(references[setting], folder, setting, len(outcome.gaps))
-            if outcome.code:
-                problems.append(f"exit code {outcome.code}")
-            gaps += outcome.gaps
-            worst = max((gap for _, gap in outcome.gaps), default=0.0)
-            print(
-                f"{setting}: {len(outcome.gaps)} faults in {outcome.seconds:.0f} s, worst pause {worst:.2f} s;",
-                flush=True,
-            )
-            print(f"  {problems or 'equal'}", flush=True)
-            if problems:
-                failed += 1
-                print((folder / "output.txt").read_text()[-4000:], flush=True)
+    references: dict[Setting, Path] = {}
+    while len(gaps) < options.faults:
+        setting = settings[jobs % len(settings)]
+        if setting not in references:
+            references[setting] = place / f"reference-{len(references)}"
+            alone = run(setting, references[setting], None)
+            if alone.code:
+                print(alone.output[-3000:])
+                return 1
+        folder = place / f"job-{jobs}"
+        outcome = run(setting, folder, rng, min(10, options.faults - len(gaps)), kinds, net)
+        jobs += 1
+        problems = outcome.problems or compare(references[setting], folder, setting, len(outcome.gaps))
+        if outcome.code:
+            problems.append(f"exit code {outcome.code}")
+        gaps += outcome.gaps
+        worst = max((gap for _, gap in outcome.gaps), default=0.0)
+        print(
+            f"{setting}: {len(outcome.gaps)} faults in {outcome.seconds:.0f} s, worst pause {worst:.2f} s;", flush=True
+        )
+        print(f"  {problems or 'equal'}", flush=True)
+        if problems:
+            failed += 1
+            print(outcome.output[-4000:], flush=True)
     _report(gaps, jobs, failed)
     return int(failed > 0)
 
 
+def _measure(options: argparse.Namespace, net: Network | None, place: Path) -> int:
+    """Goodput of one job that has a fault every so many seconds, and ends when its time is over."""
+    seconds = options.minutes * 60
+    ranks = 2 if net is None else len(net.spaces)
+    setting = Setting(ranks, samples=8 * ranks * 1000, epochs=10**6, seconds=seconds)
+    kinds = options.kinds or (("kill", "kill the first") if net is None else ("kill a remote rank", "kill the first"))
+    faults = max(1, int(seconds / options.every) - 1)  # the last has its whole pause, too
+    rng = random.Random(options.seed)
+    outcome = run(setting, place / "job", rng, faults, kinds, net, options.every, limit=seconds + 120)
+    found = goodput.read(place / "job")
+    print("\n".join(goodput.table(found)))
+    _report(outcome.gaps, 1, int(outcome.code != 0))
+    if options.picture is not None:
+        options.picture.write_text(goodput_picture.draw(found))
+    if outcome.code:
+        print(outcome.output[-4000:])
+    return int(outcome.code != 0)
+
+
 def _report(gaps: list[tuple[str, float]], jobs: int, failed: int) -> None:
-    print(f"{len(gaps)} faults in {jobs} jobs, {failed} of which differ from one that was left alone.")
+    print(f"{len(gaps)} faults in {jobs} jobs, {failed} of which failed or differ from one that was left alone.")
     for kind in sorted({kind for kind, _ in gaps}):
         found = [gap for one, gap in gaps if one == kind]
         print(f"  {kind:<22} {len(found):4d}  median {statistics.median(found):5.2f} s  worst {max(found):5.2f} s")

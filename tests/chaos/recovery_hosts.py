@@ -118,13 +118,15 @@ class HostedJob:
     def _switch(self) -> str:
         return next(iter(self._net.spaces.values())).rpartition("-")[0] + "-switch"
 
-    def inflict(self, kind: str, rng: random.Random, gone_on: Callable[[], bool]) -> None:
+    def inflict(self, kind: str, rng: random.Random, steps: Callable[[], int]) -> None:
         """One fault.
+
+        Of two ranks, one that is cut off while the other recovers takes the training's state with it: it is only cut then.
 
         Args:
             kind: Of :data:`KINDS`.
             rng: Chooses the host and its rank.
-            gone_on: Whether the job has made steps since this was called last; a cut lasts until it has.
+            steps: How many the job has made; a cut lasts until the others go on.
 
         """
         host = rng.randrange(1, len(self.supervisors))
@@ -142,14 +144,14 @@ class HostedJob:
         elif kind == "slow network":
             self.slow_down(host, rng.uniform(2, 4))
         else:
-            if kind == "cut during recovery":
+            if kind == "cut during recovery" and len(self.supervisors) * self._per_host > 2:
                 self.signal(rng.choice(self.ranks_of(0)), signal.SIGKILL)
                 time.sleep(rng.uniform(0, 0.6))
             self.link(host, "down")
             deadline = time.monotonic() + 4 * SILENCE
-            gone_on()
-            time.sleep(SILENCE)
-            while not gone_on() and time.monotonic() < deadline:
+            time.sleep(1.0)  # a step may have been under way
+            before = steps()
+            while steps() < before + 3 and time.monotonic() < deadline:
                 time.sleep(0.1)
             time.sleep(rng.uniform(0, 2))
             self.link(host, "up")

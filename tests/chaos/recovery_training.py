@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -124,6 +125,25 @@ class Notes(Callback):
         )
 
 
+class Deadline(Callback):
+    """Ends a training some seconds after it began, at a step that one rank names early enough for all to see it."""
+
+    _AHEAD = 20
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self._begin, self._last = folder / "begin", folder / "last-step"
+        self._seconds = seconds
+        with contextlib.suppress(FileExistsError), self._begin.open("x"):
+            pass
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self._last.exists():
+            trainer.should_stop |= trainer.global_step >= int(self._last.read_text())
+        elif trainer.is_global_zero and time.time() - self._begin.stat().st_mtime > self._seconds:
+            self._last.with_suffix(".new").write_text(str(trainer.global_step + self._AHEAD))
+            self._last.with_suffix(".new").rename(self._last)
+
+
 def _checksum(module: nn.Module) -> int:
     return zlib.crc32(b"".join(parameter.detach().numpy().tobytes() for parameter in module.parameters()))
 
@@ -134,6 +154,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=0.0, help="end after so long, whatever the epoch")
     parser.add_argument("--pause", type=float, default=0.03)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--accumulate", type=int, default=1)
@@ -148,6 +169,11 @@ def main() -> None:
     (folder / f"pid-{RANK}.new").rename(folder / f"pid-{RANK}")
     seed_everything(7)
     saves = ModelCheckpoint(folder / "checkpoints", monitor="loss", save_top_k=2, save_last=True)
+    callbacks: list[Callback] = [Notes(folder)]
+    if not options.no_validation:
+        callbacks += [saves, EarlyStopping("loss", patience=50)]
+    if options.seconds:
+        callbacks.append(Deadline(folder, options.seconds))
     trainer = Trainer(
         strategy=options.strategy,
         accelerator="cpu",
@@ -161,9 +187,7 @@ def main() -> None:
         enable_model_summary=False,
         logger=CSVLogger(folder, flush_logs_every_n_steps=1),
         log_every_n_steps=1,
-        callbacks=[Notes(folder)]
-        if options.no_validation
-        else [Notes(folder), saves, EarlyStopping("loss", patience=50)],
+        callbacks=callbacks,
     )
     loaders = [
         DataLoader(Points(size), batch_size=8, shuffle=shuffle, num_workers=options.workers)

@@ -20,6 +20,7 @@ REASONS = (
     "needs a download",
     "needs an AWS account",
     "needs root",
+    "needs several hosts",
     "takes minutes",
 )
 RUN = ("lightning-sagemaker", "python")

@@ -18,7 +18,12 @@ NAMES: dict[str, tuple[str, ...]] = {
     "torch.distributed.checkpoint.default_planner": ("_EmptyStateDictLoadPlanner",),
     "torch.distributed.checkpoint.state_dict": ("_init_optim_state",),
     "torch.distributed.checkpoint.state_dict_loader": ("_load_state_dict",),
-    "torch.distributed.distributed_c10d": ("_abort_process_group", "_get_default_group", "_get_default_store"),
+    "torch.distributed.distributed_c10d": (
+        "_abort_process_group",
+        "_get_default_group",
+        "_get_default_store",
+        "_set_pg_timeout",
+    ),
     "torch.distributed.fsdp:ShardingStrategy": ("_HYBRID_SHARD_ZERO2",),
     "torch.distributed.fsdp._common_utils": ("clean_tensor_name",),
     "torch.distributed.pipelining._backward": ("stage_backward_input", "stage_backward_weight"),

@@ -3,6 +3,8 @@
 
 Then what every run needs is tried: two processes reduce a tensor, a loader's process passes a batch, Lightning's
 environments answer. Works anywhere: on a laptop, under torchrun or mpirun, in a simulated or a real SageMaker job.
+
+``--goodput`` prints instead what the time of a supervised job went into.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ import dataclasses
 import json
 import platform
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job import SageMakerJob, SageMakerJobError
 from lightning_sagemaker.job.failure import is_secret
 from lightning_sagemaker.preflight import preflight
@@ -41,12 +45,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preflight", action="store_true", help="only look at folders, room, memory and names of hosts"
     )
+    parser.add_argument(
+        "--goodput",
+        type=Path,
+        metavar="FILE",
+        help="only print a supervised job's time by cause, from its recovery.jsonl",
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="with --goodput: draw it too (SVG)")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the report; the exit code is 1 when the job cannot be read, or something that was tried does not work."""
     if arguments.preflight:
         return _print_preflight()
+    if arguments.goodput is not None:
+        return _print_goodput(arguments.goodput, arguments.output)
+    if arguments.output is not None:
+        return _refuse("--output was set without --goodput: nothing else is drawn. HINT: leave it out.")
     report = examine(quick=arguments.quick)
     print(json.dumps(report, indent=2) if arguments.json else "\n".join(_lines(report)))
     return 1 if "error" in report or any(trial["problems"] for trial in report["trials"]) else 0
@@ -59,6 +74,26 @@ def _print_preflight() -> int:
         problems = [str(error)]
     print("\n".join(problems) or "Ready to start.")
     return 1 if problems else 0
+
+
+def _print_goodput(place: Path, picture: Path | None) -> int:
+    from lightning_sagemaker.supervisor import goodput, goodput_picture
+
+    try:
+        found = goodput.read(place)
+        print("\n".join(goodput.table(found)))
+        if picture is not None:
+            picture.write_text(goodput_picture.draw(found))
+    except LaunchError as error:
+        return _refuse(str(error))
+    except OSError as error:
+        return _refuse(f"{error}. HINT: --goodput takes a file that can be read, and --output one that can be written.")
+    return 0
+
+
+def _refuse(sentence: str) -> int:
+    print(f"lightning-sagemaker doctor: error: {sentence}", file=sys.stderr)
+    return 2
 
 
 def examine(quick: bool = False) -> dict[str, Any]:

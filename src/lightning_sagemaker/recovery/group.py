@@ -10,6 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from lightning_sagemaker.collectives import ending, forks
 from lightning_sagemaker.collectives.votes import share_default_group
@@ -58,9 +60,14 @@ class QuorumGroup:
         first = infos[0]
         store = dist.TCPStore(first["host"], first["store"], is_master=False, wait_for_workers=False, timeout=_TO_MEET)
         dist.init_process_group(
-            backend, store=dist.PrefixStore(f"quorum-{quorum}", store), rank=rank, world_size=len(infos)
+            backend,
+            store=dist.PrefixStore(f"quorum-{quorum}", store),
+            rank=rank,
+            world_size=len(infos),
+            timeout=_TO_MEET,  # who waits for another's connection has none yet that could be shut down
         )
         dist.barrier()  # who is missing is missed here, not within the training
+        _set_pg_timeout(default_pg_timeout)
 
     def dissolve(self) -> None:
         """Give up the present group, whatever state it is in."""
@@ -75,7 +82,8 @@ class QuorumGroup:
         """Have every collective fail in which this process waits; called by any thread."""
         with self._lock:
             if self._before is not None:
-                shut_down(open_sockets() - self._before)
+                # Others may form the next group already, and have connected to this store for it.
+                shut_down(open_sockets() - self._before, but_at=self._server.port)
         if dist.is_initialized() and "nccl" in dist.get_backend():
             _abort_nccl()
 

@@ -25,11 +25,18 @@ def open_sockets() -> set[int]:
     return found
 
 
-def shut_down(numbers: set[int]) -> None:
-    """End these connections, for whoever waits on them; their numbers stay taken until their owner closes them."""
+def shut_down(numbers: set[int], but_at: int) -> None:
+    """End these connections, for whoever waits on them; their numbers stay taken until their owner closes them.
+
+    Args:
+        numbers: Of sockets.
+        but_at: A port of this process: connections that others have made to it are left alone.
+
+    """
     for number in numbers:
         with contextlib.suppress(OSError):
             copy = socket.socket(fileno=os.dup(number))
             with contextlib.closing(copy):
                 copy.getpeername()  # a listening socket has none
-                copy.shutdown(socket.SHUT_RDWR)
+                if copy.getsockname()[1] != but_at:
+                    copy.shutdown(socket.SHUT_RDWR)
