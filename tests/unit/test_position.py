@@ -145,6 +145,25 @@ def test_a_loader_goes_on_from_any_place(kind):
     assert type(plain) is type(KINDS[kind]())
 
 
+@pytest.mark.parametrize("kind", ["shuffled", "a generator", "in place", "collate", "1 worker", "stream", "a list"])
+def test_a_place_is_known_before_its_first_batch(kind):
+    """A run that is resumed may be interrupted again in the validation that it begins with."""
+    torch.manual_seed(1)
+    random.seed(1)
+    loader, watched = watch(KINDS[kind](), print)
+    batches, places = epochs(loader, watched, 1)
+    _, taken, position, state = places[2]
+    for _ in range(2):
+        torch.manual_seed(99)
+        loader, watched = watch(KINDS[kind](), print)
+        watched.seek(position)
+        iterator = iter(loader)
+        position = watched.position(taken)
+    restore_random_state(state)
+    rest = [(0, torch.as_tensor(batch).tolist(), float(torch.rand(()))) for batch in iterator]
+    assert rest == batches[3:]
+
+
 @pytest.mark.parametrize("kind", ["persistent", "persistent stream"])
 def test_workers_that_outlive_an_epoch_which_was_left_early(kind):
     """What they had fetched ahead is dropped, but they have drawn for it."""

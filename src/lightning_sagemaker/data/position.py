@@ -64,6 +64,7 @@ class Watch:
         self.deferred = self._said = False
         self._recent: deque[Position] = deque(maxlen=_KEPT)
         self._wanted: Position | None = None
+        self._reached: Position | None = None  # where an iteration begins, as long as it has given no batch
         self._outer: Any = None
         self._birth: Captured | None = None
         self._order: Captured | None = None
@@ -97,6 +98,8 @@ class Watch:
         """Where the loader was when ``taken`` batches of the epoch had been trained on; None before an iteration."""
         if self._birth is None:
             return None
+        if self._reached is not None and self._reached["taken"] == taken:
+            return {**self._reached, "now": self.capture.take()}
         found = next((one for one in reversed(self._recent) if one["taken"] == taken), None) or self._now()
         ahead = next((one["before"] for one in self._recent if one["taken"] == taken + 1), None)
         states, began = _read(found["states"]), _read(found["began"])
@@ -129,6 +132,7 @@ class Watch:
             batch = batch.batch
         self._yielded += 1
         self._taken += 1
+        self._reached = None
         self._recent.append({**self._now(), "before": before})
         return batch
 
@@ -168,6 +172,7 @@ class Watch:
     def begin_birth(self) -> Position | None:
         """An iterator is being made: workers are seeded, and the order may begin, by what was drawn then."""
         wanted, self._wanted = self._wanted, None
+        self._reached = wanted
         self._begin_iteration()
         if wanted is None:
             self._birth, self._states, self._latest, self._began = self.capture.take(), {}, {}, {}
