@@ -50,6 +50,7 @@ class HeldState:
         self._at: list[int] = []
         self.is_current = False
         self._counting: list[Any] = []
+        self._repeats = False
 
     @property
     def at(self) -> list[int] | None:
@@ -64,6 +65,8 @@ class HeldState:
             hooks: Arguments of the batch's end if that is to be called again.
 
         """
+        if self._repeats:  # it is held already, and what is saved again is the same
+            return
         trainer = self._trainer
         while self._counting:
             self._counting.pop()._enable_version_counter = True
@@ -98,7 +101,11 @@ class HeldState:
     def _call_hooks(self) -> None:
         assert self._held is not None
         if self._held["hooks"] is not None:
-            end_batch_hooks(self._trainer, *self._held["hooks"])
+            self._repeats = True
+            try:
+                end_batch_hooks(self._trainer, *self._held["hooks"])
+            finally:
+                self._repeats = False
 
     def all_of_it(self) -> dict[str, Any]:
         """What a replacement needs."""
