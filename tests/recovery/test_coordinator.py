@@ -15,7 +15,8 @@ import pytest
 
 from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.recovery.member import Member
-from lightning_sagemaker.supervisor.coordinator import Coordinator, Settings
+from lightning_sagemaker.supervisor.coordinator import Coordinator
+from lightning_sagemaker.supervisor.ranks import Settings
 
 
 class Ranks:

@@ -76,8 +76,9 @@ def main(args: argparse.Namespace) -> int:
 def _main(args: argparse.Namespace) -> int:
     from lightning_sagemaker.recovery import wire
     from lightning_sagemaker.supervisor.agent import Agent, Rank
-    from lightning_sagemaker.supervisor.coordinator import Coordinator, Settings
+    from lightning_sagemaker.supervisor.coordinator import Coordinator
     from lightning_sagemaker.supervisor.link import Link
+    from lightning_sagemaker.supervisor.ranks import Settings
 
     hosts, host_rank, first = _place(args)
     processes = args.processes or _gpus() or 1

@@ -235,7 +235,7 @@ class RecoveringFit(Callback):
         saves = any(
             getattr(callback, "_every_n_train_steps", 0) or getattr(callback, "_train_time_interval", None)
             for callback in trainer.checkpoint_callbacks
-        )
+        ) or any(type(callback).__name__ == "Timer" for callback in trainer.callbacks)
         return bool(
             saves or loop.batch_progress.is_last_batch or loop._should_check_val_fx(trainer.fit_loop._data_fetcher)
         )

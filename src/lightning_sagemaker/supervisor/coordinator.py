@@ -18,60 +18,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.supervisor.events import no_notes
 from lightning_sagemaker.supervisor.hosts import Hosts
+from lightning_sagemaker.supervisor.ranks import Member, Settings
 
 _TICK = 0.1
 _NOTE_STEPS = 10.0
 """Seconds between two notes of steps that count."""
 _OTHERS_END = 150.0
 """Seconds for which the other hosts' ranks may still end: SageMaker gives 120."""
-
-
-@dataclass
-class Settings:
-    """What a job asks of its quorums.
-
-    Attributes:
-        world_size: Ranks of the job.
-        minimum: Ranks without which it does not go on.
-        rejoin_timeout: Seconds for which a replacement is waited for before the others go on without it.
-        silence: Seconds without a sign of life after which a rank is lost.
-        attempts: Times that the same step may fail.
-        patience: Seconds for which the minimum is waited for.
-
-    """
-
-    world_size: int
-    minimum: int = 1
-    rejoin_timeout: float = 0.0
-    silence: float = 5.0
-    attempts: int = 3
-    patience: float = 60.0
-
-
-@dataclass
-class _Member:
-    rank: int
-    connection: socket.socket
-    info: dict[str, Any]
-    heard: float
-    joined: int | None = None
-    starting: int | None = None
-    """Number of its question, while it waits for the first quorum."""
-    asking: int | None = None
-    """The same for any later one."""
-    at: list[int] | None = None
-    """Where in the training it is; None if it has no state."""
-    sending: threading.Lock = field(default_factory=threading.Lock)
-
-    def tell(self, message: dict[str, Any]) -> None:
-        with self.sending, contextlib.suppress(OSError):
-            wire.send(self.connection, message)
 
 
 class Coordinator:
@@ -102,7 +60,7 @@ class Coordinator:
         self._listener = socket.create_server((host, port), backlog=settings.world_size)
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.RLock()
-        self._members: dict[int, _Member] = {}
+        self._members: dict[int, Member] = {}
         self._quorum = 0
         self._active: list[int] = []
         self._votes: dict[int, tuple[int, bool, bool]] = {}
@@ -182,7 +140,7 @@ class Coordinator:
             return
         connection.settimeout(None)
         self._hosts.is_replaced(int(hello["rank"]))
-        member = _Member(int(hello["rank"]), connection, hello["info"], time.monotonic())
+        member = Member(int(hello["rank"]), connection, hello["info"], time.monotonic())
         with self._lock:
             if (old := self._members.get(member.rank)) is not None:
                 self._drop(old)
@@ -197,7 +155,7 @@ class Coordinator:
             if self._members.get(member.rank) is member:
                 self._drop(member)
 
-    def _answer(self, member: _Member, message: dict[str, Any]) -> None:
+    def _answer(self, member: Member, message: dict[str, Any]) -> None:
         call = message["call"]
         if call == "start":
             member.starting = message["id"]
@@ -266,7 +224,7 @@ class Coordinator:
             end = {"why": "stuck", "step": step, "failures": failures, "lost": self._lost_at.get(step, [])}
         self._begin(list(asking.values()), "asking", end)
 
-    def _begin(self, members: list[_Member], waiting: str, end: dict[str, Any] | None = None) -> None:
+    def _begin(self, members: list[Member], waiting: str, end: dict[str, Any] | None = None) -> None:
         self._quorum += 1
         self.ended = end is not None
         members = sorted(members, key=lambda member: (member.joined or self._quorum, member.rank))
@@ -289,14 +247,14 @@ class Coordinator:
             member.joined = member.joined or self._quorum
             self._reply(member, waiting, reply)
 
-    def _reply(self, member: _Member, waiting: str, reply: dict[str, Any]) -> None:
+    def _reply(self, member: Member, waiting: str, reply: dict[str, Any]) -> None:
         number = getattr(member, waiting)
         setattr(member, waiting, None)
         member.tell({"id": number, **reply})
 
     # Steps
 
-    def _vote(self, member: _Member, message: dict[str, Any]) -> None:
+    def _vote(self, member: Member, message: dict[str, Any]) -> None:
         if message["quorum"] != self._quorum or self._broken_at is not None or member.rank not in self._active:
             member.tell({"id": message["id"], "commit": False})
             return
@@ -334,7 +292,7 @@ class Coordinator:
         for rank in self._active:
             self._members[rank].tell({"notice": "changed", "quorum": self._quorum})
 
-    def _drop(self, member: _Member) -> None:
+    def _drop(self, member: Member) -> None:
         self._members.pop(member.rank, None)
         with contextlib.suppress(OSError):
             member.connection.shutdown(socket.SHUT_RDWR)
@@ -349,7 +307,7 @@ class Coordinator:
                 self._break()
         self._form()
 
-    def _leave(self, member: _Member, number: int) -> None:
+    def _leave(self, member: Member, number: int) -> None:
         """A rank has trained to the end."""
         if not self.finished:
             self._note("finished", step=self.step)
