@@ -99,7 +99,12 @@ class Watch:
         if self._birth is None:
             return None
         if self._reached is not None and self._reached["taken"] == taken:
-            return {**self._reached, "now": self.capture.take()}
+            dealt = self._reached["dealt"]
+            if dealt is not None and "batches" in dealt:
+                dealt = {name: value for name, value in dealt.items() if name != "batches"}
+                dealt |= _written_rest(self._reached["dealt"]["batches"])
+            bits = self._reached.get("bits", None if dealt is None else dealt.get("bits"))
+            return {**self._reached, "now": self.capture.take(), "dealt": dealt, "bits": bits}
         found = next((one for one in reversed(self._recent) if one["taken"] == taken), None) or self._now()
         ahead = next((one["before"] for one in self._recent if one["taken"] == taken + 1), None)
         states, began = _read(found["states"]), _read(found["began"])
