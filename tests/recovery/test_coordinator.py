@@ -190,7 +190,10 @@ def test_a_silent_rank_is_lost_and_ended(ranks, monkeypatch):
     job.start(0, 1)
     monkeypatch.setattr(job.members[1], "_send", lambda message: None)  # as if frozen: its connection stays
     monkeypatch.setattr(job.members[1], "_end", lambda: None)
-    assert job.notices[0].wait(5)
+    assert job.notices[0].wait(10)
+    deadline = time.monotonic() + 5  # the others are told first
+    while not job.silent and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert job.silent == [1]
     assert job.quorum([0], 0)[0]["order"] == [0]
 
