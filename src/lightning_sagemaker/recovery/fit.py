@@ -7,6 +7,7 @@ each of them holds (:mod:`.held`); a replacement gets all of it from one who has
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,8 @@ from lightning_sagemaker.recovery.log_files import go_on_with_files
 from lightning_sagemaker.recovery.member import Member, RecoveryError
 from lightning_sagemaker.recovery.steps import RanksChanged, Steps
 from lightning_sagemaker.recovery.transfer import give, take
+
+_log = logging.getLogger(__name__)
 
 _NOTICE = 2.0
 """Seconds for which news of a loss is waited for after a collective has failed."""
@@ -160,6 +163,12 @@ class RecoveringFit(Callback):
         while not self._member.changed and time.monotonic() < deadline:
             time.sleep(0.01)
         if not self._member.changed:  # a connection was lost, and no rank
+            _log.warning(
+                "rank %s: a step is made again, though no rank was lost: %s: %s",
+                self._member.rank,
+                type(error).__name__,
+                error,
+            )
             self._member.commit(self._trainer.global_step + 1, ok=False)
         return True
 

@@ -76,9 +76,9 @@ class Member:
         """
         return self._begin(self._ask({"call": "quorum", "at": at}))
 
-    def commit(self, step: int, ok: bool, stop: bool = False) -> dict[str, Any]:
+    def commit(self, step: int, ok: bool) -> dict[str, Any]:
         """Whether a step counts: if all ranks of the quorum say ``ok``."""
-        return self._ask({"call": "commit", "quorum": self.quorum, "step": step, "ok": ok, "stop": stop})
+        return self._ask({"call": "commit", "quorum": self.quorum, "step": step, "ok": ok})
 
     def leave(self) -> None:
         """The training is over."""

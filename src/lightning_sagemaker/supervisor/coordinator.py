@@ -63,7 +63,7 @@ class Coordinator:
         self._members: dict[int, Member] = {}
         self._quorum = 0
         self._active: list[int] = []
-        self._votes: dict[int, tuple[int, bool, bool]] = {}
+        self._votes: dict[int, int] = {}
         self._broken_at: float | None = None
         self._failures: Counter[int] = Counter()
         self._lost_at: dict[int, list[int]] = {}
@@ -258,14 +258,13 @@ class Coordinator:
         if message["quorum"] != self._quorum or self._broken_at is not None or member.rank not in self._active:
             member.tell({"id": message["id"], "commit": False})
             return
-        self._votes[member.rank] = message["id"], bool(message["ok"]), bool(message["stop"])
+        self._votes[member.rank] = message["id"]
         if not message["ok"]:
             self._break()
         elif len(self._votes) == len(self._active):
             self.step = message["step"]
             joins = any(one.asking is not None for one in self._members.values())
-            stops = any(stop for _, _, stop in self._votes.values())
-            self._decide({"commit": True, "change": joins, "stop": stops})
+            self._decide({"commit": True, "change": joins})
             self._note_step(joins)
 
     def _note_step(self, joins: bool) -> None:
@@ -279,7 +278,7 @@ class Coordinator:
 
     def _decide(self, decision: dict[str, Any]) -> None:
         votes, self._votes = self._votes, {}
-        for rank, (number, _, _) in votes.items():
+        for rank, number in votes.items():
             if rank in self._members:
                 self._members[rank].tell({"id": number, **decision})
 
