@@ -73,6 +73,8 @@ class LoopEvents:
         goes_on: If set, runs the fit in the place of ``fit_loop.run``, which it is given.
         is_ending: Whether what follows a batch is being done.
         validated: Whether the validation in it is over.
+        is_trial: Whether the loops are run within a hook, by one of Lightning's finders: its steps are no training, so
+            nothing but loaders is told of.
 
     """
 
@@ -85,7 +87,7 @@ class LoopEvents:
         self.validation_begins: list[Callable[[], None]] = []
         self.batch_is_over: list[Callable[[], None]] = []
         self.goes_on: Callable[[Callable[[], None]], None] | None = None
-        self.is_ending = self.validated = False
+        self.is_ending = self.validated = self.is_trial = False
         self._users = 0
         self._taken = TakenOver()
 
@@ -112,13 +114,17 @@ class LoopEvents:
 
     def _run(self, run: Callable[[], None]) -> Callable[[], None]:
         def running() -> None:
-            run() if self.goes_on is None else self.goes_on(run)
+            self.is_trial = self.trainer.lightning_module._current_fx_name is not None
+            try:
+                run() if self.goes_on is None else self.goes_on(run)
+            finally:
+                self.is_trial = False
 
         return running
 
     def _epoch_is_next(self, start: Callable[[], None]) -> Callable[[], None]:
         def starts() -> None:
-            if not self.trainer.fit_loop.restarted_mid_epoch:
+            if not self.trainer.fit_loop.restarted_mid_epoch and not self.is_trial:
                 for listener in self.epoch_is_next:
                     listener()
             start()
@@ -157,7 +163,7 @@ class LoopEvents:
 
     def _validates(self, run: Callable[[], Any]) -> Callable[[], Any]:
         def validates() -> Any:
-            if not self.trainer.sanity_checking:
+            if not self.trainer.sanity_checking and not self.is_trial:
                 for listener in self.validation_begins:
                     listener()
             return run()
@@ -169,7 +175,7 @@ class LoopEvents:
             self.is_ending, self.validated = True, False
             end(fetcher)
             self.is_ending = False
-            for listener in self.batch_is_over:
+            for listener in [] if self.is_trial else self.batch_is_over:
                 listener()
 
         return ends

@@ -56,7 +56,7 @@ class AutoResume(Callback):
             self._resume(trainer)
 
     def _resume(self, trainer: Any) -> None:
-        if not self._search or trainer.ckpt_path is not None:
+        if not self._search or self.fit_state.found is not None:
             return
         folder = checkpoint_folder(trainer, self._dirpath)
         path, failure = trainer.strategy.broadcast(self._look(trainer, folder))
@@ -71,6 +71,7 @@ class AutoResume(Callback):
             )
         # Where Trainer.fit(ckpt_path=...) begins to load; the rest of it follows in any case.
         trainer._checkpoint_connector.resume_start(path, weights_only=self._weights_only)
+        self.fit_state.found = path, self._weights_only
 
     def _look(self, trainer: Any, folder: str) -> tuple[str | None, str | None]:
         if not trainer.is_global_zero:

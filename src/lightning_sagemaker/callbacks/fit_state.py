@@ -36,15 +36,22 @@ class FitState:
         events: Events of the fit.
         steps_are_long: Says whether a stop does not wait until accumulated gradients are used.
 
+    Attributes:
+        found: The checkpoint from which it goes on, and whether data alone is read of it.
+
     """
 
     def __init__(self, trainer: Any, events: LoopEvents, steps_are_long: Callable[[], bool]) -> None:
         self._trainer, self._events, self._steps_are_long = trainer, events, steps_are_long
         self.loaders = FitLoaders(trainer, rank_zero_warn)
+        self.found: tuple[str, bool | None] | None = None
+        if trainer.ckpt_path is not None:  # which is another one after a finder's trial
+            self.found = trainer.ckpt_path, None
         self._before_validation: dict[str, Any] | None = None
         self._held: dict[str, Any] | None = None
         self._loaded: dict[str, Any] | None = None
         self._logged: dict[str, Any] | None = None
+        self._runs = self._has_tried = False
         events.loaders_made.append(self.loaders.watch_training)
         events.validation_loaders_made.append(self.loaders.watch_validation)
         events.epoch_begins.append(self.loaders.begin_epoch)
@@ -56,6 +63,9 @@ class FitState:
 
     def save(self, checkpoint: dict[str, Any]) -> None:
         """Add the states of all ranks to a checkpoint that is being made. Collective."""
+        if not self._runs:  # nothing has begun: as those to which Lightning's finders go back
+            checkpoint[STATE] = {}
+            return
         phase = phase_of(self._trainer, self._events)
         snapshot = self._now()
         if self._held is not None and self.holds_step:
@@ -159,7 +169,10 @@ class FitState:
 
     def load(self, checkpoint: dict[str, Any]) -> None:
         """Keep what a checkpoint says until the loops run."""
-        self._loaded = checkpoint.get(STATE)
+        state = checkpoint.get(STATE)
+        if self._runs or (state is not None and "phase" not in state):  # a callback goes back to where it began a trial
+            return
+        self._loaded = state
         if self._loaded is None:
             rank_zero_warn(
                 "The checkpoint was written without AutoResume: Lightning starts the loaders over, so if it was made within"
@@ -168,6 +181,13 @@ class FitState:
         self.loaders.defer(self._loaded is not None)
 
     def _run(self, run: Callable[[], None]) -> None:
+        if self._events.is_trial:
+            self._try(run)
+            return
+        if self._has_tried and self.found is not None and not self._runs:
+            # The trial has gone back to where it began, and Lightning has forgotten what was to be loaded then.
+            self._trainer._checkpoint_connector.restore(*self.found)
+        self._runs = True
         loaded, self._loaded = self._loaded, None
         if loaded is None:
             run()
@@ -177,6 +197,14 @@ class FitState:
         begins = "own" not in loaded
         hooks = loaded.get("again", lambda: None)
         go_on(self._trainer, Phase(loaded["phase"]), lambda fetcher: self._prepare(loaded, fetcher), begins, hooks)
+
+    def _try(self, run: Callable[[], None]) -> None:
+        self._has_tried = True
+        if self._loaded is not None:  # its loaders wait to be told where to begin
+            self.loaders.defer(False)
+            self._trainer.fit_loop._combined_loader = None
+        run()
+        self.loaders.defer(self._loaded is not None)
 
     def _prepare(self, loaded: dict[str, Any], fetcher: Any) -> None:
         """Called by the loops, when all has been loaded and the hooks of the start have been called."""
