@@ -53,6 +53,11 @@ class Ranks:
         """All of them ask for a quorum."""
         return [one.result(5) for one in [self.ask(self.members[rank].next_quorum, at) for rank in ranks]]
 
+    def finish(self, *ranks: int) -> None:
+        """All of them say that their first fit is over."""
+        for asked in [self.ask(self.members[rank].finish) for rank in ranks]:
+            asked.result(5)
+
     def close(self) -> None:
         """End all."""
         for member in self.members.values():
@@ -202,10 +207,36 @@ def test_the_end_is_no_loss_and_late_ones_hear_of_it(ranks):
     job = ranks(world_size=3)
     job.start(0, 1, 2)
     for rank in (1, 0):
-        job.members[rank].leave()
+        job.members[rank].finish()
     assert job.start(1) == [{"kind": "over", "code": 0, "id": 1}]
     assert not job.members[2].changed
     assert job.coordinator.finished
+
+
+def test_after_the_end_those_who_are_left_may_train_again(ranks):
+    job = ranks(world_size=3)
+    job.start(0, 1, 2)
+    job.finish(0, 1, 2)
+    assert job.commit(1, 0, 1, 2) == [True] * 3
+    job.members[1].close()
+    job.coordinator.lose(1)
+    assert job.notices[0].wait(5)
+    assert job.commit(2, 0, 2) == [False] * 2
+    assert [reply["order"] for reply in job.quorum([1], 0, 2)] == [[0, 2]] * 2
+    assert job.commit(2, 0, 2) == [True] * 2
+
+
+def test_who_comes_to_the_end_of_a_fit_hears_that_it_is_over(ranks):
+    job = ranks(world_size=2)
+    job.start(0, 1)
+    job.members[1].close()
+    job.notices[0].wait(5)
+    job.quorum([0], 0)
+    job.start(1)
+    joins = job.ask(job.members[1].next_quorum, None)
+    assert job.commit(1, 0) == [True]  # the last step, or the end: the one that joins is not waited for
+    job.finish(0)
+    assert joins.result(5)["kind"] == "over"
 
 
 def test_nobody_is_left_who_has_the_state(ranks):
@@ -228,9 +259,9 @@ def test_strangers_are_not_heard(ranks, said):
     job = ranks(world_size=1)
     with socket.create_connection(("127.0.0.1", job.coordinator.port)) as stranger:
         stranger.sendall(said)
-        stranger.shutdown(socket.SHUT_WR)
         stranger.settimeout(5)
-        with contextlib.suppress(ConnectionResetError):  # what it said was not read
+        with contextlib.suppress(OSError):  # the connection has been ended already, and what it said was not read
+            stranger.shutdown(socket.SHUT_WR)
             assert stranger.recv(1) == b""
     with socket.create_connection(("127.0.0.1", job.coordinator.port)) as stranger:
         wire.send(stranger, {"token": "another", "rank": 0, "info": {}})

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
-from lightning_sagemaker.data.batches import TrainingBatches
+from lightning_sagemaker.data.batches import EvaluationBatches, TrainingBatches
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.member import RecoveryError
 
@@ -61,6 +61,17 @@ def test_evaluation_takes_each_shard_once():
     mine = [0, 2]
     assert samples(loader) == [*samples(loader_of(0, 3, shuffle=False)), *samples(loader_of(2, 3, shuffle=False))]
     assert len(loader) == 18
+
+
+def test_the_recipes_batches_of_another_shard_are_evaluated():
+    sizes = list(range(103, 0, -1))
+    alone = EvaluationBatches(103, 4, lengths=sizes)
+    loader = DataLoader(DATA, sampler=EvaluationBatches(103, 4, 3, 1, lengths=sizes), batch_size=None)
+    assert len(loader) == 9
+    shards.evaluate_shards(loader, lambda: [1, 0, 2])
+    assert len(loader) == 27
+    found = [number for batch in loader.sampler for number in batch if number >= 0]
+    assert sorted(found) == sorted(number for batch in alone for number in batch if number >= 0) == list(range(103))
 
 
 def test_data_that_is_not_dealt_is_evaluated_by_all():

@@ -246,13 +246,13 @@ class EvaluationBatches(_Batches):
         per_round = batch_size * num_replicas
         # The shortest sample is the cheapest padding.
         padding = np.full(-size % per_round, -1 - order[0] if size else -1)
-        self._batches = np.concatenate([order, padding]).reshape(-1, batch_size)[rank::num_replicas]
+        self._all = np.concatenate([order, padding]).reshape(-1, batch_size)
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._all) // self.num_replicas
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self.ahead(iter(self._batches.tolist()))
+        return self.ahead(iter(self._all[self.rank :: self.num_replicas].tolist()))
 
 
 def sample_indices(draws: list[int], size: int) -> Integers:

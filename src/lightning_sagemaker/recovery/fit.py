@@ -21,8 +21,9 @@ from lightning_sagemaker.callbacks.interruption import SpotInterruption
 from lightning_sagemaker.callbacks.places import checkpoint_folder, name_of
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.held import HeldState, Moment
+from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.log_files import go_on_with_files
-from lightning_sagemaker.recovery.member import Member, RecoveryError
+from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.steps import RanksChanged, Steps
 from lightning_sagemaker.recovery.transfer import give, take
 
@@ -32,32 +33,29 @@ _NOTICE = 2.0
 """Seconds for which news of a loss is waited for after a collective has failed."""
 _FAILED = ("gloo", "NCCL", "nccl", "Connection", "connection", "process group", "Broken pipe", "Socket", "socket")
 """Words of a collective's errors, which are RuntimeErrors."""
+_FINDERS = {"LearningRateFinder", "BatchSizeFinder"}
 
 
 class RecoveringFit(Callback):
     """The first of a Trainer's callbacks, during a fit whose strategy recovers in the job.
 
     Args:
-        member: This rank.
+        rank: This process.
         form: Makes the default group of a quorum, and gives the strategy its ranks. Collective over them.
         world_size: Shards of the job.
-        joins: Whether others train already.
 
     """
 
     flags_are_its_own = True
 
-    def __init__(
-        self, member: Member, form: Callable[[dict[str, Any]], None], world_size: int, joins: bool, seed: int
-    ) -> None:
-        self._member, self._form, self._world_size, self._joins = member, form, world_size, joins
-        self._seed = seed
+    def __init__(self, rank: JobRank, form: Callable[[dict[str, Any]], None], world_size: int) -> None:
+        self._rank, self._member, self._form, self._world_size = rank, rank.member, form, world_size
         self._events: LoopEvents | None = None
         self._held: HeldState | None = None
         self._end: dict[str, Any] | None = None
         self._steps: Steps | None = None
         self._changes = False
-        self._leads = not joins and member.rank == 0
+        self._leads = rank.order[0] == rank.number and not rank.joins
 
     # Called by Lightning
 
@@ -70,10 +68,11 @@ class RecoveringFit(Callback):
         """
         _check(trainer)
         self._trainer = trainer
-        self._steps = Steps(trainer, self._member.rank, self._world_size, self._seed)
+        self._steps = Steps(trainer, self._rank.number, self._world_size, self._rank.seed)
+        self._begin_quorum()
         events = self._events = events_of(trainer)
         resume = next(one for one in trainer.callbacks if isinstance(one, AutoResume)).fit_state
-        self._held = HeldState(trainer, resume, self._steps, self._member.rank)
+        self._held = HeldState(trainer, resume, self._steps, self._rank.number)
         inner = events.goes_on
         assert inner is not None
         events.goes_on = lambda run: self._run(lambda: inner(run))
@@ -86,6 +85,10 @@ class RecoveringFit(Callback):
         """The first to hear of it: what the others do may wait for other ranks, as saving does."""
         if self._is_stepped and self._may_meet(batch_idx):
             self._hold(Moment.BATCH_END, (outputs, batch, batch_idx))
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """All have agreed that it is over: who is lost from here on is not replaced, as it could not join."""
+        self._member.finish()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Leave the loops as they were found."""
@@ -135,12 +138,14 @@ class RecoveringFit(Callback):
 
     def _run(self, run: Callable[[], None]) -> None:
         assert self._held is not None
-        if self._joins:
+        if self._rank.joins:
             self._held.fit_state.prepare_alone()
             self._take_part(self._member.next_quorum(None))
         while True:
             try:
                 run()
+                if not self._member.commit(self._trainer.global_step, ok=True)["commit"]:
+                    raise RanksChanged("a rank was lost before all were at the end")
                 break
             except Exception as error:
                 if not self._is_loss(error):
@@ -151,7 +156,6 @@ class RecoveringFit(Callback):
                 f"{dist.get_world_size()} of {self._world_size} ranks go on after step {self._trainer.global_step};"
                 f" {time.monotonic() - begin:.2f} s since they stopped."
             )
-        self._member.leave()
 
     def _is_loss(self, error: BaseException) -> bool:
         """Whether an error is that of a collective which a rank did not join."""
@@ -165,7 +169,7 @@ class RecoveringFit(Callback):
         if not self._member.changed:  # a connection was lost, and no rank
             _log.warning(
                 "rank %s: a step is made again, though no rank was lost: %s: %s",
-                self._member.rank,
+                self._rank.number,
                 type(error).__name__,
                 error,
             )
@@ -192,11 +196,11 @@ class RecoveringFit(Callback):
                     raise
             reply = self._member.next_quorum(self._held.at)
         self._end = reply.get("end")
-        self._go_on(reply["order"])
+        self._go_on()
 
     def _share(self, reply: dict[str, Any]) -> None:
         """Give the state to those who lack it. Collective."""
-        order, sources, own = reply["order"], reply["sources"], self._member.rank
+        order, sources, own = reply["order"], reply["sources"], self._rank.number
         if not sources:
             raise RecoveryError(
                 "All ranks were between a step and its end when one was lost. HINT: start the job again; it goes on from"
@@ -211,13 +215,15 @@ class RecoveringFit(Callback):
             elif own == rank:
                 self._held.take_over(take(order.index(source), self._trainer.strategy.root_device))
 
-    def _go_on(self, order: list[int]) -> None:
-        held, steps = self._held, self._steps
-        assert held is not None
-        assert steps is not None
-        steps.begin_quorum(shards.adopted(order, self._world_size)[self._member.rank])
-        self._changes = self._joins = False
-        held.put()
+    def _begin_quorum(self) -> None:
+        assert self._steps is not None
+        self._steps.begin_quorum(shards.adopted(self._rank.order, self._world_size)[self._rank.number])
+        self._changes = False
+
+    def _go_on(self) -> None:
+        assert self._held is not None
+        self._begin_quorum()
+        self._held.put()
         if self._trainer.is_global_zero and not self._leads:
             self._leads = True
             go_on_with_files(self._trainer.loggers)
@@ -293,4 +299,11 @@ def _check(trainer: Any) -> None:
         raise RecoveryError(
             "recovery='in_job' was set, and the module optimizes by hand (automatic_optimization=False): which of its steps"
             " count cannot be known. HINT: let Lightning optimize, or leave recovery out."
+        )
+    if finders := [
+        type(one).__name__ for one in trainer.callbacks if _FINDERS & {kind.__name__ for kind in type(one).__mro__}
+    ]:
+        raise RecoveryError(
+            f"recovery='in_job' was set, and {finders[0]} was given: a replacement cannot make its trials."
+            " HINT: find the value in a run of its own, or leave recovery out."
         )

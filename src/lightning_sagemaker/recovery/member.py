@@ -48,9 +48,10 @@ class Member:
         self.rank = rank
         self._on_change = on_change
         self._numbers = itertools.count(1)
-        self._replies: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._closed = threading.Event()
+        self._has_finished = False
         self.quorum = 0
         self._changed = 0
         wire.send(self._connection, {"token": token, "rank": rank, "info": info})
@@ -80,10 +81,10 @@ class Member:
         """Whether a step counts: if all ranks of the quorum say ``ok``."""
         return self._ask({"call": "commit", "quorum": self.quorum, "step": step, "ok": ok})
 
-    def leave(self) -> None:
-        """The training is over."""
-        self._ask({"call": "bye"})
-        self._closed.set()
+    def finish(self) -> None:
+        """The first fit is over. What the script does next needs a coordinator only if it trains again."""
+        self._has_finished = True
+        self._ask({"call": "finish"})
 
     def close(self) -> None:
         """End without a word; the coordinator takes this rank for lost, unless it has left."""
@@ -101,6 +102,10 @@ class Member:
         self._send({"id": number, **question})
         while True:
             reply = self._replies.get()
+            if reply is None:
+                raise RecoveryError(
+                    "The supervisor of the first host has ended, and a fit needs it. HINT: start the job again."
+                )
             if reply["id"] == number:
                 return reply
 
@@ -130,6 +135,10 @@ class Member:
 
     def _end(self) -> None:
         if self._closed.is_set():
+            return
+        if self._has_finished:
+            self._closed.set()
+            self._replies.put(None)
             return
         sys.stderr.write(
             f"lightning-sagemaker: rank {self.rank} has lost its coordinator and ends: the others take it for dead.\n"

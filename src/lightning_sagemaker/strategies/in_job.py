@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +14,9 @@ from lightning_sagemaker._lightning import DDPStrategy, rank_zero_info, rank_zer
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import SageMakerJob
-from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.recovery.fit import RecoveringFit
-from lightning_sagemaker.recovery.group import QuorumGroup
-from lightning_sagemaker.recovery.member import Member, RecoveryError
+from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
+from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.supervised import is_supervised
 from lightning_sagemaker.strategies.ddp import JobDDPStrategy
 from lightning_sagemaker.strategies.trainer_defaults import add_callbacks
@@ -27,16 +25,17 @@ from lightning_sagemaker.strategies.trainer_defaults import add_callbacks
 class _QuorumEnvironment(SageMakerEnvironment):
     """Ranks among those that train now; the job's among those that it was started with."""
 
-    def __init__(self, job: SageMakerJob) -> None:
+    def __init__(self, job: SageMakerJob, rank: JobRank) -> None:
         super().__init__(job)
-        self.order: list[int] = [job.global_rank or 0]
-        # A replacement is not rank zero while it prepares, alone in its group: it writes nothing.
-        self._global_rank, self._world_size = max(1, job.global_rank or 0), 1
+        self._rank = rank
+        self.update()
 
-    def set_order(self, order: list[int]) -> None:
-        """Ranks of the job in the order of the quorum."""
-        self.order = order
-        self._global_rank, self._world_size = order.index(self.job.global_rank or 0), len(order)
+    def update(self) -> None:
+        """Take the ranks of the present quorum."""
+        order = self._rank.order
+        self._global_rank, self._world_size = order.index(self._rank.number), len(order)
+        if self._rank.joins:  # a replacement is not rank zero while it prepares, alone in its group: it writes nothing
+            self._global_rank = max(1, self._rank.number)
         rank_zero_only.rank = self._global_rank
 
 
@@ -65,10 +64,8 @@ class InJobDDPStrategy(JobDDPStrategy):
                 "recovery='in_job' was set, but no supervisor started this process. HINT: start the script with"
                 " 'lightning-sagemaker supervise --processes N SCRIPT' on each host."
             )
-        self._member: Member | None = None
-        self._group: QuorumGroup | None = None
+        self._rank: JobRank | None = None
         self._fit: RecoveringFit | None = None
-        self._joins = False
 
     @property
     def _world(self) -> int:
@@ -77,7 +74,10 @@ class InJobDDPStrategy(JobDDPStrategy):
     @property
     @override
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Data is dealt to the ranks that the job was started with, whoever is left."""
+        """In a fit data is dealt to the ranks that the job was started with, whoever is left; else to those who are left."""
+        module = self.lightning_module
+        if self._rank is not None and module is not None and module.trainer.state.fn != "fit":
+            return {"num_replicas": len(self._rank.order), "rank": self._rank.order.index(self._rank.number)}
         return {"num_replicas": self._world, "rank": self.job.global_rank or 0}
 
     # Ranks and groups
@@ -89,46 +89,29 @@ class InJobDDPStrategy(JobDDPStrategy):
     @override
     def setup_distributed(self) -> None:
         reset_seed()
-        if self._member is not None:  # a second stage of the same Trainer, or a second Trainer's
+        if self._rank is not None:  # a second stage of the same Trainer
             return
-        self.cluster_environment = _QuorumEnvironment(self.job)
-        self._group = QuorumGroup(os.environ.get(wire.HOST, "127.0.0.1"))
-        rank = self.job.global_rank or 0
-        info: dict[str, Any] = {**self._group.info, "seed": torch.initial_seed() & 0xFFFFFFFF}
-        self._member = Member(os.environ[wire.ADDRESS], os.environ[wire.TOKEN], rank, info, self._group.leave)
-        reply = self._member.start()
-        if reply["kind"] == "over":
-            raise SystemExit(reply["code"])
-        self._joins = reply["kind"] == "join"
-        if self._joins:
-            self._group.form(self._get_process_group_backend(), 0, 0, [info])
-        else:
-            self._form(reply)
-            if reply["quorum"] > 1:
-                self._resume_from_checkpoint()
-        seed = info["seed"] if self._joins else reply["infos"][0]["seed"]
-        self._fit = RecoveringFit(self._member, self._form, self._world, self._joins, seed)
-        rank_zero_only.rank = self.global_rank
+        rank = self._rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend())
+        self.cluster_environment = _QuorumEnvironment(self.job, rank)
+        if rank.restarts:
+            self._resume_from_checkpoint()
+        self._fit = RecoveringFit(rank, self._form, self._world)
         rank_zero_info(
             f"Recovery in the job: {self._world} ranks, by {self._get_process_group_backend()}. SMDDP is not used: its"
             " groups cannot be made anew in a process."
         )
 
     def _resume_from_checkpoint(self) -> None:
-        """All ranks were lost at once: nobody has the training's state in memory."""
         trainer: Any = None if self.lightning_module is None else self.lightning_module.trainer
         for callback in [] if trainer is None else trainer.callbacks:
             if isinstance(callback, AutoResume):
                 callback.search()
 
     def _form(self, reply: dict[str, Any]) -> None:
-        environment = self.cluster_environment
-        assert self._group is not None
-        assert isinstance(environment, _QuorumEnvironment)
-        order = reply["order"]
-        environment.set_order(order)
-        rank = order.index(self.job.global_rank or 0)
-        self._group.form(self._get_process_group_backend(), reply["quorum"], rank, reply["infos"])
+        assert self._rank is not None
+        assert isinstance(self.cluster_environment, _QuorumEnvironment)
+        self._rank.form(reply)
+        self.cluster_environment.update()
 
     @override
     def set_world_ranks(self) -> None:
@@ -145,13 +128,14 @@ class InJobDDPStrategy(JobDDPStrategy):
 
     @override
     def setup(self, trainer: Any) -> None:
+        assert self._rank is not None
         assert self._fit is not None
         if self._fit not in trainer.callbacks and trainer.state.fn == "fit":
             trainer.callbacks.insert(0, self._fit)
-        if self._joins:
+        if self._rank.joins:
             trainer.num_sanity_val_steps = 0
         super(DDPStrategy, self).setup(trainer)
-        if not self._joins:
+        if not self._rank.joins:
             with torch.no_grad():
                 for tensor in self.lightning_module.state_dict().values():  # type: ignore[union-attr]
                     if isinstance(tensor, torch.Tensor):

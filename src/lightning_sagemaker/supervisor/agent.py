@@ -77,6 +77,7 @@ class Agent:
         self._stopped: float | None = None
         self._signal = 0
         self._gave_up = False
+        self._failed_later: list[int] = []
 
     def run(self) -> int:
         """Until all ranks have ended for good.
@@ -104,11 +105,10 @@ class Agent:
         codes = [rank.code for rank in self._ranks]
         if self._signal:
             return 128 + self._signal
-        if 0 in codes:
+        if 0 in codes and not self._failed_later:
             return 0
-        failed = sorted(
-            (code for code in codes if code), key=lambda code: code < 0
-        )  # an exit code says more than a signal
+        failed = self._failed_later or [code for code in codes if code]
+        failed.sort(key=lambda code: code < 0)  # an exit code says more than a signal
         return next((code if code > 0 else 128 - code for code in failed), _GAVE_UP)
 
     def kill(self, number: int) -> None:
@@ -152,6 +152,10 @@ class Agent:
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
         training = self._training
         training.lose(rank.number)
+        if training.finished:
+            _say(f"rank {rank.number} ended with {why} after the first fit, and is not replaced.")
+            if code > 0:  # of those that were killed the others say whether they could do without
+                self._failed_later.append(code)
         if training.finished or training.ended:
             return
         if not training.is_reachable:

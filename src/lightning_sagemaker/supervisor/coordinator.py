@@ -70,7 +70,7 @@ class Coordinator:
         self.step = 0
         """Steps that count."""
         self.finished = False
-        """Whether a rank has reached the end of the training."""
+        """Whether the ranks have reached the end of their first fit."""
         self.ended = False
         """Whether the ranks were told to end, with a checkpoint."""
         self.is_stopping = False
@@ -106,6 +106,8 @@ class Coordinator:
             member = self._members.get(rank)
             if member is not None:
                 self._drop(member)
+            if self.finished:  # it has failed; the others may be in another fit
+                self._break()
 
     def _stop(self) -> None:
         self.is_stopping = True
@@ -165,8 +167,8 @@ class Coordinator:
             self._form()
         elif call == "commit":
             self._vote(member, message)
-        elif call == "bye":
-            self._leave(member, message["id"])
+        elif call == "finish":
+            self._finish(member, message["id"])
         elif call == "sign":
             member.tell({"sign": True})  # or it would not notice that its network is cut
 
@@ -175,7 +177,8 @@ class Coordinator:
             with self._lock:
                 now = time.monotonic()
                 for member in list(self._members.values()):
-                    if now - member.heard > self._settings.silence:
+                    # What a script does after its training may take the interpreter for long.
+                    if now - member.heard > self._settings.silence and not self.finished:
                         self._say(f"rank {member.rank} has been silent for {self._settings.silence:g} s.")
                         self._drop(member)
                         self._on_silent(member.rank)
@@ -199,6 +202,10 @@ class Coordinator:
         return {"kind": "over", "code": int(not self.finished)} if self.finished or self.ended else None
 
     def _form(self) -> None:
+        if self._over is not None:
+            for member in self._members.values():
+                if member.asking is not None and member.rank not in self._active:
+                    self._reply(member, "asking", self._over)
         asking = {rank: member for rank, member in self._members.items() if member.asking is not None}
         if not asking:
             return
@@ -269,6 +276,8 @@ class Coordinator:
 
     def _note_step(self, joins: bool) -> None:
         """The first of a quorum, and others from time to time."""
+        if self.finished:
+            return
         self._counted = time.time()
         if self._is_first_step or self._counted - self._noted > _NOTE_STEPS:
             self._note("resumed" if self._is_first_step else "steps", step=self.step, ranks=len(self._active))
@@ -306,14 +315,11 @@ class Coordinator:
                 self._break()
         self._form()
 
-    def _leave(self, member: Member, number: int) -> None:
-        """A rank has trained to the end."""
+    def _finish(self, member: Member, number: int) -> None:
+        """The first fit is over; a replacement could not join what follows, but the others may train again."""
         if not self.finished:
             self._note("finished", step=self.step)
         self.finished = True
-        self._members.pop(member.rank, None)
-        if member.rank in self._active:
-            self._active.remove(member.rank)
         member.tell({"id": number})
         self._form_first()
         self._form()

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This process as one of the job's ranks: it meets the others once, however many Trainers and fits its script has."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from lightning_sagemaker.recovery import wire
+from lightning_sagemaker.recovery.group import QuorumGroup
+from lightning_sagemaker.recovery.member import Member
+
+_of_process: JobRank | None = None
+
+
+class JobRank:
+    """A rank that has met the others, or found them training.
+
+    Args:
+        number: Its rank in the job.
+        backend: Of the process groups, as of ``init_process_group``.
+
+    Attributes:
+        order: Ranks of the present quorum.
+        joins: Whether others train, and this rank does not yet.
+        seed: Of the job's random numbers.
+        member: Its side of the coordinator.
+
+    Raises:
+        SystemExit: If the training is over already.
+
+    """
+
+    def __init__(self, number: int, backend: str) -> None:
+        self.number, self._backend = number, backend
+        self._group = QuorumGroup(os.environ.get(wire.HOST, "127.0.0.1"))
+        info: dict[str, Any] = {**self._group.info, "seed": torch.initial_seed() & 0xFFFFFFFF}
+        self.member = Member(os.environ[wire.ADDRESS], os.environ[wire.TOKEN], number, info, self._group.leave)
+        self.order = [number]
+        reply = self.member.start()
+        if reply["kind"] == "over":
+            raise SystemExit(reply["code"])
+        self.joins = reply["kind"] == "join"
+        self.restarts = not self.joins and reply["quorum"] > 1
+        """Whether all ranks were lost at once: nobody has the training's state in memory."""
+        self.seed = int(info["seed"] if self.joins else reply["infos"][0]["seed"])
+        if self.joins:
+            self._group.form(backend, 0, 0, [info])
+        else:
+            self.form(reply)
+
+    def form(self, reply: dict[str, Any]) -> None:
+        """Make the default group of a quorum. Collective over its ranks."""
+        self.order = reply["order"]
+        self._group.form(self._backend, reply["quorum"], self.order.index(self.number), reply["infos"])
+        self.joins = False
+
+
+def job_rank(number: int, backend: str) -> JobRank:
+    """This process's; the arguments are those of its first call."""
+    global _of_process
+    if _of_process is None:
+        _of_process = JobRank(number, backend)
+    return _of_process
