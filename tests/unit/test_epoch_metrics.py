@@ -205,3 +205,57 @@ def test_epochs_after_a_checkpoint_of_lightnings_are_whole(when, places, tmp_pat
         after, after_rows = train_validated(tmp_path / "after", spot=False, checkpoint=tmp_path / f"step={step}.ckpt")
         assert after == whole[len(whole) - events_left :], step
         assert after_rows == rows[len(rows) - rows_left :], step
+
+
+class WithError(LightningModule):
+    """Notes what each validation's metric said."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+        self.error = torchmetrics.MeanMetric()
+
+    def training_step(self, batch, index):
+        return self.layer(batch).square().mean()
+
+    def validation_step(self, batch, index):
+        self.error(self.layer(batch).square().mean())
+        self.log("error", self.error)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+class Validations(Callback):
+    def __init__(self, dies_at):
+        self.dies_at, self.found = dies_at, []
+
+    def on_validation_end(self, trainer, module):
+        if not trainer.sanity_checking:
+            self.found.append((trainer.global_step, float(trainer.callback_metrics["error"])))
+
+    def on_train_batch_start(self, trainer, module, batch, index):
+        if trainer.global_step == self.dies_at:
+            raise RuntimeError("dies")
+
+
+@pytest.mark.parametrize("sanity", [0, 2])
+def test_a_validation_does_not_go_on_from_the_one_before(tmp_path, sanity):
+    """``ModelCheckpoint`` writes while the metrics of a validation are not yet reset."""
+
+    def validations(folder, dies_at=None):
+        seed_everything(0, verbose=False)
+        data = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
+        notes = Validations(dies_at)
+        trainer = Trainer(
+            accelerator="cpu", max_epochs=2, val_check_interval=0.5, num_sanity_val_steps=sanity, logger=False,
+            enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
+            callbacks=[AutoResume(folder), ModelCheckpoint(folder, monitor="error", save_top_k=-1), notes],
+        )  # fmt: skip
+        with contextlib.suppress(RuntimeError):
+            trainer.fit(WithError(), DataLoader(data, 4), DataLoader(data, 4))
+        return notes.found
+
+    alone = validations(tmp_path / "alone")
+    assert len(alone) == 4
+    assert validations(tmp_path / "ours", dies_at=5) + validations(tmp_path / "ours") == alone

@@ -138,7 +138,7 @@ class FitState:
         taken = batch.ready if phase_of(trainer, self._events) is not Phase.AMID else batch.completed
         return {
             "random": random_state(),
-            "metrics": metric_states(trainer.lightning_module, loop._results),
+            "metrics": metric_states(trainer.lightning_module, loop._results, loop.val_loop._results),
             "memory": trainer_memory(trainer),
             "loaders": self.loaders.positions(taken),
             "batches": taken,

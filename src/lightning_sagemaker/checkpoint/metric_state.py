@@ -29,18 +29,21 @@ _SETTINGS = (
 """What ``self.log`` was told, by the names of its arguments."""
 
 
-def metric_states(module: nn.Module, results: Any) -> dict[str, Any]:
+def metric_states(module: nn.Module, results: Any, evaluated: Any) -> dict[str, Any]:
     """The states of this process, as plain containers and tensors.
 
     Args:
         module: The LightningModule.
         results: The Trainer's collection of values logged in training.
+        evaluated: That of validation. Its metrics have no state to go on with: Lightning resets them after the last hook of
+            a validation, in which checkpoints are made.
 
     """
+    over = {id(getattr(value, "value", None)) for value in evaluated.values()}
     own = {
         name: {"count": metric._update_count, "states": _copied(metric.metric_state)}
         for name, metric in _metrics(module)
-        if metric._update_count
+        if metric._update_count and id(metric) not in over
     }
     logged = {key: _logged_state(metric) for key, metric in results.items() if _is_kept(metric)}
     return {"metrics": own, "logged": logged}
