@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.fit_state import FitState
@@ -135,8 +137,18 @@ class AutoResume(Callback):
         self._release()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """As :meth:`teardown`, which is not called then."""
-        self._release()
+        """As :meth:`teardown`, which is not called then; but after the other callbacks, which may write a checkpoint now."""
+        taken = TakenOver()
+
+        def at_the_end(end: Callable[[BaseException], None]) -> Callable[[BaseException], None]:
+            def ended(exception: BaseException) -> None:
+                taken.give_back()
+                end(exception)
+                self._release()
+
+            return ended
+
+        taken.take(trainer.strategy, "on_exception", at_the_end)
 
     def _release(self) -> None:
         if self._state is not None and self._events is not None:

@@ -21,6 +21,7 @@ from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.fit_loaders import FitLoaders
 from lightning_sagemaker.callbacks.schedules import stretch_schedules
 from lightning_sagemaker.checkpoint.metric_state import merged_metrics, metric_states, restore_logged, restore_metrics
+from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_of, copied, differing, restore_buffers
 from lightning_sagemaker.checkpoint.resume import STATE
@@ -82,7 +83,8 @@ class FitState:
         if phase is Phase.VALIDATED and self._before_validation is not None:
             for name in ("first_loop_iter", "current_fx"):
                 snapshot["memory"][name] = self._before_validation["memory"][name]
-        own = {name: snapshot[name] for name in ("random", "metrics", "memory", "loaders")}
+            snapshot["flags"] = self._before_validation["flags"]
+        own = {name: snapshot[name] for name in ("random", "metrics", "memory", "loaders", "flags")}
         callbacks = callback_states(self._trainer) if snapshot["callbacks"] is None else snapshot["callbacks"]
         own["callbacks"] = own_callback_states(self._trainer, callbacks)
         own["buffers"] = differing(buffers_of(self._trainer), snapshot["buffers"], self._trainer.world_size)
@@ -141,6 +143,7 @@ class FitState:
             "metrics": metric_states(trainer.lightning_module, loop._results, loop.val_loop._results),
             "memory": trainer_memory(trainer),
             "loaders": self.loaders.positions(taken),
+            "flags": module_flags(trainer.lightning_module),
             "batches": taken,
             "step": self._step,
             "fit_loop": plain_copy(trainer.fit_loop.state_dict()) if whole else None,
@@ -241,6 +244,7 @@ class FitState:
             )
             restore_metrics(trainer.lightning_module, metrics)
             restore_trainer_memory(trainer, ranks[0]["memory"])
+            restore_module_flags(trainer.lightning_module, ranks[0]["flags"])
             restore_logged(trainer, metrics)
         if phase is Phase.AMID:
             rank_zero_info("The checkpoint was made within a batch: it is trained on again, with other random numbers.")
@@ -256,6 +260,7 @@ class FitState:
     def _restore(self, own: dict[str, Any], phase: Phase) -> None:
         trainer = self._trainer
         restore_buffers(buffers_of(trainer), own["buffers"])
+        restore_module_flags(trainer.lightning_module, own["flags"])
         restore_metrics(trainer.lightning_module, own["metrics"])
         restore_callback_states(trainer, own["callbacks"])
         restore_trainer_memory(trainer, own["memory"])

@@ -141,6 +141,7 @@ def _log_again(trainer: Any, results: Any, entry: dict[str, Any]) -> None:
     value = value if is_own else value.to(module.device)
     sync_dist, rank_zero_only = settings.pop("sync_dist"), settings.pop("rank_zero_only")
     settings["reduce_fx"] = getattr(torch, settings["reduce_fx"])
+    results.pop(f"{settings['fx']}.{settings['name']}", None)  # of a finder's trial
     results.log(**settings, value=value, batch_size=0)
     metric = results[f"{settings['fx']}.{settings['name']}"]
     # Only now: logging would ask the other ranks.

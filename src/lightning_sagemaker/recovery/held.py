@@ -75,7 +75,6 @@ class HeldState:
             "hooks": hooks,
             "schedules": [plain_copy(config.scheduler.state_dict()) for config in trainer.lr_scheduler_configs],
             "groups": [[_settings(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers],
-            "modes": {name: module.training for name, module in trainer.lightning_module.named_modules()},
         }
         self._at, self.is_current = [trainer.global_step, moment, trainer.current_epoch], True
 
@@ -90,8 +89,6 @@ class HeldState:
         for optimizer, groups in zip(trainer.optimizers, held["groups"], strict=True):
             for group, settings in zip(optimizer.param_groups, groups, strict=True):
                 group.update(settings)
-        for name, module in trainer.lightning_module.named_modules():
-            module.training = held["modes"].get(name, module.training)
         for callback in trainer.checkpoint_callbacks:
             if getattr(callback, "_enable_version_counter", False):  # what is saved again is no other version
                 callback._enable_version_counter = False

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parts of a module train: flags that no ``state_dict`` holds, and that hooks of an earlier epoch have set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+_TRACKS = "track_running_stats"
+"""Of norms: Lightning's finetuning callbacks switch it off while a module is frozen."""
+
+
+def module_flags(module: nn.Module) -> dict[str, list[str]]:
+    """Names of the parameters that need no gradient, of modules in evaluation mode, and of norms without running means."""
+    return {
+        "frozen": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
+        "evaluating": [name for name, child in module.named_modules() if not child.training],
+        "untracked": [name for name, child in module.named_modules() if not getattr(child, _TRACKS, True)],
+    }
+
+
+def restore_module_flags(module: nn.Module, flags: dict[str, Any]) -> None:
+    """Set what :func:`module_flags` gave."""
+    frozen, evaluating, untracked = (set(flags[name]) for name in ("frozen", "evaluating", "untracked"))
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad is (name in frozen):  # else it is left alone: not every one can be set
+            parameter.requires_grad = name not in frozen
+    for name, child in module.named_modules():
+        child.training = name not in evaluating
+        if hasattr(child, _TRACKS):
+            child.track_running_stats = name not in untracked  # type: ignore[assignment]
