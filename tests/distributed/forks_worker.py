@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -55,7 +56,7 @@ def main(folder: Path, count: int, is_guarded: bool) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     votes, heartbeat = Votes.of_all(), Heartbeat(every=0.01)
-    heartbeat.setup(None, None, "fit")
+    heartbeat.setup(SimpleNamespace(strategy=None), None, "fit")
     made, hung, seconds = 0, torch.zeros(1), 0.0
     for number in range(count):
         collect(number)

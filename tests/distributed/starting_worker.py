@@ -79,6 +79,7 @@ def with_trainer(strategy) -> dict:
 
 
 def step(fabric: Fabric) -> dict:
+    seed_everything(1, verbose=False)  # the processes of a fork server are not seeded by Lightning
     model = torch.nn.Linear(3, 1)
     model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for (batch,) in fabric.setup_dataloaders(loader()):
@@ -97,11 +98,12 @@ def main(out: str, *cases: str) -> None:
     results = {}
     for case in cases:
         kind, text = case.split(":")
-        for name in ("MASTER_PORT", "MASTER_ADDR"):  # of the case before
-            os.environ.pop(name, None)
+        if "LOCAL_RANK" not in os.environ:  # popen has run this script for each rank, and says where they meet
+            for name in ("MASTER_PORT", "MASTER_ADDR"):  # of the case before
+                os.environ.pop(name, None)
         seed_everything(1, verbose=False)
         results[case] = {"Trainer": with_trainer, "Fabric": with_fabric}[kind](strategy_of(kind, text))
-    if os.environ.get("LOCAL_RANK", "0") == "0":  # popen has run this script for each rank
+    if os.environ.get("LOCAL_RANK", "0") == "0":
         Path(out).write_text(json.dumps(results))
 
 

@@ -29,4 +29,4 @@ def restore_module_flags(module: nn.Module, flags: dict[str, Any]) -> None:
     for name, child in module.named_modules():
         child.training = name not in evaluating
         if hasattr(child, _TRACKS):
-            child.track_running_stats = name not in untracked  # type: ignore[assignment]
+            child.track_running_stats = name not in untracked
