@@ -12,10 +12,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lightning.pytorch import callbacks
 
+from lightning_sagemaker.recovery.fit import check
+from lightning_sagemaker.recovery.member import RecoveryError
 from tests.chaos.recovery import Setting, compare, inflict, rows, run, start
 
 TWO = Setting(2, optimizer="adamw", samples=600, epochs=2)
@@ -103,6 +107,21 @@ def test_a_wrong_script_ends_before_the_first_step(tmp_path, wrong, sentence):
     said = (tmp_path / "job/output.txt").read_text()
     assert sentence in said
     assert "another is started" not in said
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        callbacks.EMAWeightAveraging(),
+        callbacks.StochasticWeightAveraging(0.01),
+        callbacks.BackboneFinetuning(verbose=False),
+        callbacks.LearningRateFinder(),
+    ],
+)
+def test_callbacks_that_a_replacement_could_not_follow_are_refused(callback):
+    trainer = SimpleNamespace(lightning_module=SimpleNamespace(automatic_optimization=True), callbacks=[callback])
+    with pytest.raises(RecoveryError, match=f"{type(callback).__name__} was given: .*HINT"):
+        check(trainer)
 
 
 def test_a_script_that_does_not_start_leaves_nothing_behind(tmp_path):

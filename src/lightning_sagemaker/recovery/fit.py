@@ -33,7 +33,14 @@ _NOTICE = 2.0
 """Seconds for which news of a loss is waited for after a collective has failed."""
 _FAILED = ("gloo", "NCCL", "nccl", "Connection", "connection", "process group", "Broken pipe", "Socket", "socket")
 """Words of a collective's errors, which are RuntimeErrors."""
-_FINDERS = {"LearningRateFinder", "BatchSizeFinder"}
+_REFUSED = {
+    "LearningRateFinder": "a replacement cannot make its trials, as the others train",
+    "BatchSizeFinder": "a replacement cannot make its trials, as the others train",
+    "WeightAveraging": "it keeps weights of its own, which a replacement would not have",
+    "StochasticWeightAveraging": "it keeps weights of its own, which a replacement would not have",
+    "BaseFinetuning": "a replacement has other groups of parameters than those who have thawed some",
+}
+"""Of Lightning's callbacks: name -> why not."""
 
 
 class RecoveringFit(Callback):
@@ -66,7 +73,7 @@ class RecoveringFit(Callback):
             RecoveryError: If the script does what cannot be done again after a loss.
 
         """
-        _check(trainer)
+        check(trainer)
         self._trainer = trainer
         self._steps = Steps(trainer, self._rank.number, self._world_size, self._rank.seed)
         self._begin_quorum()
@@ -294,16 +301,22 @@ class RecoveringFit(Callback):
                 loop._max_batches[number] = len(loader)
 
 
-def _check(trainer: Any) -> None:
+def check(trainer: Any) -> None:
+    """Refuse what cannot be done again after a loss, or followed by a replacement.
+
+    Raises:
+        RecoveryError: If the script does it.
+
+    """
     if not trainer.lightning_module.automatic_optimization:
         raise RecoveryError(
             "recovery='in_job' was set, and the module optimizes by hand (automatic_optimization=False): which of its steps"
             " count cannot be known. HINT: let Lightning optimize, or leave recovery out."
         )
-    if finders := [
-        type(one).__name__ for one in trainer.callbacks if _FINDERS & {kind.__name__ for kind in type(one).__mro__}
-    ]:
-        raise RecoveryError(
-            f"recovery='in_job' was set, and {finders[0]} was given: a replacement cannot make its trials."
-            " HINT: find the value in a run of its own, or leave recovery out."
-        )
+    for callback in trainer.callbacks:
+        for kind in type(callback).__mro__:
+            if why := _REFUSED.get(kind.__name__):
+                raise RecoveryError(
+                    f"recovery='in_job' was set, and {type(callback).__name__} was given: {why}."
+                    " HINT: recovery='restart', or leave the callback out."
+                )
