@@ -42,6 +42,10 @@ def _processes() -> dict[int, list[str]]:
     return found
 
 
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
 def steps_of(folder: Path) -> list[Any]:
     return [row for row in rows(folder / "steps.jsonl") if row[0] == "step"]
 
@@ -63,6 +67,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_three_ranks_and_every_fault(tmp_path):
     setting = Setting(3, samples=1500, accumulate=2, workers=2)
     assert run(setting, tmp_path / "alone", None).code == 0
@@ -168,7 +173,9 @@ def test_what_ranks_are_forked_from_may_die_too(alone, tmp_path):
     process = start(TWO, tmp_path / "job")
     wait_for(lambda: len(steps_of(tmp_path / "job")) > 25, process)
     (template,) = (
-        pid for pid, words in _processes().items() if any("supervisor import template" in word for word in words)
+        pid
+        for pid, words in _processes().items()
+        if any("supervisor import template" in word for word in words) and _parent(pid) == process.pid
     )
     os.kill(template, signal.SIGKILL)
     assert process.wait(120) == 0, (tmp_path / "job/output.txt").read_text()
