@@ -51,7 +51,7 @@ def history(run: Path) -> dict[tuple[int, str], float]:
     with (run / "output" / "history" / "metrics.csv").open() as rows:
         for row in csv.DictReader(rows):
             for name, value in row.items():
-                if value and not name.endswith("_per_second") and name not in ("step", "epoch"):
+                if value and not name.endswith("_per_second") and name not in ("step", "epoch", "data_wait"):
                     values[int(row["step"]), name] = float(value)
     return values
 

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from transformers.utils import logging as transformers_logging
 
 from lightning_sagemaker import AutoResume, SageMakerJob, SpotInterruption, select_strategy
-from lightning_sagemaker.callbacks import Throughput
+from lightning_sagemaker.callbacks import DataWait, Throughput
 from lightning_sagemaker.loggers.address import keep_password
 from lightning_sagemaker.rank import is_rank_zero
 from lightning_sagemaker.recipes._common.cli import gradients
@@ -243,6 +243,7 @@ class RecipeCLI(LightningCLI):
         throughput = Throughput(
             record=folders.output / "throughput.json", baseline=None if baseline is None else Path(baseline)
         )
+        data_wait = DataWait()
         keep = config.get("enable_checkpointing") is not False
         save_config = _SaveConfig(
             self._parser(self.subcommand),
@@ -259,6 +260,7 @@ class RecipeCLI(LightningCLI):
             self.recipe.names.short,
             folders,
             throughput,
+            data_wait,
             best,
             keep,
             self._choice(config),
@@ -266,7 +268,7 @@ class RecipeCLI(LightningCLI):
         )
         total = self._option("total_examples")
         ends = [] if total is None else [TotalExamples(total)]
-        callbacks: list[Callback] = [*ends, throughput, best, self._artifacts, save_config]
+        callbacks: list[Callback] = [*ends, throughput, data_wait, best, self._artifacts, save_config]
         if keep:
             own = any(isinstance(callback, Checkpoint) for callback in _as_list(config.get("callbacks")))
             callbacks += [

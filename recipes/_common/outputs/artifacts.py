@@ -11,7 +11,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_sagemaker import export_huggingface
-from lightning_sagemaker.callbacks import Throughput
+from lightning_sagemaker.callbacks import DataWait, Throughput
 from lightning_sagemaker.recipes._common.outputs.best import BestModel, Exported
 from lightning_sagemaker.recipes._common.outputs.export import model_card, write_serving_code
 from lightning_sagemaker.recipes._common.outputs.files import write_text
@@ -39,6 +39,7 @@ class RunArtifacts(Callback):
         names: Its short options.
         folders: Of the run.
         throughput: Whose record goes into the metrics.
+        data_wait: Whose worst rank goes into the metrics.
         best: Chooses what is exported.
         save_checkpoint: Whether to write ``last.ckpt``.
         facts: More to say in ``metrics.json``.
@@ -52,6 +53,7 @@ class RunArtifacts(Callback):
         names: Collection[str],
         folders: RunFolders,
         throughput: Throughput,
+        data_wait: DataWait,
         best: BestModel,
         save_checkpoint: bool = True,
         facts: Mapping[str, Any] | None = None,
@@ -59,7 +61,7 @@ class RunArtifacts(Callback):
     ) -> None:
         self._recipe, self._names = recipe, names
         self._folders = folders
-        self._throughput, self._best = throughput, best
+        self._throughput, self._data_wait, self._best = throughput, data_wait, best
         self._save_checkpoint = save_checkpoint
         self._facts = dict(facts or {})
         self._says_resume = says_resume
@@ -194,6 +196,8 @@ class RunArtifacts(Callback):
         if result is not None:
             rates = {"samples_per_second": result.samples_per_second, "tokens_per_second": result.tokens_per_second}
             facts |= rates | {"timed_steps": result.steps, "step_seconds": self._throughput.step_seconds}
+        if self._data_wait.shares:
+            facts["data_wait"] = max(self._data_wait.shares)
         efficiency = self._throughput.efficiency(trainer.world_size)
         return facts if efficiency is None else facts | {"scaling_efficiency": efficiency}
 

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long training waits for its data: the figure that says whether loaders or models are to be made faster."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lightning_sagemaker._compat.guard import TakenOver
+from lightning_sagemaker.collectives.agreement import of_all
+
+_log = logging.getLogger(__name__)
+
+_MUCH = 0.05
+"""Share of the time above which the loader is worth a look."""
+_NAMED = 4
+"""Ranks that are named, the worst first."""
+
+
+class DataWait(Callback):
+    """Logs ``data_wait``, the share of the time of training steps that a rank waits for its loader; 0 is best.
+
+    What is logged is rank zero's, at each logged step. At the end one line has the worst ranks, as all others wait for them.
+    The first batch of a fit, for which workers start, is not counted, nor is validation.
+
+    Attributes:
+        shares: After a fit, of each rank.
+
+    """
+
+    def __init__(self) -> None:
+        self.shares: list[float] = []
+        self._taken = TakenOver()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._waited = self._spent = 0.0
+        self._recent = (0.0, 0.0)
+        self._begin = self._come = 0.0
+        self._batches = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen to when the loops ask for a batch, and when it has come."""
+        self._reset()
+        loop = trainer.fit_loop.epoch_loop
+        self._taken.give_back()
+        self._taken.take(loop, "_on_before_fetch", lambda call: self._noting("_begin", call))
+        self._taken.take(loop, "_on_after_fetch", lambda call: self._noting("_come", call))
+
+    def _noting(self, name: str, call: Callable[[], None]) -> Callable[[], None]:
+        def noted() -> None:
+            setattr(self, name, time.perf_counter())
+            call()
+
+        return noted
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count the batch, and log at each logged step."""
+        self._batches += 1
+        if self._batches > 1 and self._begin:
+            self._waited += self._come - self._begin
+            self._spent += time.perf_counter() - self._begin
+        every = max(1, trainer.log_every_n_steps)  # type: ignore[attr-defined]
+        if (batch_idx + 1) % trainer.accumulate_grad_batches or trainer.global_step % every:
+            return
+        waited, spent = (now - before for now, before in zip((self._waited, self._spent), self._recent, strict=True))
+        if spent:
+            pl_module.log("data_wait", waited / spent)
+            self._recent = self._waited, self._spent
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say which ranks have waited. Collective."""
+        own = self._waited / self._spent if self._spent else 0.0
+        self.shares = of_all(own, trainer.world_size)
+        worst = sorted(((share, rank) for rank, share in enumerate(self.shares)), reverse=True)
+        if not trainer.is_global_zero or not self._spent:
+            return
+        ranks = ", ".join(f"rank {rank} {share:.1%}" for share, rank in worst[:_NAMED])
+        hint = " HINT: more or faster loader workers; all ranks wait for the slowest." if worst[0][0] > _MUCH else ""
+        _log.info("waiting for data took %s of the steps' time.%s", ranks, hint)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leave the loops as they were found."""
+        self._taken.give_back()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """As :meth:`teardown`, which is not called then."""
+        self._taken.give_back()
