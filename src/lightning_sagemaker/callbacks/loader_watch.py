@@ -52,7 +52,10 @@ def _is_in_loader() -> bool:
 
 
 def _say(rank: int, seconds: float) -> None:
-    workers = [str(worker.pid) for worker in multiprocessing.active_children()]
+    # Other children may be older ones, as a loader's whose epoch is over; the newest are most likely these.
+    workers = [
+        str(pid) for pid in sorted((worker.pid or 0 for worker in multiprocessing.active_children()), reverse=True)
+    ]
     whose = f" (processes {', '.join(workers)})" if workers else ""
     sys.stderr.write(
         f"lightning-sagemaker: rank {rank} has waited {seconds:.0f} s for the next batch of its data loader{whose}; other"
