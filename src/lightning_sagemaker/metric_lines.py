@@ -15,6 +15,7 @@ MAX_DEFINITIONS = 40
 
 TRAINING_METRICS = (
     "epoch", "loss", "accuracy", "learning_rate", "samples_per_second", "tokens_per_second", "scaling_efficiency",
+    "data_wait",
 )  # fmt: skip
 """What every recipe prints while it trains."""
 

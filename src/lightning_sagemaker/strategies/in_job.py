@@ -94,6 +94,7 @@ class InJobDDPStrategy(JobDDPStrategy):
         rank = self._rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend())
         self.cluster_environment = _QuorumEnvironment(self.job, rank)
         if rank.restarts:
+            rank.restarts = False  # the script's next Trainer begins something else
             self._resume_from_checkpoint()
         self._fit = RecoveringFit(rank, self._form, self._world)
         rank_zero_info(
