@@ -178,7 +178,9 @@ def test_complete_rounds_are_kept_when_a_later_one_fails(script, tmp_path, capsy
 
 
 def test_a_stopped_measurement_leaves_no_process(script, tmp_path):
-    code = "import sys; from lightning_sagemaker import cli; sys.exit(cli.main(sys.argv[1:]))"
+    code = "import signal, sys; from lightning_sagemaker import cli; "
+    # What a shell runs in the background ignores the signal, and so does all that it starts.
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(cli.main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "bench", "throughput", script, "--output", tmp_path / "out", "--hang"]
     process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True, start_new_session=True)
     log = tmp_path / "out" / "runs" / "1x1-batch8x1-1" / "output.log"
