@@ -213,6 +213,29 @@ def test_the_end_is_no_loss_and_late_ones_hear_of_it(ranks):
     assert job.coordinator.finished
 
 
+def one_joins_the_other(job):
+    """The answer for which rank 1's replacement waits, while rank 0 trains."""
+    job.start(0, 1)
+    job.members[1].close()
+    job.notices[0].wait(5)
+    job.quorum([0], 0)
+    job.start(1)
+    return job.ask(job.members[1].next_quorum, None)
+
+
+def test_nobody_waits_for_the_vote_of_one_whose_script_is_over(ranks):
+    job = ranks(world_size=2)
+    job.start(0, 1)
+    job.finish(0, 1)
+    vote = job.ask(job.members[0].commit, 1, True)
+    time.sleep(0.1)
+    job.members[1].close()
+    assert vote.result(5)["commit"] is False
+    assert [reply["order"] for reply in job.quorum([0], 0)] == [[0]]
+    job.coordinator.lose(1)  # its supervisor is the last to see it; the others have gone on
+    assert job.commit(1, 0) == [True]
+
+
 def test_after_the_end_those_who_are_left_may_train_again(ranks):
     job = ranks(world_size=3)
     job.start(0, 1, 2)
@@ -228,12 +251,7 @@ def test_after_the_end_those_who_are_left_may_train_again(ranks):
 
 def test_who_comes_to_the_end_of_a_fit_hears_that_it_is_over(ranks):
     job = ranks(world_size=2)
-    job.start(0, 1)
-    job.members[1].close()
-    job.notices[0].wait(5)
-    job.quorum([0], 0)
-    job.start(1)
-    joins = job.ask(job.members[1].next_quorum, None)
+    joins = one_joins_the_other(job)
     assert job.commit(1, 0) == [True]  # the last step, or the end: the one that joins is not waited for
     job.finish(0)
     assert joins.result(5)["kind"] == "over"
@@ -241,12 +259,7 @@ def test_who_comes_to_the_end_of_a_fit_hears_that_it_is_over(ranks):
 
 def test_nobody_is_left_who_has_the_state(ranks):
     job = ranks(world_size=2)
-    job.start(0, 1)
-    job.members[1].close()
-    job.notices[0].wait(5)
-    job.quorum([0], 0)
-    job.start(1)
-    joins = job.ask(job.members[1].next_quorum, None)
+    joins = one_joins_the_other(job)
     time.sleep(0.1)
     job.members[0].close()
     assert joins.result(5)["kind"] == "alone"

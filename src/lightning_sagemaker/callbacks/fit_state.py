@@ -244,7 +244,7 @@ class FitState:
             )
             restore_metrics(trainer.lightning_module, metrics)
             restore_trainer_memory(trainer, ranks[0]["memory"])
-            restore_module_flags(trainer.lightning_module, ranks[0]["flags"])
+            restore_module_flags(trainer.lightning_module, ranks[0].get("flags"))
             restore_logged(trainer, metrics)
         if phase is Phase.AMID:
             rank_zero_info("The checkpoint was made within a batch: it is trained on again, with other random numbers.")
@@ -260,7 +260,7 @@ class FitState:
     def _restore(self, own: dict[str, Any], phase: Phase) -> None:
         trainer = self._trainer
         restore_buffers(buffers_of(trainer), own["buffers"])
-        restore_module_flags(trainer.lightning_module, own["flags"])
+        restore_module_flags(trainer.lightning_module, own.get("flags"))
         restore_metrics(trainer.lightning_module, own["metrics"])
         restore_callback_states(trainer, own["callbacks"])
         restore_trainer_memory(trainer, own["memory"])

@@ -20,8 +20,10 @@ def module_flags(module: nn.Module) -> dict[str, list[str]]:
     }
 
 
-def restore_module_flags(module: nn.Module, flags: dict[str, Any]) -> None:
-    """Set what :func:`module_flags` gave."""
+def restore_module_flags(module: nn.Module, flags: dict[str, Any] | None) -> None:
+    """Set what :func:`module_flags` gave; None, of a checkpoint that was written before there were flags, sets nothing."""
+    if flags is None:
+        return
     frozen, evaluating, untracked = (set(flags[name]) for name in ("frozen", "evaluating", "untracked"))
     for name, parameter in module.named_parameters():
         if parameter.requires_grad is (name in frozen):  # else it is left alone: not every one can be set

@@ -103,6 +103,7 @@ class Member:
         while True:
             reply = self._replies.get()
             if reply is None:
+                self._replies.put(None)  # who asks again hears it too
                 raise RecoveryError(
                     "The supervisor of the first host has ended, and a fit needs it. HINT: start the job again."
                 )

@@ -64,6 +64,7 @@ class Coordinator:
         self._quorum = 0
         self._active: list[int] = []
         self._votes: dict[int, int] = {}
+        self._left: set[int] = set()
         self._broken_at: float | None = None
         self._failures: Counter[int] = Counter()
         self._lost_at: dict[int, list[int]] = {}
@@ -106,7 +107,7 @@ class Coordinator:
             member = self._members.get(rank)
             if member is not None:
                 self._drop(member)
-            if self.finished:  # it has failed; the others may be in another fit
+            if rank in self._left:  # it has failed; the others may be in another fit
                 self._break()
 
     def _stop(self) -> None:
@@ -236,7 +237,7 @@ class Coordinator:
         self.ended = end is not None
         members = sorted(members, key=lambda member: (member.joined or self._quorum, member.rank))
         self._active = [member.rank for member in members]
-        self._votes, self._broken_at = {}, None
+        self._votes, self._left, self._broken_at = {}, set(), None
         self._is_first_step, self._is_waiting = True, False
         self._note("quorum", number=self._quorum, step=self.step, ranks=self._active)
         if end is not None:
@@ -308,7 +309,11 @@ class Coordinator:
         if member.rank in self._active:
             self._active.remove(member.rank)
             self._votes.pop(member.rank, None)
-            if not self.finished and not self.is_stopping:
+            if self.finished:  # its script may just be over; who waits for its vote must not
+                self._left.add(member.rank)
+                if self._votes:
+                    self._break()
+            elif not self.is_stopping:
                 self._lost_at.setdefault(self.step, []).append(member.rank)
                 self._note("lost", rank=member.rank, step=self.step, since=round(self._counted, 3))
                 self._say(f"rank {member.rank} is lost after step {self.step}; {len(self._active)} go on.")
