@@ -181,3 +181,14 @@ def test_a_run_with_a_callback_is_resumed(tmp_path, name, dies):
         _run(tmp_path / "ours", CASES[name])
     ]
     assert _differences(alone, parts) == []
+
+
+def test_a_checkpoint_that_was_written_before_there_were_flags_is_resumed(tmp_path):
+    _run(tmp_path, CASES["none"], stop=3)
+    (path,) = (tmp_path / "best").glob("auto-step=3.ckpt")
+    checkpoint = torch.load(path, weights_only=True)
+    for own in checkpoint["lightning_sagemaker"]["ranks"]:
+        del own["flags"]
+    torch.save(checkpoint, path)
+    steps, *_ = _run(tmp_path, CASES["none"])
+    assert steps[0][2] == 3

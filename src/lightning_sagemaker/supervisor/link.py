@@ -38,7 +38,7 @@ class Training(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether a rank has reached the end of the training."""
+        """Whether the ranks have reached the end of their first fit."""
 
     @property
     def ended(self) -> bool:
@@ -115,7 +115,7 @@ class Link:
 
     @property
     def finished(self) -> bool:
-        """Whether a rank has reached the end of the training."""
+        """Whether the ranks have reached the end of their first fit."""
         return bool(self._status.get("finished"))
 
     @property
