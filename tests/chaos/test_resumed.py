@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scripts as people write them, stopped and resumed: compared with the same script under stock Lightning, left alone."""
 
+import itertools
 import os
 import signal
 
+import numpy as np
 import pytest
 import torch
 import torchmetrics
@@ -52,6 +54,7 @@ class Module(LightningModule):
         self.warmup, self.plateau, self.steps = warmup, plateau, []
 
     def training_step(self, batch, index):
+        batch = torch.cat(list(batch.values())) if isinstance(batch, dict) else batch
         loss = self.net(batch / SAMPLES).square().mean()
         self.log("loss", loss, on_epoch=True)
         self.steps.append((self.global_step, batch.tolist(), float(loss), self.optimizers().param_groups[0]["lr"]))
@@ -135,6 +138,69 @@ def test_a_stream_is_read_again_up_to_where_it_was(tmp_path, workers):
         assert [[sample[0] for sample in batch] for _, batch, *_ in resumed] == [
             [sample[0] for sample in batch] for _, batch, *_ in alone
         ]
+
+
+class Own:
+    """A loader of the script's own, without a length: Lightning fetches a batch ahead."""
+
+    def __init__(self):
+        self.random = np.random.default_rng(0)
+
+    def __iter__(self):
+        for batch in self.random.permutation(SAMPLES).reshape(-1, BATCH):
+            yield torch.stack([torch.tensor([float(index), np.random.random()]) for index in batch])
+
+
+class SaysItself(Own):
+    """One that says where it is."""
+
+    epoch = taken = 0
+
+    def __iter__(self):
+        order = np.random.default_rng(self.epoch).permutation(SAMPLES).reshape(-1, BATCH)
+        while self.taken < len(order):
+            self.taken += 1
+            yield torch.stack([torch.tensor([float(index), 0.0]) for index in order[self.taken - 1]])
+        self.taken, self.epoch = 0, self.epoch + 1
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "taken": self.taken}
+
+    def load_state_dict(self, state):
+        self.epoch, self.taken = state["epoch"], state["taken"]
+
+
+class ReadsOn(Own):
+    """Goes on in the next epoch with what it has not read in this one."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches = itertools.chain.from_iterable(Own.__iter__(self) for _ in itertools.count())
+
+    def __iter__(self):
+        return itertools.islice(self.batches, 7)
+
+
+@pytest.mark.parametrize("stop", [3, 10, 13])
+@pytest.mark.parametrize(
+    "loader",
+    [
+        Own,
+        SaysItself,
+        lambda: DataLoader(Numbers(), BATCH, shuffle=True, generator=torch.Generator().manual_seed(1)),
+        lambda: {"one": Own(), "other": DataLoader(Numbers(), BATCH, shuffle=True)},
+    ],
+    ids=["own", "says itself", "generator", "two"],
+)
+def test_a_loader_that_the_script_made_goes_on(tmp_path, loader, stop):
+    """Also at an epoch's end, where there is no next batch from which the next epoch's order would follow."""
+    alone, resumed = alone_and_resumed(lambda _: loader(), tmp_path, [stop])
+    assert resumed == alone
+
+
+def test_a_loader_that_reads_on_from_epoch_to_epoch_is_named(tmp_path, recwarn):
+    train(lambda _: ReadsOn(), tmp_path, max_epochs=1)
+    assert any("ReadsOn reads on from epoch to epoch" in str(warning.message) for warning in recwarn)
 
 
 def test_data_that_lies_elsewhere_has_another_order_so_its_epoch_starts_over(tmp_path, caplog):

@@ -53,6 +53,67 @@ class Shuffled(Stream):
         yield from (own[place] for place in torch.randperm(len(own)).tolist())
 
 
+class Counts(Stream):
+    """Draws by the number of the epoch, which it counts itself."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def __iter__(self):
+        self.epoch += 1
+        info = torch.utils.data.get_worker_info()
+        order = np.random.default_rng(self.epoch).permutation(SIZE)
+        yield from (int(index) for index in (order if info is None else order[info.id :: info.num_workers]))
+
+
+class Files(Stream):
+    """Shuffles the names of its files again in each epoch."""
+
+    def __init__(self):
+        self.files, self.random = [f"{number:02}" for number in range(SIZE)], random.Random(4)
+
+    def __iter__(self):
+        self.random.shuffle(self.files)
+        yield from map(int, self.files)
+
+
+class Cached(Counts):
+    """Holds the shard that it has read last: its number means nothing without it."""
+
+    def __init__(self):
+        super().__init__()
+        self.number, self.shard = -1, None
+
+    def __iter__(self):
+        for number in range(2):
+            if number != self.number:
+                self.number, self.shard = number, np.arange(number * 10, number * 10 + 10)
+            yield from self.shard.tolist()
+
+
+class Own:
+    """A loader of the script's own; its order is drawn with the first batch, or at once."""
+
+    def __init__(self, at_once=False, length=True, draws=None):
+        self.random, self.at_once, self.draws = np.random.default_rng(0), at_once, draws
+        if length:
+            self.__class__ = OwnWithLength
+
+    def __iter__(self):
+        return iter(list(self._batches())) if self.at_once else self._batches()
+
+    def _batches(self):
+        order = self.random.permutation(SIZE)
+        for index in range(6):
+            batch = torch.tensor(order[index * BATCH : (index + 1) * BATCH], dtype=torch.float)
+            yield batch if self.draws is None else batch + self.draws()
+
+
+class OwnWithLength(Own):
+    def __len__(self):
+        return 6
+
+
 class InPlace(Sampler):
     """Shuffles a list of its own again in each epoch, by its own generator."""
 
@@ -99,6 +160,14 @@ KINDS = {
     "persistent stream": lambda: DataLoader(Shuffled(), BATCH, num_workers=2, persistent_workers=True),
     "stream": lambda: DataLoader(Stream(), BATCH),
     "stream of workers": lambda: DataLoader(Stream(), BATCH, num_workers=2),
+    "stream that counts": lambda: DataLoader(Counts(), BATCH),
+    "workers that count": lambda: DataLoader(Counts(), BATCH, num_workers=2, persistent_workers=True),
+    "stream of files": lambda: DataLoader(Files(), BATCH),
+    "cached": lambda: DataLoader(Cached(), BATCH),
+    "own": Own,
+    "own, at once": lambda: Own(at_once=True),
+    "own without length": lambda: Own(length=False),
+    "own that draws": lambda: Own(draws=np.random.random),
     "a list": lambda: [torch.tensor([float(index)]) for index in range(6)],
 }
 

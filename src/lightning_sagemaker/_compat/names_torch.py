@@ -10,6 +10,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "torch": ("_foreach_norm",),
     "torch._C._distributed_c10d": ("_DistributedBackendOptions", "_create_work_from_future"),
     "torch._C._distributed_c10d:Backend": ("_set_sequence_number_for_group",),
+    "torch._weights_only_unpickler": ("_get_allowed_globals",),
     "torch._subclasses.fake_tensor": ("FakeTensor", "FakeTensorMode", "unset_fake_temporarily"),
     "torch.amp:GradScaler": ("_per_optimizer_states",),
     "torch.distributed:Backend": ("_plugins",),

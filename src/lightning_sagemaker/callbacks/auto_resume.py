@@ -13,7 +13,8 @@ from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.callbacks.logged_runs import load_logged_runs, save_logged_runs
-from lightning_sagemaker.callbacks.places import checkpoint_folder, is_remote, remote_io
+from lightning_sagemaker.callbacks.places import checkpoint_folder, held_by, is_remote, remote_io
+from lightning_sagemaker.checkpoint.own_globals import may_hold
 from lightning_sagemaker.checkpoint.resume import find_checkpoint
 from lightning_sagemaker.checkpoint.whole import CheckpointError
 
@@ -30,7 +31,8 @@ class AutoResume(Callback):
     Args:
         dirpath: Where to look. Default: the folder of the Trainer's ``ModelCheckpoint``, in a job the checkpoint folder,
             else ``checkpoints`` in the Trainer's ``default_root_dir``.
-        weights_only: Read data only. ``False`` runs code from the files: for checkpoints of your own alone.
+        weights_only: Read data only, and objects of classes that the script's own hyperparameters and callbacks are made
+            of. ``False`` runs code from the files: for checkpoints of your own alone.
         search: False: only keep and restore the state.
 
     Attributes:
@@ -58,8 +60,11 @@ class AutoResume(Callback):
             self._resume(trainer)
 
     def _resume(self, trainer: Any) -> None:
-        if not self._search or self.fit_state.found is not None:
-            return
+        if self._search and self.fit_state.found is None:
+            with may_hold(lambda: held_by(trainer)):
+                self._resume_from_newest(trainer)
+
+    def _resume_from_newest(self, trainer: Any) -> None:
         folder = checkpoint_folder(trainer, self._dirpath)
         path, failure = trainer.strategy.broadcast(self._look(trainer, folder))
         if failure is not None:

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch.utils.data import IterableDataset
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from lightning_sagemaker.data.dealing import batch_size_of, is_counted, remaining, united
 from lightning_sagemaker.data.position import Position, Watch, has_state
-from lightning_sagemaker.data.tracked import catch_up, release, watch
+from lightning_sagemaker.data.tracked import catch_up, pass_end, release, watch
 
 
 class FitLoaders:
@@ -133,7 +134,11 @@ class FitLoaders:
         self._deferred = False
         for watched, position in zip(self._training, positions["training"], strict=True):
             watched.seek(None if anew else position)
-            if anew and position is not None and watched.is_persistent:
+            if not anew or position is None:
+                continue
+            if position["own"] is not None and has_state(watched.loader):
+                pass_end(watched, position)
+            elif watched.is_persistent:
                 catch_up(watched, position)
         self._wanted_validation = positions["validation"]
         self._seek_validation()
@@ -235,16 +240,23 @@ class FitLoaders:
         if has_state(loader):
             return
         dataset = getattr(loader, "dataset", None)
-        if isinstance(dataset, IterableDataset):
-            self._say(
-                f"{type(dataset).__name__} cannot be asked for its place: a run that is resumed within an epoch reads it"
-                " again from the beginning, and is exact if that gives the same samples. HINT: give the loader state_dict"
-                " and load_state_dict, as torchdata's StatefulDataLoader, or use a dataset with a length."
-            )
-        elif hasattr(loader, "__next__"):
+        stream = dataset if isinstance(loader, DataLoader) else loader
+        if hasattr(loader, "__next__"):
             self._say(
                 f"{type(loader).__name__} can be read only once: a run that is resumed within an epoch starts it over."
                 " HINT: give a DataLoader."
+            )
+        elif held := watched.capture.iterators():
+            self._say(
+                f"{type(stream).__name__} reads on from epoch to epoch (it holds an iterator, {', '.join(held)}): a run that"
+                " is resumed begins it anew, so it may train on some samples again and never on others. HINT: give the"
+                " loader state_dict and load_state_dict, or make the iterator in __iter__."
+            )
+        elif isinstance(stream, IterableDataset) or not isinstance(stream, (Dataset, Sequence, torch.Tensor)):
+            self._say(
+                f"{type(stream).__name__} cannot be asked for its place: a run that is resumed within an epoch reads it"
+                " again from the beginning, and is exact if that gives the same samples. HINT: give the loader state_dict"
+                " and load_state_dict, as torchdata's StatefulDataLoader, or use a dataset with a length."
             )
 
 

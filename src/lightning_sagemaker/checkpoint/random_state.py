@@ -70,7 +70,7 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
     if isinstance(one, dict):
-        return all(_equal(value, other[key]) for key, value in one.items())
+        return one.keys() == other.keys() and all(_equal(value, other[key]) for key, value in one.items())
     if isinstance(one, list):
         return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
     return bool(one == other)

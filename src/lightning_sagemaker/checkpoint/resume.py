@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -92,7 +93,7 @@ def _read_step(path: Path, weights_only: bool) -> tuple[int, bool]:
             raise
         raise CheckpointError(
             f"{path} holds more than tensors and plain containers, which is not read, as it could run code"
-            f" ({_first_line(error)}). HINT: keep objects out of hyperparameters and callback states; if the file is your"
+            f" ({_refused(error)}). HINT: keep objects out of hyperparameters and callback states; if the file is your"
             " own, say AutoResume(weights_only=False)."
         ) from error
     if "loops" in content and "callbacks" not in content:
@@ -160,6 +161,12 @@ def _missing_part(path: Path) -> str | None:
         if size < end:
             return f"{name} has {size} bytes of {end}"
     return None
+
+
+def _refused(error: pickle.UnpicklingError) -> str:
+    """What torch names, of several paragraphs."""
+    found = re.search(r"(?:WeightsUnpickler error|weights_only):\s*(.{1,160})", str(error))
+    return found[1].split(" was not an allowed", 1)[0] if found else _first_line(error)
 
 
 def _first_line(error: BaseException) -> str:

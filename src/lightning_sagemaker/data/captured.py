@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the order of a loader's samples follows from, beside the samples: random numbers, and what samplers remember.
 
-An order is drawn anew in each epoch, from the global generators, from one that the script made, or from what a sampler keeps
-(its epoch, a list that it shuffles in place). Captured when an iteration begins and restored before it is repeated, these
-give the same order again.
+An order is drawn anew in each epoch, from the global generators, from one that the script made, or from what a sampler, a
+stream or a loader of the script's own keeps (its epoch, a list that it shuffles in place). Captured when an iteration begins
+and restored before it is repeated, these give the same order again.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import functools
 import hashlib
 import random
 import types
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.data import IterableDataset
 
 from lightning_sagemaker.checkpoint.random_state import (
     numpy_state,
@@ -31,6 +34,10 @@ _DEPTH = 4
 """Attributes of attributes that are looked at: a loader's dataset's transform's generator."""
 _ENTRIES = 64
 """Of a container, at most: those of transforms are short."""
+_LISTED = 10_000
+"""Entries of a stream's list that may be an order, at most: it is looked at after each batch."""
+_CONTAINERS = (list, dict, set, deque)
+"""Whose length is at hand; others may have to read all their samples."""
 _SCALARS = (bool, int, float, str, type(None))
 
 Captured = dict[str, Any]
@@ -39,21 +46,36 @@ Captured = dict[str, Any]
 class Capture:
     """Captures and restores what a loader's order follows from.
 
+    What samplers count is restored as it was. Streams and loaders of the script's own may count what belongs to something
+    that cannot be captured, as a shard that they hold: their numbers are restored if nothing else has changed beside them.
+
     Args:
         loader: Its ``generator``, ``sampler``, ``batch_sampler``, ``dataset`` and ``collate_fn`` are looked at.
+        is_own: It is no ``DataLoader``: all that it has is looked at.
 
     """
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self._before = {path: _digest(value) for path, value in self._sequences()}
+    def __init__(self, loader: Any, is_own: bool = False) -> None:
+        self._loader, self._is_own = loader, is_own
+        found = list(self._found())
+        self._before = {one.path: _digest(one.value) for one in found if one.kind is _Kind.ORDER}
+        self._first = _scalars(found, counted=True)
+        self._others = _fingerprints(found)
 
     def take(self) -> Captured:
         """The state now, as plain containers and tensors."""
-        lists = {path: value for path, value in self._sequences() if _digest(value) != self._before.get(path)}
-        objects = {path: _state_of(value) for path, _, value in self._found() if _is_generator(value)}
-        scalars = {path: value for path, _, value in self._found() if isinstance(value, _SCALARS)}
-        return {"random": random_state(), "objects": objects, "scalars": scalars, "lists": lists}
+        found = list(self._found())
+        counted = _scalars(found, counted=True) if _fingerprints(found) == self._others else {}
+        orders = [one for one in found if one.kind is _Kind.ORDER]
+        return {
+            "random": random_state(),
+            "objects": {one.path: _state_of(one.value) for one in found if one.kind is _Kind.GENERATOR},
+            "scalars": _scalars(found, counted=False),
+            "counted": {path: value for path, value in counted.items() if value != self._first.get(path)},
+            "lists": {
+                one.path: _numbers(one.value) for one in orders if _digest(one.value) != self._before.get(one.path)
+            },
+        }
 
     def put(self, captured: Captured) -> None:
         """Set what :meth:`take` gave, the global generators included."""
@@ -62,48 +84,85 @@ class Capture:
 
     def put_objects(self, captured: Captured) -> None:
         """Set all but the global generators."""
-        for path, set_value, value in self._found():
-            if path in captured["objects"] and _is_generator(value):
+        scalars = self._first | captured.get("counted", {}) | captured["scalars"]
+        for path, kind, value, set_value in self._found():
+            if kind is _Kind.GENERATOR and path in captured["objects"]:
                 _restore(value, captured["objects"][path])
-            elif path in captured["scalars"] and isinstance(value, _SCALARS) and value != captured["scalars"][path]:
-                set_value(captured["scalars"][path])
-            elif path in captured["lists"] and isinstance(value, (list, np.ndarray, torch.Tensor)):
+            elif kind is _Kind.SCALAR and value != scalars.get(path, value) and set_value is not None:
+                set_value(scalars[path])
+            elif kind is _Kind.ORDER and path in captured["lists"]:
                 value[:] = _like(value, captured["lists"][path])
 
-    def _found(self) -> Iterator[tuple[str, Any, Any]]:
+    def iterators(self) -> list[str]:
+        """Names of what a stream or a loader of the script's own is reading, from epoch to epoch."""
+        others = (one for one in self._found() if one.kind is _Kind.OTHER and isinstance(one.value, Iterator))
+        return [one.path.split(".", 1)[1] for one in others]
+
+    def _found(self) -> Iterator[_Found]:
         loader, seen = self._loader, set[int]()
-        for name in ("dataset", "collate_fn"):  # what they count in a step is theirs; what they draw from is kept
-            yield from _walk(name, getattr(loader, name, None), _DEPTH, seen, plain=False)
+        dataset = getattr(loader, "dataset", None)  # what one with a length counts in a step is its own
+        yield from _walk("dataset", dataset, _DEPTH, seen, _is_short if isinstance(dataset, IterableDataset) else None)
+        yield from _walk("collate_fn", getattr(loader, "collate_fn", None), _DEPTH, seen, None)
         for name in ("generator", "batch_sampler", "sampler"):
-            yield from _walk(name, getattr(loader, name, None), _DEPTH, seen, plain=True)
-
-    def _sequences(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Lists of numbers that samplers keep, which they may shuffle."""
-        for path, _, value in self._found():
-            if isinstance(value, (list, np.ndarray, torch.Tensor)):
-                yield path, torch.as_tensor(np.asarray(value)).clone()
+            yield from _walk(name, getattr(loader, name, None), _DEPTH, seen, _is_order)
+        if self._is_own:
+            yield from _walk("loader", loader, _DEPTH, seen, _is_short)
 
 
-def _walk(path: str, value: Any, depth: int, seen: set[int], plain: bool) -> Iterator[tuple[str, Any, Any]]:
-    """What is reached from an object: its path, how to set it, and its value; scalars and lists where ``plain``."""
+class _Kind(Enum):
+    GENERATOR = 1
+    SCALAR = 2
+    ORDER = 3
+    OTHER = 4
+
+
+class _Found(NamedTuple):
+    """What is reached from a loader."""
+
+    path: str
+    kind: _Kind
+    value: Any
+    set_value: Callable[[Any], None] | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it is of a stream or a loader of the script's own."""
+        return self.path.split(".", 1)[0] in ("dataset", "loader")
+
+
+def _scalars(found: list[_Found], counted: bool) -> dict[str, Any]:
+    return {one.path: one.value for one in found if one.kind is _Kind.SCALAR and one.is_counted is counted}
+
+
+def _fingerprints(found: list[_Found]) -> dict[str, tuple[int, int]]:
+    """Of what streams and loaders of the script's own keep beside what can be captured."""
+    others = (one for one in found if one.is_counted and one.kind in (_Kind.ORDER, _Kind.OTHER))
+    return {one.path: (id(one.value), len(one.value) if type(one.value) in _CONTAINERS else 0) for one in others}
+
+
+def _walk(
+    path: str, value: Any, depth: int, seen: set[int], is_order: Callable[[Any], bool] | None
+) -> Iterator[_Found]:
+    """What is reached from an object; generators only without ``is_order``, which tells lists that may be an order."""
     if value is None or id(value) in seen:
         return
     seen.add(id(value))
     if _is_generator(value):
-        yield path, None, value
+        yield _Found(path, _Kind.GENERATOR, value)
         return
     if depth == 0 or _is_foreign(value):
         return
     for name, entry, set_entry in _entries(value):
         place = f"{path}.{name}"
         if isinstance(entry, _SCALARS):
-            if plain and set_entry is not None:
-                yield place, set_entry, entry
-        elif _is_numbers(entry):
-            if plain:
-                yield place, set_entry, entry
+            if is_order is not None and set_entry is not None:
+                yield _Found(place, _Kind.SCALAR, entry, set_entry)
+        elif is_order is not None and is_order(entry):
+            yield _Found(place, _Kind.ORDER, entry)
         else:
-            yield from _walk(place, entry, depth - 1, seen, plain)
+            if is_order is not None and set_entry is not None and not _is_generator(entry):
+                yield _Found(place, _Kind.OTHER, entry)
+            yield from _walk(place, entry, depth - 1, seen, is_order)
 
 
 def _entries(value: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -144,13 +203,28 @@ def _is_foreign(value: Any) -> bool:
     ).__module__.startswith(("lightning.pytorch.trainer", "pytorch_lightning.trainer"))
 
 
-def _is_numbers(value: Any) -> bool:
-    """Whether it could be an order: a list that may be shuffled in place."""
+def _is_order(value: Any) -> bool:
+    """Whether it could be an order: a list of numbers that may be shuffled in place."""
     if isinstance(value, list):
         return bool(value) and all(type(entry) is int for entry in value[:_ENTRIES]) and type(value[-1]) is int
     if isinstance(value, np.ndarray):
         return value.ndim == 1 and value.dtype.kind in "iu"
     return isinstance(value, torch.Tensor) and value.dim() == 1 and not value.is_floating_point()
+
+
+def _is_short(value: Any) -> bool:
+    """Whether it could be the order of a stream: a list of numbers or names, as of its files. Arrays are its data."""
+    if not isinstance(value, list) or not 0 < len(value) <= _LISTED:
+        return False
+    return all(type(entry) is int for entry in value) or all(type(entry) is str for entry in value)
+
+
+def _numbers(value: Any) -> torch.Tensor:
+    """An order as numbers: of names, their places among all of them."""
+    if isinstance(value, list) and type(value[0]) is str:
+        places = {name: place for place, name in enumerate(sorted(map(str, value)))}
+        return torch.tensor([places[str(name)] for name in value])
+    return torch.as_tensor(np.asarray(value)).clone()
 
 
 def _is_generator(value: Any) -> bool:
@@ -194,10 +268,15 @@ def _unplain(state: Any) -> Any:
 
 
 def _like(value: Any, numbers: torch.Tensor) -> Any:
+    if isinstance(value, list) and type(value[0]) is str:
+        names = sorted(map(str, value))
+        return [names[place] for place in numbers.tolist()] if len(numbers) == len(names) else value
     if isinstance(value, list):
         return numbers.tolist()
     return numbers.numpy() if isinstance(value, np.ndarray) else numbers
 
 
-def _digest(numbers: torch.Tensor) -> bytes:
-    return hashlib.blake2b(numbers.numpy().tobytes(), digest_size=16).digest()
+def _digest(order: Any) -> int | bytes:
+    if isinstance(order, list):
+        return hash(tuple(order))
+    return hashlib.blake2b(_numbers(order).numpy().tobytes(), digest_size=16).digest()

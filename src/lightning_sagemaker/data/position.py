@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_sagemaker.checkpoint.random_state import equal_states, random_state, restore_random_state
 from lightning_sagemaker.data.batches import Rest
@@ -34,7 +34,7 @@ Position = dict[str, Any]
 - ``ahead``: random numbers before a batch that was fetched in advance
 - ``dealt``: what was left of the epoch when a run with other sizes began, in place of an order, or the ``place`` where that
   began; ``bits``: samples given
-- ``own``: what the loader says itself
+- ``own``: what the loader says itself; ``ended``: whether it has been through
 """
 
 WATCH = "_lightning_sagemaker_watch"
@@ -60,11 +60,12 @@ class Watch:
 
     def __init__(self, loader: Any, say: Callable[[str], None] = print) -> None:
         self.loader, self._say = loader, say
-        self.capture = Capture(loader)
-        self.deferred = self._said = False
+        self.capture = Capture(loader, is_own=not isinstance(loader, DataLoader))
+        self.deferred = self._said = self._ended = False
         self._recent: deque[Position] = deque(maxlen=_KEPT)
         self._wanted: Position | None = None
         self._reached: Position | None = None  # where an iteration begins, as long as it has given no batch
+        self._passed: Position | None = None  # the end of the epoch before, where a loader says itself where it is
         self._outer: Any = None
         self._birth: Captured | None = None
         self._order: Captured | None = None
@@ -97,7 +98,7 @@ class Watch:
     def position(self, taken: int) -> Position | None:
         """Where the loader was when ``taken`` batches of the epoch had been trained on; None before an iteration."""
         if self._birth is None:
-            return None
+            return self._passed
         if self._reached is not None and self._reached["taken"] == taken:
             dealt = self._reached["dealt"]
             if dealt is not None and "batches" in dealt:
@@ -106,16 +107,17 @@ class Watch:
             bits = self._reached.get("bits", None if dealt is None else dealt.get("bits"))
             return {**self._reached, "now": self.capture.take(), "dealt": dealt, "bits": bits}
         found = next((one for one in reversed(self._recent) if one["taken"] == taken), None) or self._now()
-        ahead = next((one["before"] for one in self._recent if one["taken"] == taken + 1), None)
+        following = next((one for one in self._recent if one["taken"] == taken + 1), {"before": None, "own": None})
         states, began = _read(found["states"]), _read(found["began"])
-        found = {key: value for key, value in found.items() if key != "before"}
+        found = {key: value for key, value in found.items() if key not in ("before", "own")}
         dealt = None if self._dealt is None else {**_written_rest(self._dealt), "after": self._dealt_after}
         found |= {
             "now": self.capture.take(),
-            "ahead": ahead,
+            "ahead": following["before"],
             "states": states,
             "began": began,
-            "own": self._own_state(),
+            "own": self.own_state() if following["own"] is None else following["own"],
+            "ended": self._ended,
             "dealt": dealt,
         }
         return found | {"bits": self._bits(found["yielded"])}
@@ -129,8 +131,15 @@ class Watch:
         bits = as_bits(np.concatenate([np.zeros(0, np.int64), *issued]), len(dataset))
         return bits if self._bits_before is None else bits | self._bits_before
 
-    def give(self, batch: Any, before: Any = None) -> Any:
-        """A batch is handed out: unpack what came with it."""
+    def give(self, batch: Any, before: Any = None, own: Any = None) -> Any:
+        """A batch is handed out: unpack what came with it.
+
+        Args:
+            batch: What the loader gave.
+            before: Random numbers before it was made, where it is made in this process.
+            own: What the loader said of itself before.
+
+        """
         if isinstance(batch, Carried):
             if batch.state is not None:
                 self._states = {**self._states, batch.worker: batch.state}
@@ -138,7 +147,7 @@ class Watch:
         self._yielded += 1
         self._taken += 1
         self._reached = None
-        self._recent.append({**self._now(), "before": before})
+        self._recent.append({**self._now(), "before": before, "own": own})
         return batch
 
     def _now(self) -> Position:
@@ -146,7 +155,8 @@ class Watch:
         states = {"states": self._states, "began": self._began}
         return {**facts, "birth": self._birth, "order": self._order, **states}
 
-    def _own_state(self) -> Any:
+    def own_state(self) -> Any:
+        """What the loader says itself; None if it does not."""
         return self.loader.state_dict() if has_state(self.loader) else None
 
     # Going to a position
@@ -159,6 +169,10 @@ class Watch:
         if self._wanted is not None:
             self._taken = self._wanted["taken"] - self._wanted["yielded"]
             self._iterations = self._wanted["iteration"] - 1
+
+    def pass_end(self, position: Position) -> None:
+        """The epoch before has ended here; a loader that says itself where it is has been told."""
+        self._passed = position
 
     def seek_rest(self, batches: Sequence[Any], done: int, bits: torch.Tensor | None) -> None:
         """Begin the next iteration after ``done`` batches of an epoch, with these.
@@ -192,6 +206,22 @@ class Watch:
             self.loader.load_state_dict(wanted["own"])
         return wanted
 
+    def begin_order(self, wanted: Position | None) -> None:
+        """A loader that iterates in its own way is about to give its first batch."""
+        if wanted is None:
+            self._order = self.capture.take()
+        else:
+            self._order = wanted["order"] or wanted["birth"]
+            self.capture.put(self._order)
+
+    def skip(self, wanted: Position) -> None:
+        """A loader that says itself where it is goes on after the batches that were taken."""
+        self._yielded, self._taken = wanted["yielded"], self._taken + wanted["yielded"]
+
+    def end(self) -> None:
+        """It has been through."""
+        self._ended = True
+
     def end_birth(self) -> None:
         """What is drawn from here on is the run's again."""
         if self._outer is not None:
@@ -200,6 +230,7 @@ class Watch:
 
     def _begin_iteration(self) -> None:
         self._iterations += 1
+        self._ended, self._passed = False, None
         self._yielded, self._issued, self._order = 0, [], None
         self._dealt, self._dealt_after, self._bits_before = None, 0, None
 
@@ -217,12 +248,11 @@ class Watch:
         self._states = self._began = dict(self._latest)
 
     def indices(self, sampler: Any, wanted: Position | None) -> Iterator[Any]:
-        """The order of a sampler, from the wanted place on. A generator: it begins when the first batch is asked for."""
+        """The order of a sampler, from the wanted place on; it begins now."""
         self.end_birth()
         if wanted is None or wanted["order"] is None:
             self._order = self.capture.take()
-            yield from self._watched(iter(sampler))
-            return
+            return self._watched(iter(sampler))
         outer = random_state()
         self._order = wanted["order"]
         self.capture.put(wanted["order"])
@@ -241,7 +271,7 @@ class Watch:
             self._yielded, self._taken = wanted["yielded"], self._taken + wanted["yielded"]
             self.capture.put_objects(wanted["now"])
         restore_random_state(outer)
-        yield from self._watched(order)
+        return self._watched(order)
 
     def _watched(self, order: Iterator[Any]) -> Iterator[Any]:
         """Keep what an order gives, and notice one that goes on drawing from the global generators."""

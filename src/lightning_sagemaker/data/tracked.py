@@ -21,6 +21,8 @@ from lightning_sagemaker.data import workers
 from lightning_sagemaker.data.carried import carrying
 from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
 
+_END = object()
+
 require(DataLoader, "_get_iterator", "_index_sampler")
 
 require(_MultiProcessingDataLoaderIter, "_try_put_index", "_reset", "_get_data")
@@ -68,6 +70,17 @@ def catch_up(watched: Watch, position: Position) -> None:
         iterator.catch_up()
 
 
+def pass_end(watched: Watch, position: Position) -> None:
+    """Have a loader that says itself where it is at an epoch's end; the next iteration begins anew."""
+    outer = random_state()
+    watched.capture.put_objects(position["now"])
+    watched.loader.load_state_dict(position["own"])
+    if not position.get("ended", True):  # as Lightning leaves one whose length it knows
+        getattr(watched.loader, "_kind", type(watched.loader)).__iter__(watched.loader)
+    restore_random_state(outer)
+    watched.pass_end(position)
+
+
 def iterates_as_torch(kind: type) -> bool:
     """Whether a class of loaders iterates as torch's does, or says that it does."""
     names = ("__iter__", "_get_iterator", "_index_sampler")
@@ -85,8 +98,25 @@ class _Order:
         return len(self._sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        wanted, self._loader._wanted = self._loader._wanted, None
-        yield from getattr(self._loader, WATCH).indices(self._sampler, wanted)
+        self._loader._indices = _Indices(self._loader, self._sampler)
+        return self._loader._indices
+
+
+class _Indices(Iterator[Any]):
+    """The order of an iteration: as torch's it begins with the first batch, unless it is begun before."""
+
+    def __init__(self, loader: _Seeking, sampler: Any) -> None:
+        self._loader, self._sampler = loader, sampler
+        self._order: Iterator[Any] | None = None
+
+    def begin(self) -> Iterator[Any]:
+        if self._order is None:
+            wanted, self._loader._wanted = self._loader._wanted, None
+            self._order = getattr(self._loader, WATCH).indices(self._sampler, wanted)
+        return self._order
+
+    def __next__(self) -> Any:
+        return next(self.begin())
 
 
 class _Seeking(DataLoader[Any]):
@@ -94,6 +124,7 @@ class _Seeking(DataLoader[Any]):
 
     _kind: Any
     _wanted: Position | None = None
+    _indices: _Indices | None = None
 
     @property
     def _index_sampler(self) -> Any:
@@ -111,15 +142,21 @@ class _Seeking(DataLoader[Any]):
         watched: Watch = getattr(self, WATCH)
         self._wanted = wanted = watched.begin_birth()
         try:
-            if not self.num_workers:
-                return _InProcess(self, wanted)
-            goes_on = wanted is not None and not watched.is_iterable
-            states = {} if wanted is None else wanted["states" if goes_on else "began"]
-            states = {int(worker): state for worker, state in states.items()}
-            with carrying(self, states), workers.signals_held(self.multiprocessing_context):
-                return _InWorkers(self, wanted if goes_on else None, None if goes_on else wanted)
+            iterator = self._begun(watched, wanted)
+            if wanted is not None and self._indices is not None:
+                self._indices.begin()  # there may be no other batch, and the next epoch's order follows from this
+            return iterator
         finally:
             watched.end_birth()
+
+    def _begun(self, watched: Watch, wanted: Position | None) -> Any:
+        if not self.num_workers:
+            return _InProcess(self, wanted)
+        goes_on = wanted is not None and not watched.is_iterable
+        states = {} if wanted is None else wanted["states" if goes_on else "began"]
+        states = {int(worker): state for worker, state in states.items()}
+        with carrying(self, states), workers.signals_held(self.multiprocessing_context):
+            return _InWorkers(self, wanted if goes_on else None, None if goes_on else wanted)
 
 
 class _Counting:
@@ -219,20 +256,49 @@ def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         return iter(())
     wanted = watched.begin_birth()
     try:
+        if wanted is not None and wanted["own"] is not None and wanted.get("ended", False):
+            watched.skip(wanted)  # what it says is where it begins the next epoch
+            watched.end()
+            return iter(())
         batches = begin()
     finally:
         watched.end_birth()
+    if wanted is not None and has_state(watched.loader):
+        watched.skip(wanted)
+    elif wanted is not None:
+        _read_again(watched, batches, wanted)
     return _counted(watched, batches, wanted)
 
 
+def _read_again(watched: Watch, batches: Iterator[Any], wanted: Position) -> None:
+    """At once, and not with the next batch, of which there may be none: the next epoch follows from these."""
+    outer = random_state()
+    watched.begin_order(wanted)
+    for _ in range(wanted["yielded"]):
+        watched.give(next(batches))
+    restore_random_state(outer)
+
+
 def _counted(watched: Watch, batches: Iterator[Any], wanted: Position | None) -> Iterator[Any]:
-    if wanted is not None and has_state(watched.loader):
-        watched._yielded, watched._taken = wanted["yielded"], watched._taken + wanted["yielded"]
-    elif wanted is not None:
-        outer = random_state()
-        watched.capture.put(wanted["birth"])
-        for _ in range(wanted["yielded"]):
-            watched.give(next(batches))
-        restore_random_state(outer)
-    for batch in batches:
-        yield watched.give(batch)
+    loader = watched.loader
+    asks = has_state(loader) and not _has_length(loader)  # of such a loader Lightning fetches a batch ahead
+    draws = not getattr(loader, "num_workers", 0)
+    if wanted is None:
+        watched.begin_order(None)
+    elif wanted["ahead"] is not None:  # the next batch was made with other numbers than training's next
+        restore_random_state(wanted["ahead"])
+    while True:
+        before, own = random_state() if draws else None, watched.own_state() if asks else None
+        batch = next(batches, _END)
+        if batch is _END:
+            watched.end()
+            return
+        yield watched.give(batch, before, own)
+
+
+def _has_length(loader: Any) -> bool:
+    try:
+        len(loader)
+    except (TypeError, NotImplementedError):
+        return False
+    return True

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a script's own hyperparameters and callbacks are made of, so that its checkpoints may hold it.
+
+A checkpoint is read as data: whoever may write to its folder cannot have code run. Objects among the hyperparameters, as
+many libraries have (a loss, an encoder fitted to the data), are refused by that, also where the script has made the same
+ones a moment ago. So what occurs in the script's own objects, and nothing else, may occur in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import _compat_pickle
+import contextlib
+import functools
+import io
+import pickle
+import pickletools
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from lightning_sagemaker._compat.safe_names import safe_names
+
+_RUNS_CODE = frozenset(
+    """
+    asyncio builtins code codeop ctypes functools importlib io marshal multiprocessing operator os pickle platform posix
+    pty runpy shutil signal socket subprocess sys tempfile threading timeit types webbrowser
+    """.split()  # noqa: SIM905
+)
+"""Modules whose functions run or reach what they are given."""
+_DATA = ("bytearray", "complex", "frozenset", "object", "range", "set", "slice")
+_HOLDS_DATA = frozenset([*(f"builtins.{name}" for name in _DATA), "functools.partial", "types.SimpleNamespace"])
+"""Of these modules: a ``partial`` is not called by reading it."""
+
+
+_READ = 16 * 2**20
+"""Bytes of an object in which names are looked for."""
+
+
+def own_globals(values: Iterable[Any]) -> dict[str, Any]:
+    """Classes and functions by which ``pickle`` would write these values; none of those that run code.
+
+    Args:
+        values: Hyperparameters and states, as they would stand in a checkpoint. What cannot be written is passed over.
+
+    Returns:
+        Each by the name that stands in the file.
+
+    """
+    found: dict[str, Any] = {}
+    for module, name in {one for value in values for one in _Names().of(value)}:
+        one = _resolve(module, name)
+        if one is not None:
+            found[f"{module}.{name}"] = one
+    return found
+
+
+@contextlib.contextmanager
+def may_hold(values: Callable[[], Iterable[Any]]) -> Iterator[None]:
+    """Within the block ``torch.load(weights_only=True)`` reads objects of the classes that these values are made of.
+
+    Args:
+        values: Asked only if a file is refused otherwise.
+
+    """
+    load, thread = torch.load, threading.get_ident()
+
+    @functools.wraps(load)
+    def read(file: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return load(file, *arguments, **options)
+        except pickle.UnpicklingError as error:
+            if threading.get_ident() != thread or not options.get("weights_only") or "weights_only" not in str(error):
+                raise
+        if hasattr(file, "seek"):
+            file.seek(0)
+        own = {"weights_only": False, "pickle_module": _pickle_of(own_globals(values()))}
+        return load(file, *arguments, **{**options, **own})
+
+    vars(torch)["load"] = read  # Lightning calls it with what it was told, and tells nobody how it is to read
+    try:
+        yield
+    finally:
+        vars(torch)["load"] = load
+
+
+def _pickle_of(names: dict[str, Any]) -> types.ModuleType:
+    """What ``torch.load`` takes for ``pickle``, where nothing but these names and torch's own exists."""
+    allowed = {**safe_names(), **names}
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            path = ".".join(_present_name(module, name))
+            if path not in allowed:
+                raise pickle.UnpicklingError(f"weights_only: {path} is among neither hyperparameters nor callbacks")
+            return allowed[path]
+
+    found = types.ModuleType("pickle")
+    vars(found).update(Unpickler=Unpickler, load=lambda file, **options: Unpickler(file, **options).load())
+    return found
+
+
+class _Names(pickle.Pickler):
+    """Writes an object without its numbers, as :func:`torch.save` would: each global is named in one place."""
+
+    def __init__(self) -> None:
+        self._text = io.BytesIO()
+        super().__init__(self, protocol=2)
+
+    def write(self, text: bytes) -> int:
+        if self._text.tell() > _READ:
+            raise OverflowError
+        return self._text.write(text)
+
+    def persistent_id(self, value: Any) -> str | None:
+        return "tensor" if isinstance(value, (torch.Tensor, torch.UntypedStorage)) else None
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is np.ndarray and value.dtype != object:
+            return np.empty(0, value.dtype).__reduce__()
+        return NotImplemented
+
+    def of(self, value: Any) -> set[tuple[str, str]]:
+        """What is named until something cannot be written."""
+        found = set[tuple[str, str]]()
+        with contextlib.suppress(Exception):  # an object may raise anything; Lightning leaves such hyperparameters out
+            self.dump(value)
+        with contextlib.suppress(Exception):  # the end is missing then
+            for operation, words, _ in pickletools.genops(self._text.getvalue()):
+                if operation.name == "GLOBAL":
+                    found.add(_present_name(*str(words).split(" ", 1)))
+        return found
+
+
+def _present_name(module: str, name: str) -> tuple[str, str]:
+    """That protocol has the names of Python 2."""
+    found: tuple[str, str] | None = _compat_pickle.NAME_MAPPING.get((module, name))
+    return found or (_compat_pickle.IMPORT_MAPPING.get(module, module), name)
+
+
+def _resolve(module: str, name: str) -> Any:
+    if module.split(".", 1)[0] in _RUNS_CODE and f"{module}.{name}" not in _HOLDS_DATA:
+        return None
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
