@@ -72,7 +72,7 @@ def test_own_data_is_learnt(run, tmp_path):
     run("own_data/train.py", "--max_steps", "60")
     with (tmp_path / "runs" / "own-data" / "tickets.csv").open() as file:
         assert {row["team"] for row in csv.DictReader(file)} == {"billing", "access", "shipping"}
-    output = tmp_path / "runs" / "sequence-classification"
+    output = tmp_path / "runs" / "sequence-classification" / "latest"
     labels = json.loads((output / "model" / "config.json").read_text())["label2id"]
     assert set(labels) == {"billing", "access", "shipping"}
     assert json.loads((output / "output" / "metrics.json").read_text())["val_accuracy"] > 0.9

@@ -66,6 +66,8 @@ def make_workspace(folder: Path) -> None:
     (folder / "articles.txt").write_text("\n".join(texts) + "\n")
     rows = [f"{' '.join(draw.choices(words, k=6))},{('yes', 'no')[number % 2]}" for number in range(80)]
     (folder / "train.csv").write_text("\n".join(["text,intent", *rows]) + "\n")
+    export = "\n".join(["text;intent", *(f"Gebühr {row.replace(',', ';')}" for row in rows)]) + "\n"
+    (folder / "export.csv").write_text(export, encoding="cp1252")
     (folder / "new.csv").write_text("text\n" + "\n".join(row.partition(",")[0] for row in rows[:9]) + "\n")
     (folder / "model").mkdir()
     sizes = {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 64, "vocab_size": 100}

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import RichProgressBar
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -46,14 +47,26 @@ class Module(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class Writes(Callback):
+    """Notes whether it is the one that writes, which is a rank's own affair."""
+
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+        self.writes = trainer.is_global_zero
+        self.found = [self.writes]
+
+    def on_train_end(self, trainer: Trainer, module: Any) -> None:
+        assert self.found == [self.writes]
+
+
 def data(size: int) -> TensorDataset:
     x = torch.randn(size, 8)
     return TensorDataset(x, (x.sum(1) > 0).long())
 
 
 def trainer() -> Trainer:
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    return Trainer(strategy=STRATEGY, accelerator="cpu", devices=2, max_epochs=2, default_root_dir=FOLDER, **quiet)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_model_summary"), False)
+    more = {"default_root_dir": FOLDER, "callbacks": [RichProgressBar(), Writes()]}
+    return Trainer(strategy=STRATEGY, accelerator="cpu", devices=2, max_epochs=2, **more, **quiet)
 
 
 def main() -> None:

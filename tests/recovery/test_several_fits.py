@@ -52,7 +52,8 @@ def _kill(folder: Path, process: subprocess.Popen[bytes], rank: int, stage: str,
 @pytest.mark.parametrize(
     "losses",
     [
-        [(0, "first", 5), (1, "third", 10)],
+        [(1, "first", 5), (0, "third", 10)],
+        pytest.param([(0, "first", 5), (1, "third", 10)], marks=pytest.mark.slow),
         pytest.param([(1, "first", 39)], marks=pytest.mark.slow),  # at its end: there is no replacement
         pytest.param([(0, "second", 45)], marks=pytest.mark.slow),
     ],

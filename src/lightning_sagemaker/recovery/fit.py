@@ -20,6 +20,7 @@ from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.callbacks.interruption import SpotInterruption
 from lightning_sagemaker.callbacks.places import checkpoint_folder, name_of
 from lightning_sagemaker.recovery import shards
+from lightning_sagemaker.recovery.bars import show_bars
 from lightning_sagemaker.recovery.held import HeldState, Moment
 from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.log_files import go_on_with_files
@@ -231,9 +232,11 @@ class RecoveringFit(Callback):
         assert self._held is not None
         self._begin_quorum()
         self._held.put()
-        if self._trainer.is_global_zero and not self._leads:
-            self._leads = True
+        leads, self._leads = self._leads, self._trainer.is_global_zero
+        if self._leads and not leads:
             go_on_with_files(self._trainer.loggers)
+        if self._leads is not leads:
+            show_bars(self._trainer, self._leads)
         for callback in self._trainer.callbacks:
             if isinstance(callback, SpotInterruption):
                 callback.begin_again(self._trainer)

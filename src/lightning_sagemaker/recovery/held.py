@@ -16,7 +16,10 @@ from lightning_sagemaker._compat.in_job import end_batch_hooks, forget_interrupt
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.checkpoint.metric_state import merged_metrics
 from lightning_sagemaker.recovery import shards
+from lightning_sagemaker.recovery.bars import is_bar
 from lightning_sagemaker.recovery.steps import Steps
+
+_PACKAGES = ("lightning", "pytorch_lightning", "lightning_sagemaker")
 
 
 class Moment(IntEnum):
@@ -147,8 +150,11 @@ class HeldState:
 
 
 def _flags(callback: Any) -> dict[str, bool]:
-    own = getattr(callback, "flags_are_its_own", False)
-    return {} if own else {name: value for name, value in vars(callback).items() if isinstance(value, bool)}
+    """Those of Lightning's callbacks and ours; a script's own may be of a rank, as whether it is the one that writes."""
+    kinds = [kind for kind in type(callback).__mro__ if kind.__name__ not in ("Callback", "Checkpoint", "object")]
+    known = any(kind.__module__.partition(".")[0] in _PACKAGES for kind in kinds)
+    own = getattr(callback, "flags_are_its_own", False) or is_bar(callback)
+    return {name: value for name, value in vars(callback).items() if isinstance(value, bool) and known and not own}
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Progress bars are shown by whoever is rank zero."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+
+def is_bar(callback: Any) -> bool:
+    """Whether a callback is one of Lightning's progress bars, or of another's."""
+    return any(kind.__name__ == "ProgressBar" for kind in type(callback).__mro__)
+
+
+def show_bars(trainer: Any, shown: bool) -> None:
+    """Begin to show this rank's, within an epoch, or end it.
+
+    Args:
+        trainer: With the place that the training is at.
+        shown: Whether this rank is rank zero now.
+
+    """
+    for bar in filter(is_bar, trainer.callbacks):
+        if not shown:
+            bar.teardown(trainer, trainer.lightning_module, "fit")
+            bar.disable()
+            continue
+        bar.enable()
+        try:
+            bar.on_train_start(trainer, trainer.lightning_module)
+            bar.on_train_epoch_start(trainer, trainer.lightning_module)
+        except Exception as error:  # nobody called it so before; the training is worth more
+            bar.disable()
+            _log.warning("%s is not shown any more: %s: %s", type(bar).__name__, type(error).__name__, error)
