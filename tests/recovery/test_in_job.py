@@ -101,7 +101,8 @@ def test_a_batch_that_kills_whoever_trains_on_it_ends_the_job(tmp_path):
     ("wrong", "sentence"),
     [
         pytest.param("manual", "the module optimizes by hand", marks=pytest.mark.slow),
-        ("sampler", "comes from a DataLoader with the sampler DistributedSamplerWrapper"),
+        pytest.param("sampler", "with the sampler DistributedSamplerWrapper", marks=pytest.mark.slow),
+        ("schedule", "comes from a DataLoader with the sampler DistributedSamplerWrapper"),
         ("bug", "ValueError: a bug of the script"),
     ],
 )

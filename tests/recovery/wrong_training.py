@@ -24,6 +24,11 @@ class Module(recovery_training.Module):
         super().__init__(*arguments)
         self.automatic_optimization = WRONG != "manual"
 
+    def configure_optimizers(self) -> Any:
+        if WRONG == "schedule":  # has the loaders made before the fit begins
+            assert self.trainer.estimated_stepping_batches > 0
+        return super().configure_optimizers()
+
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         if WRONG == "poison" and self.global_step == 5 and batch[2].tolist() == self._poisoned():
             os.kill(os.getpid(), signal.SIGKILL)
@@ -45,6 +50,6 @@ def _loader(dataset: Any, batch_size: int, shuffle: bool, num_workers: int) -> A
 
 
 vars(recovery_training)["Module"] = Module
-if WRONG == "sampler":
+if WRONG in ("sampler", "schedule"):
     vars(recovery_training)["DataLoader"] = _loader
 recovery_training.main()

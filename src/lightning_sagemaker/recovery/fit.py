@@ -85,6 +85,8 @@ class RecoveringFit(Callback):
         assert inner is not None
         events.goes_on = lambda run: self._run(lambda: inner(run))
         events.loaders_made.append(self._check_loaders)
+        if trainer.fit_loop._combined_loader is not None:  # made already, by a schedule that asked for their length
+            self._check_loaders(trainer.fit_loop._combined_loader)
         events.epoch_is_next.append(lambda: self._hold(Moment.EPOCH))
         events.batch_is_over.insert(0, self._end_batch)
         events.validation_begins.append(self._deal_validation)
