@@ -10,7 +10,7 @@ import pytest
 import torch
 import torchmetrics
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -89,8 +89,9 @@ def train(make_loader, folder=None, stop=None, ours=True, evaluate=False, **opti
     seed_everything(3, verbose=False)
     module = Module(options.pop("warmup", False), options.pop("plateau", False))
     callbacks = [AutoResume(folder), SpotInterruption(folder), StopAfter(stop)] if ours else []
+    callbacks += options.pop("more", [])
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    trainer = Trainer(accelerator="cpu", callbacks=callbacks, **quiet, **{"max_epochs": 3, **options})
+    trainer = Trainer(accelerator="cpu", callbacks=callbacks, **{**quiet, "max_epochs": 3, **options})
     validation = DataLoader(Numbers(), BATCH) if evaluate else None
     try:
         trainer.fit(module, make_loader(trainer), validation)
@@ -181,21 +182,37 @@ class ReadsOn(Own):
         return itertools.islice(self.batches, 7)
 
 
+LOADERS = {
+    "own": Own,
+    "says itself": SaysItself,
+    "generator": lambda: DataLoader(Numbers(), BATCH, shuffle=True, generator=torch.Generator().manual_seed(1)),
+    "two": lambda: {"one": Own(), "other": DataLoader(Numbers(), BATCH, shuffle=True)},
+}
+
+
 @pytest.mark.parametrize("stop", [3, 10, 13])
-@pytest.mark.parametrize(
-    "loader",
-    [
-        Own,
-        SaysItself,
-        lambda: DataLoader(Numbers(), BATCH, shuffle=True, generator=torch.Generator().manual_seed(1)),
-        lambda: {"one": Own(), "other": DataLoader(Numbers(), BATCH, shuffle=True)},
-    ],
-    ids=["own", "says itself", "generator", "two"],
-)
+@pytest.mark.parametrize("loader", LOADERS.values(), ids=LOADERS)
 def test_a_loader_that_the_script_made_goes_on(tmp_path, loader, stop):
     """Also at an epoch's end, where there is no next batch from which the next epoch's order would follow."""
     alone, resumed = alone_and_resumed(lambda _: loader(), tmp_path, [stop])
     assert resumed == alone
+
+
+class Dies(Callback):
+    def on_train_batch_end(self, trainer, module, outputs, batch, index):
+        if trainer.global_step == 13:
+            raise RuntimeError("dies")
+
+
+@pytest.mark.parametrize("evaluate", [False, True])
+@pytest.mark.parametrize("loader", LOADERS.values(), ids=LOADERS)
+def test_a_run_that_dies_goes_on_from_the_last_epochs_checkpoint(tmp_path, loader, evaluate):
+    """With the order of the next epoch, which follows from a generator that is not the global one."""
+    alone = train(lambda _: loader(), ours=False, evaluate=evaluate)
+    epochs = {"enable_checkpointing": True, "evaluate": evaluate}
+    with pytest.raises(RuntimeError, match="dies"):
+        train(lambda _: loader(), tmp_path, more=[ModelCheckpoint(tmp_path), Dies()], **epochs)
+    assert train(lambda _: loader(), tmp_path, more=[ModelCheckpoint(tmp_path)], **epochs) == alone[10:]
 
 
 def test_a_loader_that_reads_on_from_epoch_to_epoch_is_named(tmp_path, recwarn):

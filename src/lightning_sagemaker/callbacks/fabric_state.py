@@ -21,7 +21,7 @@ from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.collectives.buckets import bucket_layout, rebuild_as
 from lightning_sagemaker.data.dealing import batch_size_of, remaining, united
 from lightning_sagemaker.data.position import Watch
-from lightning_sagemaker.data.tracked import catch_up
+from lightning_sagemaker.data.tracked import pass_end
 
 _STEP = "global_step"  # by it the newest checkpoint is found
 _SENDS = "require_forward_param_sync"  # of DDP: not after a forward pass without gradients
@@ -79,8 +79,7 @@ class FabricState:
             return batch
         self._calls = loaded["calls"]
         set_iterations(loader, self._calls)
-        if hasattr(getattr(watched.loader, "sampler", None), "set_epoch"):
-            watched.loader.sampler.set_epoch(self._calls)
+        self._set_epoch(watched.loader)
         if len(loaded["ranks"]) != self._fabric.world_size or loaded["batch_size"] != batch_size_of(watched.loader):
             return self._deal(watched, loaded)
         self._samples_before, self._batch_before = loaded["samples"] or 0, batch
@@ -89,10 +88,15 @@ class FabricState:
             watched.seek(own["position"])
         else:
             watched.begin_epoch()
-            if own["position"] is not None and watched.is_persistent:
-                catch_up(watched, own["position"])
+            if own["position"] is not None:
+                pass_end(watched, own["position"])
+                self._set_epoch(watched.loader)
         restore_random_state(own["random"])
         return batch
+
+    def _set_epoch(self, loader: Any) -> None:
+        if hasattr(getattr(loader, "sampler", None), "set_epoch"):
+            loader.sampler.set_epoch(self._calls)
 
     def _deal(self, watched: Watch, loaded: dict[str, Any]) -> int:
         """Deal what is left of the epoch out to another number of ranks, or in other batches."""

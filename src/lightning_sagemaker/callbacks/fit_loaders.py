@@ -134,12 +134,8 @@ class FitLoaders:
         self._deferred = False
         for watched, position in zip(self._training, positions["training"], strict=True):
             watched.seek(None if anew else position)
-            if not anew or position is None:
-                continue
-            if position["own"] is not None and has_state(watched.loader):
+            if anew and position is not None:
                 pass_end(watched, position)
-            elif watched.is_persistent:
-                catch_up(watched, position)
         self._wanted_validation = positions["validation"]
         self._seek_validation()
 

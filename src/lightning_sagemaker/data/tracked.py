@@ -62,23 +62,26 @@ def release(loader: Any) -> None:
         delattr(loader, WATCH)
 
 
+def pass_end(watched: Watch, position: Position) -> None:
+    """Bring a loader to an epoch's end, where a checkpoint was made; the next iteration is that of the next epoch."""
+    outer = random_state()
+    if position["own"] is not None and has_state(watched.loader):
+        watched.loader.load_state_dict(position["own"])
+        if not position.get("ended", True):  # as Lightning leaves one whose length it knows
+            getattr(watched.loader, "_kind", type(watched.loader)).__iter__(watched.loader)
+    elif watched.is_persistent:
+        catch_up(watched, position)
+    watched.capture.put_objects(position["now"])
+    restore_random_state(outer)
+    watched.pass_end(position)
+
+
 def catch_up(watched: Watch, position: Position) -> None:
     """Have workers that outlive an epoch where they were at its end; the next iteration begins anew with them."""
     watched.seek(position)
     iterator = iter(watched.loader)
     if isinstance(iterator, _Counting):
         iterator.catch_up()
-
-
-def pass_end(watched: Watch, position: Position) -> None:
-    """Have a loader that says itself where it is at an epoch's end; the next iteration begins anew."""
-    outer = random_state()
-    watched.capture.put_objects(position["now"])
-    watched.loader.load_state_dict(position["own"])
-    if not position.get("ended", True):  # as Lightning leaves one whose length it knows
-        getattr(watched.loader, "_kind", type(watched.loader)).__iter__(watched.loader)
-    restore_random_state(outer)
-    watched.pass_end(position)
 
 
 def iterates_as_torch(kind: type) -> bool:
