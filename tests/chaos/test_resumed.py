@@ -182,7 +182,21 @@ class ReadsOn(Own):
         return itertools.islice(self.batches, 7)
 
 
+class Drawn(Stream):
+    """Of which Lightning fetches no batch ahead, as it has a length; it draws its order from a generator of its own."""
+
+    def __init__(self):
+        self.random = np.random.default_rng(0)
+
+    def __len__(self):
+        return SAMPLES
+
+    def __iter__(self):
+        return (torch.tensor([float(index), 0.0]) for index in self.random.permutation(SAMPLES))
+
+
 LOADERS = {
+    "stream": lambda: DataLoader(Drawn(), BATCH),
     "own": Own,
     "says itself": SaysItself,
     "generator": lambda: DataLoader(Numbers(), BATCH, shuffle=True, generator=torch.Generator().manual_seed(1)),

@@ -105,6 +105,20 @@ def test_a_callback_may_have_objects_in_its_state(tmp_path):
     assert train(tmp_path, 2, {}, [HasState()]).global_step == 4
 
 
+class Older(enum.Enum):
+    """Written as Python 3.11.0 to 3.11.3 write one."""
+
+    FIRST = "first"
+
+    def __reduce_ex__(self, protocol):
+        return getattr, (Older, "FIRST")
+
+
+def test_a_member_of_an_enum_is_read_as_earlier_pythons_write_it(tmp_path):
+    train(tmp_path, 1, {"kind": Older.FIRST})
+    assert train(tmp_path, 2, {"kind": Older.FIRST}).global_step == 4
+
+
 def test_what_the_script_does_not_have_is_refused_by_name(tmp_path):
     train(tmp_path, 1, {"stranger": Stranger(), **VALUES})
     with pytest.raises(CheckpointError, match=r"test_own_globals\.Stranger is among neither .*HINT"):

@@ -77,6 +77,13 @@ class Files(Stream):
         yield from map(int, self.files)
 
 
+class FilesWithLength(Files):
+    """Of which Lightning fetches no batch ahead."""
+
+    def __len__(self):
+        return SIZE
+
+
 class Cached(Counts):
     """Holds the shard that it has read last: its number means nothing without it."""
 
@@ -163,6 +170,7 @@ KINDS = {
     "stream that counts": lambda: DataLoader(Counts(), BATCH),
     "workers that count": lambda: DataLoader(Counts(), BATCH, num_workers=2, persistent_workers=True),
     "stream of files": lambda: DataLoader(Files(), BATCH),
+    "stream with a length": lambda: DataLoader(FilesWithLength(), BATCH),
     "cached": lambda: DataLoader(Cached(), BATCH),
     "own": Own,
     "own, at once": lambda: Own(at_once=True),

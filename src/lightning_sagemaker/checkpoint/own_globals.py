@@ -18,6 +18,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
+from enum import EnumMeta
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def may_hold(values: Callable[[], Iterable[Any]]) -> Iterator[None]:
 
 def _pickle_of(names: dict[str, Any]) -> types.ModuleType:
     """What ``torch.load`` takes for ``pickle``, where nothing but these names and torch's own exists."""
-    allowed = {**safe_names(), **names}
+    allowed = {**safe_names(), **names, "builtins.getattr": _member}
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
@@ -102,6 +103,13 @@ def _pickle_of(names: dict[str, Any]) -> types.ModuleType:
     found = types.ModuleType("pickle")
     vars(found).update(Unpickler=Unpickler, load=lambda file, **options: Unpickler(file, **options).load())
     return found
+
+
+def _member(kind: Any, name: str) -> Any:
+    """What Python 3.11 first wrote of an ``Enum``'s member; of anything else an attribute leads anywhere."""
+    if isinstance(kind, EnumMeta) and name in kind.__members__:
+        return kind.__members__[name]
+    raise pickle.UnpicklingError(f"weights_only: getattr of {kind!r} is among neither hyperparameters nor callbacks")
 
 
 class _Names(pickle.Pickler):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import random
 import types
 from collections import deque
@@ -96,7 +97,7 @@ class Capture:
     def iterators(self) -> list[str]:
         """Names of what a stream or a loader of the script's own is reading, from epoch to epoch."""
         others = (one for one in self._found() if one.kind is _Kind.OTHER and isinstance(one.value, Iterator))
-        return [one.path.split(".", 1)[1] for one in others]
+        return [one.path.split(".", 1)[1] for one in others if not isinstance(one.value, io.IOBase)]
 
     def _found(self) -> Iterator[_Found]:
         loader, seen = self._loader, set[int]()

@@ -8,7 +8,6 @@ random number generators in its workers, which come with the batches. From these
 from __future__ import annotations
 
 import itertools
-import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,10 +18,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_sagemaker.checkpoint.random_state import equal_states, random_state, restore_random_state
-from lightning_sagemaker.data.batches import Rest
 from lightning_sagemaker.data.captured import Capture, Captured
 from lightning_sagemaker.data.carried import Carried
 from lightning_sagemaker.data.dealing import as_bits, is_counted
+from lightning_sagemaker.data.written import read, read_rest, written, written_rest
 
 Position = dict[str, Any]
 """Plain containers and tensors:
@@ -103,14 +102,14 @@ class Watch:
             dealt = self._reached["dealt"]
             if dealt is not None and "batches" in dealt:
                 dealt = {name: value for name, value in dealt.items() if name != "batches"}
-                dealt |= _written_rest(self._reached["dealt"]["batches"])
+                dealt |= written_rest(self._reached["dealt"]["batches"])
             bits = self._reached.get("bits", None if dealt is None else dealt.get("bits"))
             return {**self._reached, "now": self.capture.take(), "dealt": dealt, "bits": bits}
         found = next((one for one in reversed(self._recent) if one["taken"] == taken), None) or self._now()
         following = next((one for one in self._recent if one["taken"] == taken + 1), {"before": None, "own": None})
-        states, began = _read(found["states"]), _read(found["began"])
+        states, began = read(found["states"]), read(found["began"])
         found = {key: value for key, value in found.items() if key not in ("before", "own")}
-        dealt = None if self._dealt is None else {**_written_rest(self._dealt), "after": self._dealt_after}
+        dealt = None if self._dealt is None else {**written_rest(self._dealt), "after": self._dealt_after}
         found |= {
             "now": self.capture.take(),
             "ahead": following["before"],
@@ -197,8 +196,8 @@ class Watch:
             self._birth, self._states, self._latest, self._began = self.capture.take(), {}, {}, {}
             return None
         self._birth = wanted["birth"]
-        self._began = _written(wanted["began"])
-        self._states = self._began if self.is_iterable else _written(wanted["states"])
+        self._began = written(wanted["began"])
+        self._states = self._began if self.is_iterable else written(wanted["states"])
         self._latest = dict(self._states)
         self._outer = random_state()
         self.capture.put(wanted["birth"])
@@ -258,7 +257,7 @@ class Watch:
         self.capture.put(wanted["order"])
         order, before = iter(sampler), 0
         if wanted["dealt"] is not None:
-            self._dealt, before = _read_rest(wanted["dealt"], sampler), wanted["dealt"]["after"]
+            self._dealt, before = read_rest(wanted["dealt"], sampler), wanted["dealt"]["after"]
             self._dealt_after, self._bits_before = before, wanted["dealt"].get("bits")
             order = iter(self._dealt)
         if not self.is_iterable:
@@ -306,24 +305,6 @@ def has_state(loader: Any) -> bool:
     if getattr(loader, "iterates_as_torch", False):
         return False
     return all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict"))
-
-
-def _read(states: dict[int, bytes]) -> dict[str, Captured]:
-    return {str(worker): pickle.loads(state) for worker, state in states.items()}
-
-
-def _written(states: dict[str, Captured]) -> dict[int, bytes]:
-    return {int(worker): pickle.dumps(state) for worker, state in states.items()}
-
-
-def _written_rest(batches: Sequence[Any]) -> dict[str, Any]:
-    """What is left of an epoch: where it begins, if that is enough, else all of it."""
-    return {"place": list(batches.place)} if isinstance(batches, Rest) else {"batches": batches}
-
-
-def _read_rest(dealt: dict[str, Any], sampler: Any) -> Sequence[Any]:
-    found: Sequence[Any] = sampler.remaining(*dealt["place"]) if "place" in dealt else dealt["batches"]
-    return found
 
 
 def _numbers(index: Any) -> npt.NDArray[np.int64]:

@@ -146,11 +146,12 @@ class _Seeking(DataLoader[Any]):
         self._wanted = wanted = watched.begin_birth()
         try:
             iterator = self._begun(watched, wanted)
-            if wanted is not None and self._indices is not None:
-                self._indices.begin()  # there may be no other batch, and the next epoch's order follows from this
-            return iterator
         finally:
             watched.end_birth()
+        if wanted is not None and self._indices is not None:
+            self._indices.begin()  # there may be no other batch, and the next epoch's order follows from these
+            iterator.catch_up()
+        return iterator
 
     def _begun(self, watched: Watch, wanted: Position | None) -> Any:
         if not self.num_workers:
@@ -169,27 +170,29 @@ class _Counting:
         """Called before the iterator is made."""
         self._watch: Watch = getattr(loader, WATCH)
         self._again = again if again is not None and again["yielded"] else None
+        self._ahead: Any = None
         self._notes = self._watch.is_iterable and not loader.num_workers
 
     def catch_up(self) -> None:
         """Read again what was taken, unless that has been done."""
-        if self._again is not None:
-            wanted, self._again = self._again, None
-            self._read_again(wanted)
-
-    def __next__(self) -> Any:
-        self.catch_up()
-        before = random_state() if self._notes else None
-        return self._watch.give(super().__next__(), before)  # type: ignore[misc]
-
-    def _read_again(self, wanted: Position) -> None:
+        if self._again is None:
+            return
+        wanted, self._again = self._again, None
         outer = random_state()
         if wanted["order"] is not None:
             self._watch.capture.put(wanted["order"])
         for _ in range(wanted["yielded"]):
             self._watch.give(super().__next__())  # type: ignore[misc]
-        # A batch that was fetched ahead of training was made with other numbers than training's next.
-        restore_random_state(wanted["ahead"] or outer)
+        restore_random_state(outer)
+        self._ahead = wanted["ahead"]
+
+    def __next__(self) -> Any:
+        self.catch_up()
+        if self._ahead is not None:  # the batch that was fetched ahead was made with other numbers than training's next
+            restore_random_state(self._ahead)
+            self._ahead = None
+        before = random_state() if self._notes else None
+        return self._watch.give(super().__next__(), before)  # type: ignore[misc]
 
 
 class _InProcess(_Counting, _SingleProcessDataLoaderIter):
