@@ -262,6 +262,16 @@ def test_what_cannot_be_found_again_is_said_at_the_start(tmp_path, recwarn):
     assert any("Stream cannot be asked for its place" in str(warning.message) for warning in recwarn)
 
 
+def test_a_dataset_that_is_no_class_of_torchs_is_not_taken_for_a_stream(tmp_path, recwarn):
+    """As those of ``datasets``, which have a length and numbers."""
+
+    class Table:
+        __len__, __getitem__ = Numbers.__len__, Numbers.__getitem__
+
+    train(lambda _: DataLoader(Table(), BATCH), tmp_path, max_epochs=1)
+    assert not any("resumed" in str(warning.message) for warning in recwarn)
+
+
 @pytest.mark.parametrize("monitor", ["val_loss", "loss_epoch"])
 def test_a_schedule_that_waits_for_a_metric_follows_the_epoch_that_was_resumed(tmp_path, monitor):
     alone, resumed = alone_and_resumed(shuffled(), tmp_path, [13, 20], plateau=monitor, evaluate=True, max_epochs=4)

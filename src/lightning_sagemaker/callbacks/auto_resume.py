@@ -13,8 +13,8 @@ from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.callbacks.logged_runs import load_logged_runs, save_logged_runs
-from lightning_sagemaker.callbacks.places import checkpoint_folder, held_by, is_remote, remote_io
-from lightning_sagemaker.checkpoint.own_globals import may_hold
+from lightning_sagemaker.callbacks.own_objects import reading_own_objects
+from lightning_sagemaker.callbacks.places import checkpoint_folder, is_remote, remote_io
 from lightning_sagemaker.checkpoint.resume import find_checkpoint
 from lightning_sagemaker.checkpoint.whole import CheckpointError
 
@@ -61,7 +61,7 @@ class AutoResume(Callback):
 
     def _resume(self, trainer: Any) -> None:
         if self._search and self.fit_state.found is None:
-            with may_hold(lambda: held_by(trainer)):
+            with reading_own_objects(trainer):
                 self._resume_from_newest(trainer)
 
     def _resume_from_newest(self, trainer: Any) -> None:

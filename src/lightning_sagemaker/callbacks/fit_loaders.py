@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_sagemaker.data.dealing import batch_size_of, is_counted, remaining, united
 from lightning_sagemaker.data.position import Position, Watch, has_state
@@ -248,7 +248,9 @@ class FitLoaders:
                 " is resumed begins it anew, so it may train on some samples again and never on others. HINT: give the"
                 " loader state_dict and load_state_dict, or make the iterator in __iter__."
             )
-        elif isinstance(stream, IterableDataset) or not isinstance(stream, (Dataset, Sequence, torch.Tensor)):
+        elif isinstance(stream, IterableDataset) or (
+            stream is loader and not isinstance(loader, (Sequence, torch.Tensor))
+        ):
             self._say(
                 f"{type(stream).__name__} cannot be asked for its place: a run that is resumed within an epoch reads it"
                 " again from the beginning, and is exact if that gives the same samples. HINT: give the loader state_dict"

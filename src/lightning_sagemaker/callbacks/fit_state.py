@@ -19,11 +19,10 @@ from lightning_sagemaker._compat.going_on import go_on, is_cut, reopen_epoch
 from lightning_sagemaker._compat.loops import LoopEvents, Phase, phase_of
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.fit_loaders import FitLoaders
-from lightning_sagemaker.callbacks.places import held_by
+from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.schedules import stretch_schedules
 from lightning_sagemaker.checkpoint.metric_state import merged_metrics, metric_states, restore_logged, restore_metrics
 from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
-from lightning_sagemaker.checkpoint.own_globals import may_hold
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_of, copied, differing, restore_buffers
 from lightning_sagemaker.checkpoint.resume import STATE
@@ -191,7 +190,7 @@ class FitState:
             return
         if self._has_tried and self.found is not None and not self._runs:
             # The trial has gone back to where it began, and Lightning has forgotten what was to be loaded then.
-            with may_hold(lambda: held_by(self._trainer)):
+            with reading_own_objects(self._trainer):
                 self._trainer._checkpoint_connector.restore(*self.found)
         self._runs = True
         loaded, self._loaded = self._loaded, None

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +31,6 @@ def job_of(trainer: Any) -> SageMakerJob:
     """The job that the Trainer's strategy has read; with a strategy of another package, that of this process."""
     job = getattr(trainer.strategy, "job", None)
     return job if isinstance(job, SageMakerJob) else SageMakerJob.from_environment()
-
-
-def held_by(trainer: Any) -> Iterator[Any]:
-    """What of the script's own objects its checkpoints may hold: hyperparameters, attributes and callbacks' states."""
-    for source in filter(None, (trainer.lightning_module, trainer.datamodule)):
-        yield type(source.hparams)
-        yield from source.hparams.values()
-        yield from (value for name, value in vars(source).items() if not name.startswith("_"))
-    yield from trainer.lightning_module.children()  # a loss or a metric may be a hyperparameter
-    for callback in trainer.callbacks:
-        with contextlib.suppress(Exception):  # one that has none before it has begun
-            yield callback.state_dict()
 
 
 def is_remote(folder: str) -> bool:

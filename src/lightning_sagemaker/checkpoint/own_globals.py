@@ -28,16 +28,14 @@ from lightning_sagemaker._compat.safe_names import safe_names
 
 _RUNS_CODE = frozenset(
     """
-    asyncio builtins code codeop ctypes functools importlib io marshal multiprocessing operator os pickle platform posix
+    asyncio builtins code codeop ctypes functools importlib io marshal multiprocessing nt operator os pickle platform posix
     pty runpy shutil signal socket subprocess sys tempfile threading timeit types webbrowser
     """.split()  # noqa: SIM905
 )
-"""Modules whose functions run or reach what they are given."""
+"""Modules whose functions run or reach what they are given, and those in C beneath them, as ``_functools``."""
 _DATA = ("bytearray", "complex", "frozenset", "object", "range", "set", "slice")
 _HOLDS_DATA = frozenset([*(f"builtins.{name}" for name in _DATA), "functools.partial", "types.SimpleNamespace"])
 """Of these modules: a ``partial`` is not called by reading it."""
-
-
 _READ = 16 * 2**20
 """Bytes of an object in which names are looked for."""
 
@@ -151,7 +149,7 @@ def _present_name(module: str, name: str) -> tuple[str, str]:
 
 
 def _resolve(module: str, name: str) -> Any:
-    if module.split(".", 1)[0] in _RUNS_CODE and f"{module}.{name}" not in _HOLDS_DATA:
+    if module.split(".", 1)[0].lstrip("_") in _RUNS_CODE and f"{module}.{name}" not in _HOLDS_DATA:
         return None
     found: Any = sys.modules.get(module)
     for part in name.split("."):

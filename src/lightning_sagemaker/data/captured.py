@@ -96,8 +96,9 @@ class Capture:
 
     def iterators(self) -> list[str]:
         """Names of what a stream or a loader of the script's own is reading, from epoch to epoch."""
-        others = (one for one in self._found() if one.kind is _Kind.OTHER and isinstance(one.value, Iterator))
-        return [one.path.split(".", 1)[1] for one in others if not isinstance(one.value, io.IOBase)]
+        others = (one for one in self._found() if one.kind is _Kind.OTHER and one.is_counted)
+        iterators = (one for one in others if isinstance(one.value, Iterator) and not isinstance(one.value, io.IOBase))
+        return [one.path.split(".", 1)[1] for one in iterators]
 
     def _found(self) -> Iterator[_Found]:
         loader, seen = self._loader, set[int]()
