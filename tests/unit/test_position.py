@@ -241,6 +241,37 @@ def test_a_place_is_known_before_its_first_batch(kind):
     assert rest == batches[3:]
 
 
+class SaysItself:
+    """A loader with a state and without a length: a batch is fetched ahead of the one that is trained on."""
+
+    taken = 0
+
+    def __iter__(self):
+        while self.taken < 6:
+            self.taken += 1
+            yield self.taken
+        self.taken = 0
+
+    def state_dict(self):
+        return {"taken": self.taken}
+
+    def load_state_dict(self, state):
+        self.taken = state["taken"]
+
+
+@pytest.mark.parametrize("taken", [4, 5, 6])
+def test_a_loader_that_says_itself_where_it_is_gives_the_last_batch_again(taken):
+    """That it has been through is known before the last batch has been trained on."""
+    loader, watched = watch(SaysItself(), print)
+    watched.begin_epoch()
+    assert list(loader) == [1, 2, 3, 4, 5, 6]
+    position = watched.position(taken)
+    loader, watched = watch(SaysItself(), print)
+    watched.seek(position)
+    assert list(loader) == [5, 6][max(0, taken - 4) :]
+    assert list(loader) == [1, 2, 3, 4, 5, 6]
+
+
 @pytest.mark.parametrize("kind", ["persistent", "persistent stream"])
 def test_workers_that_outlive_an_epoch_which_was_left_early(kind):
     """What they had fetched ahead is dropped, but they have drawn for it."""

@@ -64,7 +64,7 @@ class Watch:
         self._recent: deque[Position] = deque(maxlen=_KEPT)
         self._wanted: Position | None = None
         self._reached: Position | None = None  # where an iteration begins, as long as it has given no batch
-        self._passed: Position | None = None  # the end of the epoch before, where a loader says itself where it is
+        self._passed: Position | None = None  # the end of the epoch before, until the next one begins
         self._outer: Any = None
         self._birth: Captured | None = None
         self._order: Captured | None = None
@@ -106,17 +106,17 @@ class Watch:
             bits = self._reached.get("bits", None if dealt is None else dealt.get("bits"))
             return {**self._reached, "now": self.capture.take(), "dealt": dealt, "bits": bits}
         found = next((one for one in reversed(self._recent) if one["taken"] == taken), None) or self._now()
-        following = next((one for one in self._recent if one["taken"] == taken + 1), {"before": None, "own": None})
+        following = next((one for one in self._recent if one["taken"] == taken + 1), None)
         states, began = read(found["states"]), read(found["began"])
         found = {key: value for key, value in found.items() if key not in ("before", "own")}
         dealt = None if self._dealt is None else {**written_rest(self._dealt), "after": self._dealt_after}
         found |= {
             "now": self.capture.take(),
-            "ahead": following["before"],
+            "ahead": None if following is None else following["before"],
             "states": states,
             "began": began,
-            "own": self.own_state() if following["own"] is None else following["own"],
-            "ended": self._ended,
+            "own": self.own_state() if following is None or following["own"] is None else following["own"],
+            "ended": self._ended and following is None,
             "dealt": dealt,
         }
         return found | {"bits": self._bits(found["yielded"])}
@@ -170,7 +170,7 @@ class Watch:
             self._iterations = self._wanted["iteration"] - 1
 
     def pass_end(self, position: Position) -> None:
-        """The epoch before has ended here; a loader that says itself where it is has been told."""
+        """The epoch before has ended here, until the next iteration begins."""
         self._passed = position
 
     def seek_rest(self, batches: Sequence[Any], done: int, bits: torch.Tensor | None) -> None:
