@@ -20,7 +20,6 @@ NAMES: dict[str, tuple[str, ...]] = {
     "torch.distributed.checkpoint.state_dict": ("_init_optim_state",),
     "torch.distributed.checkpoint.state_dict_loader": ("_load_state_dict",),
     "torch.distributed.distributed_c10d": (
-        "_abort_process_group",
         "_get_default_group",
         "_get_default_store",
         "_set_pg_timeout",
@@ -56,6 +55,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 """Module, or module and class -> names that it must have, on itself or on its objects."""
 
 OPTIONAL = {
+    "_abort_process_group",
     "_allgather_base",
     "_composable",
     "_delay_all_reduce_all_params",

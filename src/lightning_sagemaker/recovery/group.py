@@ -9,12 +9,15 @@ import threading
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from lightning_sagemaker.collectives import ending, forks
 from lightning_sagemaker.collectives.votes import share_default_group
+from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.sockets import open_sockets, shut_down
 
 _TO_MEET = timedelta(seconds=30)
@@ -52,8 +55,14 @@ class QuorumGroup:
 
         Raises:
             RuntimeError: If one of them is lost meanwhile.
+            RecoveryError: If this version of torch cannot leave a group on GPUs.
 
         """
+        if "nccl" in backend and not hasattr(distributed_c10d, "_abort_process_group"):
+            raise RecoveryError(
+                f"recovery='in_job' was set for GPUs, and torch {torch.__version__} cannot leave a collective of nccl that a"
+                " lost rank does not join. HINT: torch 2.6 or newer, or recovery='restart'."
+            )
         self.dissolve()
         with self._lock:
             self._before = open_sockets()
@@ -96,7 +105,5 @@ class QuorumGroup:
 
 
 def _abort_nccl() -> None:
-    from torch.distributed.distributed_c10d import _abort_process_group
-
     with contextlib.suppress(RuntimeError):
-        _abort_process_group()
+        distributed_c10d._abort_process_group()
