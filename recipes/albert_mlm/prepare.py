@@ -13,6 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.checkpoint.export import save_tokenizer
 from lightning_sagemaker.data.block_index import INDEX, index_shards, index_text
 from lightning_sagemaker.recipes._common.data import preparation as _preparation
 from lightning_sagemaker.recipes._common.data.cache import (
@@ -214,7 +215,7 @@ class Preparation(_preparation.Preparation):
             tokenizer = load_tokenizer(str(saved))
         else:
             tokenizer = self._new_tokenizer()
-            tokenizer.save_pretrained(str(saved))
+            save_tokenizer(tokenizer, saved)
         return {
             "cls_sep": (tokenizer.cls_token_id, tokenizer.sep_token_id),
             "special_ids": sorted(set(tokenizer.all_special_ids)),

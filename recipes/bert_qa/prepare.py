@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lightning_sagemaker.checkpoint.export import save_tokenizer
 from lightning_sagemaker.recipes._common.data import preparation as _preparation
 from lightning_sagemaker.recipes._common.data.checksums import file_entry
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER, table_settings
@@ -75,7 +76,7 @@ class Preparation(_preparation.Preparation):
         """Read, tokenise, and write."""
         splits, read = self._read()
         tokenizer = self._tokenizer(splits)
-        tokenizer.save_pretrained(str(folder / TOKENIZER_FOLDER))
+        save_tokenizer(tokenizer, folder / TOKENIZER_FOLDER)
         paths = [path for split, part in splits.items() for path in _save(folder, split, part, tokenizer, self)]
         return {
             "files": {path.name: file_entry(path) for path in paths},

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lightning_sagemaker.checkpoint.export import save_tokenizer
 from lightning_sagemaker.recipes._common.data import preparation as _preparation
 from lightning_sagemaker.recipes._common.data.checksums import file_entry
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER, table_settings
@@ -111,7 +112,7 @@ class Preparation(_preparation.Preparation):
         splits = {name: records[: self.limits.get(name.split("_")[0])] for name, records in splits.items()}
         scheme = self._scheme(splits, label_column)
         tokenizer = self._tokenizer(splits, columns)
-        tokenizer.save_pretrained(str(folder / TOKENIZER_FOLDER))
+        save_tokenizer(tokenizer, folder / TOKENIZER_FOLDER)
         paths, report = self._write(folder, splits, columns, label_column, scheme, tokenizer)
         write_text(folder / REPORT, json.dumps({**report, "cleaned": dict(cleaned), "read": read}))
         return {

@@ -100,15 +100,17 @@ def signals() -> dict[str, object]:
 
 
 def python() -> dict[str, object]:
-    main = vars(sys.modules["__main__"])
+    main = {name: value for name, value in vars(sys.modules["__main__"]).items() if name.startswith("__")}
+    main["__builtins__"] = type(main["__builtins__"])  # torch 2.5, loaded or not, puts a pointer of its own into it
     return {
         "argv": sys.argv,
         "orig_argv": sys.orig_argv,
-        "path": sys.path,
+        # without the folder for generated modules that torch 2.5 appends
+        "path": [one for one in sys.path if not one.startswith(os.path.join(tempfile.gettempdir(), "tmp"))],
         "flags": str(sys.flags),
         "executable": sys.executable,
         "prefix": sys.prefix,
-        "main": {name: str(main.get(name)).split(" object at ")[0] for name in sorted(main) if name.startswith("__")},
+        "main": {name: str(main.get(name)).split(" object at ")[0] for name in sorted(main)},
         "loaded": [name for name in PACKAGES if name in sys.modules],
         "found": {name: importlib.util.find_spec(name).origin for name in PACKAGES if name != "mpi4py.MPI"},
         "loaded by finding": [name for name in PACKAGES if name in sys.modules],

@@ -47,4 +47,4 @@ def test_what_is_kept_goes_to_the_host(monkeypatch, recompute, kept):
 
     monkeypatch.setattr(activations, "save_on_cpu", counting)
     run(recompute=recompute, offload=True)
-    assert len(packed) == kept
+    assert sum(tensor.numel() > 0 for tensor in packed) == kept  # torch 2.5 keeps an empty one as well

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerFast
+
+from lightning_sagemaker.checkpoint.export import save_tokenizer
 
 CHECKPOINT_SUFFIX = ".ckpt"
 CONFIG_KEY, TOKENIZER_KEY = "model_config", "tokenizer_files"
@@ -114,7 +116,7 @@ def load_tokenizer(name: str) -> Any:
     if is_checkpoint(name):
         return tokenizer_from_files(_checkpoint(name)[TOKENIZER_KEY])
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = _auto_tokenizer(name)
     except (OSError, ValueError) as error:
         raise _not_loadable(name, error) from error
     if not tokenizer.is_fast:
@@ -125,10 +127,20 @@ def load_tokenizer(name: str) -> Any:
     return tokenizer
 
 
+def _auto_tokenizer(name: str) -> Any:
+    """As ``AutoTokenizer``; in transformers 4 also what 5 saved by a name that only it knows."""
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except ValueError as error:
+        if "TokenizersBackend" not in str(error):
+            raise
+        return PreTrainedTokenizerFast.from_pretrained(name)
+
+
 def tokenizer_files(tokenizer: Any) -> dict[str, str]:
     """File name -> content, as plain text that a checkpoint can hold."""
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
+        save_tokenizer(tokenizer, Path(folder))
         paths = sorted(path for path in Path(folder).iterdir() if path.suffix in (".json", ".txt"))
         return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
@@ -138,7 +150,7 @@ def tokenizer_from_files(files: Mapping[str, str]) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
             (Path(folder) / name).write_text(text, encoding="utf-8")
-        return AutoTokenizer.from_pretrained(folder)
+        return _auto_tokenizer(folder)
 
 
 def check_length(config: PretrainedConfig, length: int, option: str) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
@@ -19,3 +21,22 @@ def process_store() -> dist.Store:
     require(distributed_c10d, "_get_default_store")
     store: dist.Store = distributed_c10d._get_default_store()
     return store
+
+
+def own_connection(purpose: str) -> dist.Store:
+    """The process store by a connection on which nobody else waits.
+
+    Args:
+        purpose: Of the connection, the same on all ranks.
+
+    """
+    store = process_store()
+    if hasattr(store, "clone"):
+        copy: dist.Store = store.clone()
+        return copy
+    # Torch 2.5 cannot copy one, nor say its prefix: the copy has one that the first rank to ask makes up.
+    inner = store._underlying_non_prefix_store if isinstance(store, dist.PrefixStore) else store
+    if not isinstance(inner, dist.TCPStore):  # in files or in this process: there is no connection
+        return store
+    prefix = store.compare_set(purpose, "", uuid.uuid4().hex).decode()
+    return dist.PrefixStore(prefix, dist.TCPStore(inner.host, inner.port, is_master=False))

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from lightning_sagemaker._compat.store import process_store
+from lightning_sagemaker._compat.store import own_connection
 from lightning_sagemaker._lightning import Callback
 from lightning_sagemaker.callbacks.loader_watch import LoaderWatch
 from lightning_sagemaker.callbacks.places import job_of
@@ -56,8 +56,7 @@ class Heartbeat(Callback):
         if self._threads or not dist.is_initialized() or dist.get_world_size() == 1:
             return
         rank = dist.get_rank()
-        default: Any = process_store()
-        store = default.clone()  # a collective must not have to wait for this one
+        store = own_connection(_KEY)  # a collective must not have to wait for this one
         store.set(f"{_KEY}/{rank}", "0")
         dist.barrier()
         self._over.clear()

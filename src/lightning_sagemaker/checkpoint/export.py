@@ -50,19 +50,20 @@ def export_huggingface(
     try:
         model.save_pretrained(str(staging), **({} if state_dict is None else {"state_dict": dict(state_dict)}))
         if tokenizer is not None:
-            tokenizer.save_pretrained(str(staging))
-            _use_portable_class(staging / "tokenizer_config.json")
+            save_tokenizer(tokenizer, staging)
         _replace_files(staging, folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return folder
 
 
-def _use_portable_class(config: Path) -> None:
-    """Let transformers 4, which serving images carry, load a tokenizer that transformers 5 saved.
+def save_tokenizer(tokenizer: Saveable, folder: Path) -> None:
+    """Write ``tokenizer`` so that transformers 4, which AWS's images carry, loads it though transformers 5 saved it.
 
     ``TokenizersBackend`` is what 5 calls ``PreTrainedTokenizerFast``; it knows both names, 4 only the latter.
     """
+    tokenizer.save_pretrained(str(folder))
+    config = folder / "tokenizer_config.json"
     if not config.is_file():
         return
     settings = json.loads(config.read_text())

@@ -95,6 +95,9 @@ class NativeBackedGroup(ProcessGroup):
             for device, backend in backends.items():
                 group._register_backend(torch.device(device), _backend_type(backend), backend)
 
+    def __del__(self) -> None:
+        ending.let_threads_finish()
+
     @untraced
     def getBackendName(self) -> str:  # the name that torch's C++ side calls
         """Name of this group in torch's messages."""
