@@ -19,6 +19,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "torch.distributed.checkpoint.default_planner": ("_EmptyStateDictLoadPlanner",),
     "torch.distributed.checkpoint.state_dict": ("_init_optim_state",),
     "torch.distributed.checkpoint.state_dict_loader": ("_load_state_dict",),
+    "torch.distributed:PrefixStore": ("_underlying_non_prefix_store",),
     "torch.distributed.distributed_c10d": (
         "_get_default_group",
         "_get_default_store",

@@ -35,7 +35,7 @@ def own_connection(purpose: str) -> dist.Store:
         copy: dist.Store = store.clone()
         return copy
     # Torch 2.5 cannot copy one, nor say its prefix: the copy has one that the first rank to ask makes up.
-    inner = store._underlying_non_prefix_store if isinstance(store, dist.PrefixStore) else store
+    inner = getattr(store, "_underlying_non_prefix_store", store)
     if not isinstance(inner, dist.TCPStore):  # in files or in this process: there is no connection
         return store
     prefix = store.compare_set(purpose, "", uuid.uuid4().hex).decode()
