@@ -84,13 +84,13 @@ class MLMDataModule(RecipeData):
     Args:
         text: What ``lightning-sagemaker prepare albert-mlm`` has made, a folder or ``s3://bucket/prefix``, which is
             streamed; ``builtin`` (prose from Python's own documentation), ``auto`` (the job's ``train`` channel if it has
-            one, else builtin), files or folders with one article per line, or the name of a Hugging Face dataset.
+            one, else builtin), files or folders (see README.md), or the name of a Hugging Face dataset.
         validation: Files, folders or a dataset of their own for validation. Default: the job's ``validation`` channel,
             else a share of ``text``.
         test: The same for testing. Default: the job's ``test`` channel, else a share of ``text``.
         dataset_config: Configuration of a Hugging Face dataset.
         dataset_split: Part of a Hugging Face dataset.
-        text_column: Column of a Hugging Face dataset.
+        text_column: Column with the article, of a Hugging Face dataset or of records in files.
         tokenizer: ``auto`` (that of ``model.pretrained``, else ``train``), ``train`` (a SentencePiece-like unigram model
             learned from the text), or a folder or hub name.
         vocab_size: Tokens of a trained tokenizer.

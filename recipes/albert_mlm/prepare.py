@@ -30,6 +30,7 @@ from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDE
 from lightning_sagemaker.recipes._common.data.remote import columns_of
 from lightning_sagemaker.recipes._common.data.unigram import train_tokenizer
 from lightning_sagemaker.recipes._common.outputs.files import write_text
+from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.jobs import (
     RECORDS,
     SPLITS,
@@ -42,7 +43,7 @@ from lightning_sagemaker.recipes.albert_mlm.jobs import (
 )
 from lightning_sagemaker.recipes.albert_mlm.resuming import STARTED, keep_complete
 from lightning_sagemaker.recipes.albert_mlm.shards import SEGMENTS
-from lightning_sagemaker.recipes.albert_mlm.text import TextSource, TextSourceError
+from lightning_sagemaker.recipes.albert_mlm.text import TextSource
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import (
     TRAIN,
     load_tokenizer,

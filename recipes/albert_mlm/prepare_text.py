@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenise text into shards before training: ``lightning-sagemaker prepare albert-mlm INPUT OUTPUT``.
 
-INPUT is a file or a folder of *.txt files with one article per line, a Hugging Face dataset, or `builtin`. Train from
-OUTPUT by --data.text OUTPUT. An OUTPUT in S3 is written shard by shard, and training streams it. An interrupted run goes on
-where it stopped when it is started again.
+INPUT is a file or a folder (text with one article per line, JSON lines, Parquet and other tables, packed or not), a Hugging
+Face dataset, or `builtin`. Train from OUTPUT by --data.text OUTPUT. An OUTPUT in S3 is written shard by shard, and training
+streams it. An interrupted run goes on where it stopped when it is started again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from lightning_sagemaker import SageMakerJob
 from lightning_sagemaker.recipes._common.data.cache import default_cache, settings_key
 from lightning_sagemaker.recipes._common.data.remote import RemoteFolder, Upload, is_remote
 from lightning_sagemaker.recipes._common.data.verify import verify
+from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.jobs import finished_files
 from lightning_sagemaker.recipes.albert_mlm.prepare import Preparation
-from lightning_sagemaker.recipes.albert_mlm.text import TextSourceError, find_own_text, find_text
+from lightning_sagemaker.recipes.albert_mlm.text import find_own_text, find_text
 
 _LINE_EVERY = 10.0
 """Seconds between lines of progress where there is no terminal."""
@@ -87,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-documents", type=int, help="read no more articles of INPUT than this")
     parser.add_argument("--dataset-config", help="configuration of a Hugging Face dataset")
     parser.add_argument("--dataset-split", default="train", help="part of a Hugging Face dataset (%(default)s)")
-    parser.add_argument("--text-column", default="text", help="column of a Hugging Face dataset (%(default)s)")
+    parser.add_argument("--text-column", default="text", help="column of a dataset or table (%(default)s)")
     parser.add_argument("--workers", type=int, default=cores, help="processes (the processor's cores: %(default)s)")
     parser.add_argument("--verify", action="store_true", help="check the checksums of OUTPUT instead")
     return parser
@@ -95,9 +96,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _as_options(message: str) -> str:
     """With the names of this command's options in the place of the recipe's."""
-    return re.sub(
-        r"\bdata\.(\w+)", lambda found: f"--{found[1].replace('_', '-')}", message.replace("data.text", "INPUT")
-    )
+    message = re.sub(r"\bdata\.text\b", "INPUT", message)
+    return re.sub(r"\bdata\.(\w+)", lambda found: f"--{found[1].replace('_', '-')}", message)
 
 
 def staging_folder(address: str, within: Path | None) -> Path:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from typing import Any
 
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST
 from lightning_sagemaker.recipes._common.data.remote import is_remote
+from lightning_sagemaker.recipes._common.data.tables import is_hidden, is_table_name
+from lightning_sagemaker.recipes._common.data.unpacked import SUFFIXES as PACKED
+from lightning_sagemaker.recipes.albert_mlm.articles import LINES, TextSourceError, is_text_name, kind_of, read_articles
 from lightning_sagemaker.recipes.albert_mlm.builtin_text import builtin_documents
 
 BUILTIN = "builtin"
@@ -18,20 +22,16 @@ _CHANNELS = ("train", "training")
 """Names of SageMaker input channels that ``text: auto`` looks for, in this order."""
 
 
-class TextSourceError(ValueError):
-    """The text cannot be read."""
-
-
 @dataclass(frozen=True)
 class TextSource:
     """Articles, and what tells one source from another.
 
     Args:
-        files: Text files, one article per line. Empty for the other kinds.
+        files: As :func:`read_articles` takes them. Empty for the other kinds.
         dataset: Name of a Hugging Face dataset.
         dataset_config: Its configuration, if it has several.
         dataset_split: Which part to read.
-        text_column: The column with the article.
+        text_column: The column with the article, of a dataset or of a file with records.
 
     """
 
@@ -45,14 +45,17 @@ class TextSource:
         """Changes whenever the text may have changed."""
         if self.files:
             stats = [(str(path), path.stat()) for path in self.files]
-            return {"files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]}
+            files = {"files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]}
+            kinds = {kind_of(path) for path in self.files}
+            return files if kinds == {LINES} else {**files, "kinds": sorted(kinds), "text_column": self.text_column}
         if self.dataset:
             return {"dataset": [self.dataset, self.dataset_config, self.dataset_split, self.text_column]}
         return {"builtin": sys.version}
 
     def size(self) -> int:
-        """Bytes of all files; 0 for other kinds, whose size is not known without reading them."""
-        return sum(path.stat().st_size for path in self.files)
+        """Bytes of all text files; 0 for other kinds, whose size is not known without reading them."""
+        plain = all(path.suffix.lower() not in PACKED and kind_of(path) == LINES for path in self.files)
+        return sum(path.stat().st_size for path in self.files) if plain else 0
 
     def describe(self) -> str:
         """In words."""
@@ -62,18 +65,11 @@ class TextSource:
 
     def documents(self) -> Iterator[str]:
         """The articles in order; empty ones are left out."""
-        texts = self._file_lines() if self.files else self._dataset_rows() if self.dataset else builtin_documents()
+        texts = self._file_articles() if self.files else self._dataset_rows() if self.dataset else builtin_documents()
         return (text for text in (text.strip() for text in texts) if text)
 
-    def _file_lines(self) -> Iterator[str]:
-        for path in self.files:
-            try:
-                with path.open(encoding="utf-8") as lines:
-                    yield from lines
-            except UnicodeDecodeError as error:
-                raise TextSourceError(
-                    f"{path} is not UTF-8 text ({error}). HINT: convert it, for example with iconv -t UTF-8."
-                ) from error
+    def _file_articles(self) -> Iterator[str]:
+        return itertools.chain.from_iterable(read_articles(path, self.text_column) for path in self.files)
 
     def _dataset_rows(self) -> Iterator[str]:
         try:
@@ -98,8 +94,8 @@ def find_text(
     """The source that ``text`` names.
 
     Args:
-        text: ``"builtin"``; ``"auto"`` (the job's ``train`` or ``training`` channel, else builtin); files or folders
-            with ``*.txt`` files; or the name of a Hugging Face dataset.
+        text: ``"builtin"``; ``"auto"`` (the job's ``train`` or ``training`` channel, else builtin); files or folders;
+            or the name of a Hugging Face dataset.
         channels: Of the job.
         option: What to call it in messages.
         dataset: The ``dataset_*`` and ``text_column`` fields of :class:`TextSource`.
@@ -125,9 +121,9 @@ def find_text(
     if not any(path.stat().st_size for path in files):
         raise TextSourceError(
             f"{option}={text!r} holds no text: {len(files)} files, all empty."
-            " HINT: give UTF-8 files with one article per line; in a folder they must end in .txt."
+            " HINT: give UTF-8 files with one article per line; in a folder they must end in .txt, or be tables."
         )
-    return TextSource(files=files)
+    return TextSource(files, text_column=dataset.get("text_column", "text"))
 
 
 def find_own_text(
@@ -176,13 +172,15 @@ def _channel(channels: Mapping[str, Path]) -> Path | None:
 
 
 def _looks_like_path(name: str) -> bool:
-    return name.startswith((".", "/", "~")) or name.endswith(".txt") or name.count("/") > 1
+    return name.startswith((".", "/", "~")) or is_text_name(name) or is_table_name(name) or name.count("/") > 1
 
 
 def _text_files(path: Path, option: str) -> list[Path]:
     path = path.expanduser()
     if path.is_dir():
-        return sorted(found for found in path.rglob("*.txt") if found.is_file())
+        files = [file for file in sorted(path.rglob("*")) if file.is_file() and not is_hidden(file.relative_to(path))]
+        texts = [file for file in files if is_text_name(file.name)]
+        return texts or [file for file in files if is_table_name(file.name)]
     if not path.is_file():
         raise TextSourceError(
             f"{option}={str(path)!r} was set, but there is no such file or folder in {Path.cwd()}."

@@ -19,6 +19,7 @@ from lightning_sagemaker.recipes._common.data.tables import (
     read_hub,
     read_tables,
 )
+from lightning_sagemaker.recipes._common.data.unpacked import open_unpacked
 from lightning_sagemaker.recipes.bert_qa.question import Question
 from lightning_sagemaker.recipes.bert_qa.question_tables import table_questions
 
@@ -75,10 +76,11 @@ def _read_file(path: Path, form: TableForm | None, first: int) -> tuple[list[Que
 
 def _articles(path: Path) -> list[Any] | None:
     """What is in a file in SQuAD's own form; ``None`` if it is another."""
-    if path.suffix.lower() != ".json":
-        return None
     try:
-        content = json.loads(decode(path.read_bytes())[0])
+        with open_unpacked(path) as (name, file):
+            if not name.lower().endswith(".json"):
+                return None
+            content = json.loads(decode(file.read())[0])
     except (OSError, ValueError) as error:
         if isinstance(error, json.JSONDecodeError) and error.msg.startswith("Extra data"):
             return None  # an object in each line, in spite of the name

@@ -8,11 +8,12 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST, build_once
 from lightning_sagemaker.recipes._common.data.unigram import train_tokenizer
+from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.builtin_text import builtin_documents
 from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
 from lightning_sagemaker.recipes.albert_mlm.packing import Packer
 from lightning_sagemaker.recipes.albert_mlm.shards import Shards
-from lightning_sagemaker.recipes.albert_mlm.text import TextSourceError, find_text
+from lightning_sagemaker.recipes.albert_mlm.text import find_text
 
 
 def data_module(text_file, cache, **changes):
@@ -152,7 +153,8 @@ def test_builtin_text_does_not_run_what_it_reads(tmp_path):
     ("content", "message"),
     [
         (b"", "all empty"),
-        (b"\xff\xfe\x00 text", "not UTF-8"),
+        (b"\xff text", "not UTF-8"),
+        (b"\xff\xfe\x00 tex", "not UTF-16"),
         (b"short", "too short for a sequence of data.sequence_length="),
     ],
 )

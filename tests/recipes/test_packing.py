@@ -16,11 +16,12 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST
 from lightning_sagemaker.recipes._common.data.unigram import train_tokenizer
 from lightning_sagemaker.recipes.albert_mlm import jobs, prepare
+from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
 from lightning_sagemaker.recipes.albert_mlm.packing import Words, swap_segments, two_segments
 from lightning_sagemaker.recipes.albert_mlm.prepare import Preparation
 from lightning_sagemaker.recipes.albert_mlm.prepare_text import main
-from lightning_sagemaker.recipes.albert_mlm.text import TextSourceError, find_own_text, find_text
+from lightning_sagemaker.recipes.albert_mlm.text import find_own_text, find_text
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import load_tokenizer
 
 CLS, SEP, STOP = 2, 3, 9

@@ -13,9 +13,10 @@ from botocore.config import Config
 from lightning_sagemaker.data import block_index
 from lightning_sagemaker.data.damage import DataReadError
 from lightning_sagemaker.recipes.albert_mlm import prepare_text
+from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
 from lightning_sagemaker.recipes.albert_mlm.prepare_text import main
-from lightning_sagemaker.recipes.albert_mlm.text import TextSourceError, find_text, prepared_folder
+from lightning_sagemaker.recipes.albert_mlm.text import find_text, prepared_folder
 from tests.chaos.s3_server import Servers
 from tests.conftest import fork_ranks
 from tests.recipes import streamed_worker

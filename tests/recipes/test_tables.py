@@ -9,9 +9,11 @@ import io
 import itertools
 import json
 import lzma
+import tarfile
 import zipfile
 
 import pandas
+import pyarrow
 import pytest
 
 from lightning_sagemaker.recipes._common.data.delimited import DELIMITERS
@@ -66,6 +68,23 @@ FOREIGN = {
     "cp037": ["hello"],
 }
 """Encodings that are not recognised, with text that only they (of those recognised) can mean."""
+
+
+def zipped(files):
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, data in files.items():
+            file.writestr(name, data)
+    return archive.getvalue()
+
+
+PACKED = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda data: pyarrow.compress(data, codec="zstd", asbytes=True),
+    "zip": lambda data: zipped({"data/table.csv": data, "__MACOSX/data/._table.csv": b"a Mac's"}),
+}
 
 
 def written(rows, delimiter, quoting=csv.QUOTE_MINIMAL, newline="\n", header=("text", "label")):
@@ -125,16 +144,18 @@ def defective():
         for encoding, texts in FOREIGN.items():
             rows = [[one, "a"] for one in texts] + [["plain", "b"]]
             yield f"{d!r} {encoding}", written(rows, d).encode(encoding)
-        for name, pack in {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}.items():
-            yield f"{d!r} {name}", pack(text.encode())
+        for name, pack in PACKED.items():
+            yield f"{d!r} {name}, cut short", pack(text.encode() * 9)[:-9]
     yield "empty", b""
     yield "blank lines only", b"\n\n \n".replace(b" ", b"")
     yield "two delimiters", b"a,b;c\nd,e;f\n"
     yield "picture", b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 9
+    yield "zip of two", zipped({"train.csv": b"text,label\nx,y\n", "test.csv": b"text,label\nx,y\n"})
+    yield "zip of nothing", zipped({})
     archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("train.csv", "text,label\nx,y\n")
-    yield "zip", archive.getvalue()
+    with tarfile.open(fileobj=archive, mode="w:gz") as file:
+        file.add(__file__, "train.csv")
+    yield "tar", archive.getvalue()
 
 
 def oracle(data, encoding, delimiter):
@@ -158,6 +179,27 @@ def test_tables_are_read_as_pandas_reads_them(tmp_path):
         expected = oracle(data, encoding, delimiter)
         assert found(path) == expected, name
         assert found(path, TableForm(delimiter, encoding)) == expected, name
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_packed_tables_are_what_is_in_them(tmp_path, kind):
+    (tmp_path / "table.csv").write_text(written(WESTERN, ";"), encoding="utf-16")
+    expected = found(tmp_path / "table.csv")
+    packed = tmp_path / "folder" / f"table.csv.{kind}"
+    packed.parent.mkdir()
+    packed.write_bytes(PACKED[kind]((tmp_path / "table.csv").read_bytes()))
+    assert find_files(str(packed.parent), "data.train") == [packed]
+    assert found(packed) == expected
+    assert found(packed.rename(tmp_path / "named otherwise")) == expected
+    records = [{"text": "a", "label": 1}, {"text": "b", "label": None}]
+    lines = "".join(json.dumps(record) + "\n" for record in records).encode()
+    if kind == "zip":
+        packed.write_bytes(zipped({"lines.jsonl": lines}))
+        assert read_files([packed]) == records
+    else:
+        as_lines = tmp_path / f"lines.jsonl.{kind}"
+        as_lines.write_bytes(PACKED[kind](lines))
+        assert read_files([as_lines]) == records
 
 
 def test_what_cannot_be_read_for_certain_is_refused_in_one_sentence(tmp_path):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +13,16 @@ from typing import Any
 from lightning_sagemaker.recipes._common.data.delimited import check_names, read_rows
 from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError, decode
 from lightning_sagemaker.recipes._common.data.fingerprints import file_fingerprint
+from lightning_sagemaker.recipes._common.data.unpacked import SUFFIXES as PACKED
+from lightning_sagemaker.recipes._common.data.unpacked import inner_name, open_unpacked
 from lightning_sagemaker.recipes._common.data.workbooks import Records, parse_json, read_excel
 
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".xlsx")
 
 _OTHERS = {
-    b"PK\x03\x04": "a zip archive",
-    b"\x1f\x8b": "compressed (gzip)",
-    b"BZh": "compressed (bzip2)",
-    b"\xfd7zXZ": "compressed (xz)",
-    b"(\xb5/\xfd": "compressed (zstd)",
+    b"PK\x03\x04": "a document of an office program",
+    b"7z\xbc\xaf": "a 7-Zip archive",
+    b"Rar!": "a RAR archive",
     b"\xd0\xcf\x11\xe0": "a document of Excel 97",
     b"%PDF": "a PDF document",
     b"SQLite format": "an SQLite database",
@@ -49,8 +50,13 @@ class DataError(ValueError):
 
 def is_file_name(name: str) -> bool:
     """Whether ``name`` means a file or folder rather than a dataset on the Hugging Face hub."""
-    looks = name.startswith((".", "/", "~")) or name.lower().endswith(SUFFIXES) or name.count("/") > 1
+    looks = name.startswith((".", "/", "~")) or is_table_name(name) or name.count("/") > 1
     return looks or Path(name).exists()
+
+
+def is_table_name(name: str) -> bool:
+    """Whether a file's name is that of a table, packed or not."""
+    return inner_name(name.lower()).endswith(SUFFIXES)
 
 
 def find_files(name: str, option: str) -> list[Path]:
@@ -62,20 +68,21 @@ def find_files(name: str, option: str) -> list[Path]:
     """
     path = Path(name).expanduser()
     if path.is_dir():
-        tables = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-        found = sorted(file for file in tables if not _is_hidden(file.relative_to(path)))
+        tables = (file for file in path.rglob("*") if is_table_name(file.name) and file.is_file())
+        found = sorted(file for file in tables if not is_hidden(file.relative_to(path)))
     else:
         found = [path] if path.is_file() else []
     if not found:
         what = "holds no table" if path.is_dir() else "does not exist"
         raise DataError(
             f"{option}={name!r} was set, but {path.absolute()} {what}."
-            f" HINT: give a file, or a folder with files, that end in {', '.join(SUFFIXES)}."
+            f" HINT: give a file, or a folder with files, that end in {', '.join(SUFFIXES)},"
+            f" packed ({', '.join(PACKED)}) or not."
         )
     return found
 
 
-def _is_hidden(path: Path) -> bool:
+def is_hidden(path: Path) -> bool:
     """Whether something made the file for itself: an editor's copy, the notebook's, the archive's of a Mac."""
     return any(part.startswith((".", "__MACOSX", "~$")) for part in path.parts)
 
@@ -110,10 +117,11 @@ def read_tables(paths: Sequence[Path], form: TableForm | None = None) -> list[tu
 
 def _read_file(path: Path, form: TableForm) -> tuple[str, Records]:
     try:
-        data = path.read_bytes()
-        kind = _kind(path, data)
+        with open_unpacked(path) as (name, file):
+            data = file.read()
+        kind = _kind(name, data)
         if kind == "parquet":
-            how, records = "Parquet", _read_parquet(path)
+            how, records = "Parquet", _read_parquet(data)
         elif kind == "excel":
             how, records = "Excel", read_excel(data)
         else:
@@ -140,22 +148,22 @@ def _read_file(path: Path, form: TableForm) -> tuple[str, Records]:
     return how, records
 
 
-def _kind(path: Path, data: bytes) -> str:
+def _kind(name: str, data: bytes) -> str:
     """By the first bytes where they say it, else by the name."""
     if data.startswith(b"PAR1"):
         return "parquet"
     if data.startswith(b"PK\x03\x04") and b"xl/workbook" in data:
         return "excel"
-    for mark, name in _OTHERS.items():
+    for mark, what in _OTHERS.items():
         if data.startswith(mark):
-            raise ValueError(f"it is {name}. HINT: unpack it, or export it as CSV")
-    return {".json": "json", ".jsonl": "json", ".ndjson": "json"}.get(path.suffix.lower(), "text")
+            raise ValueError(f"it is {what}. HINT: unpack it, or export it as CSV")
+    return "json" if name.lower().endswith((".json", ".jsonl", ".ndjson")) else "text"
 
 
-def _read_parquet(path: Path) -> Records:
+def _read_parquet(data: bytes) -> Records:
     import pyarrow.parquet
 
-    table = pyarrow.parquet.read_table(path)
+    table = pyarrow.parquet.read_table(io.BytesIO(data))
     check_names(table.column_names)
     rows: Records = table.to_pylist()
     return rows

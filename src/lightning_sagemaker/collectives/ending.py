@@ -37,8 +37,8 @@ def register(backend: str | None = None) -> None:
 def let_threads_finish() -> None:
     """Before gloo's threads are joined by who holds the GIL, let them have it.
 
-    torch's process group does so in its destructor: if one of its threads was about to free what Python gave it (the function
-    in ``future.then``), the process hung for ever. Seen with torch 2.5.1 within 3000 plain groups of gloo, not with 2.13.
+    torch's process group does so in its destructor: if one of its threads was about to free what Python gave it (the
+    function in ``future.then``), the process hung for ever. Seen with torch 2.5.1 within 3000 plain groups, not with 2.13.
     """
     time.sleep(_PAUSE_OF_A_GROUP)
 

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are packed one by one, as data sets are published: gzip, bzip2, xz, zstd, and zip archives with one file."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".zip")
+
+_ZIP = b"PK\x03\x04"
+_TAR = (257, b"ustar")
+"""Where in a tar archive, unpacked, stands what."""
+
+
+def inner_name(name: str) -> str:
+    """The name of a file without what says that it is packed."""
+    for suffix in SUFFIXES:
+        if name.lower().endswith(suffix):
+            return name[: -len(suffix)]
+    return name
+
+
+@contextlib.contextmanager
+def open_unpacked(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """The name that tells a file's kind, and its bytes; packed ones, known by how they begin, are unpacked on the way.
+
+    Raises:
+        OSError: If it cannot be opened.
+        ValueError: If it is damaged, or an archive of several files.
+        ModuleNotFoundError: If it is zstd's and pyarrow, which reads that, is missing.
+
+    """
+    with path.open("rb") as file:
+        start = file.read(len(_ZIP))
+    opener = next((opener for mark, opener in _OPENERS.items() if start.startswith(mark)), None)
+    try:
+        if start == _ZIP:
+            with _only_member(path) as found:
+                yield found
+        elif opener is None:
+            with path.open("rb") as file:
+                yield path.name, file
+        else:
+            with opener(path) as stream:
+                buffered = io.BufferedReader(stream)
+                _check_no_archive(buffered)
+                yield inner_name(path.name), buffered
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile) as error:
+        raise ValueError(f"it is packed, and damaged or incomplete ({error})") from error
+
+
+@contextlib.contextmanager
+def _only_member(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        if any(
+            name.startswith(("xl/", "word/", "META-INF/")) for name in names
+        ):  # an office document is a zip archive, too
+            with path.open("rb") as file:
+                yield path.name, file
+            return
+        files = [info for info in archive.infolist() if not info.is_dir() and not _is_hidden(info.filename)]
+        if len(files) != 1:
+            raise ValueError(f"it is a zip archive of {len(files)} files. HINT: unpack it, and give the file or folder")
+        if files[0].flag_bits & 1:
+            raise ValueError("it is a zip archive with a password. HINT: unpack it")
+        with archive.open(files[0]) as stream:
+            yield Path(files[0].filename).name, stream
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith((".", "__MACOSX")) for part in Path(name).parts)
+
+
+def _check_no_archive(stream: io.BufferedReader) -> None:
+    place, mark = _TAR
+    if stream.peek(place + len(mark))[place:].startswith(mark):
+        raise ValueError("it is a tar archive. HINT: unpack it, and give the file or folder")
+
+
+def _open_zstd(path: Path) -> Any:
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), "zstd")
+
+
+_OPENERS: dict[bytes, Callable[[Path], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zX": lzma.open,
+    b"(\xb5/\xfd": _open_zstd,
+}
+"""First bytes -> what opens files that begin so."""

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Articles in files of any common kind: lines of text, WikiExtractor's, JSON lines and Parquet as streams; tables."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError, find_encoding
+from lightning_sagemaker.recipes._common.data.tables import DataError, is_table_name, read_files
+from lightning_sagemaker.recipes._common.data.unpacked import inner_name, open_unpacked
+
+LINES = "lines"
+"""Of text: an article in each."""
+
+_START = 1 << 20
+"""Bytes from which kind and encoding are known."""
+_JSON = (".json", ".jsonl", ".ndjson")
+_ARTICLE_BEGINS = re.compile(r'<doc id="[^"]*" .*>\s*$')
+_ARTICLE_ENDS = "</doc>"
+_WIKI_EXTRACTOR = re.compile(r"wiki_\d+")
+
+_log = logging.getLogger(__name__)
+_said: set[Path] = set()
+
+
+class TextSourceError(ValueError):
+    """The text cannot be read."""
+
+
+def is_text_name(name: str) -> bool:
+    """Whether a file's name is that of text, packed or not: ``*.txt``, or as WikiExtractor names its files."""
+    plain = inner_name(name.lower())
+    return plain.endswith(".txt") or _WIKI_EXTRACTOR.fullmatch(plain) is not None
+
+
+def kind_of(path: Path) -> str:
+    """How the articles stand in a file; :data:`LINES`, or a word for another way.
+
+    Raises:
+        TextSourceError: If it cannot be read.
+
+    """
+    with _errors(path), open_unpacked(path) as (name, stream):
+        return _kind(name, _buffered(stream))
+
+
+def read_articles(path: Path, column: str) -> Iterator[str]:
+    """The articles of a file, in order.
+
+    Args:
+        path: Of the file.
+        column: That holds the article, where a record has several.
+
+    Raises:
+        TextSourceError: If it cannot be read, or a record has no such text.
+
+    """
+    with _errors(path), open_unpacked(path) as (name, packed):
+        stream = _buffered(packed)
+        kind = _kind(name, stream)
+        if kind == "table":
+            yield from _texts(read_files([path]), column, path)
+        elif kind == "parquet":
+            yield from _texts(_parquet_rows(stream, column, path), column, path)
+        else:
+            yield from _READERS[kind](_lines(stream, path), column, path)
+
+
+@contextlib.contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (TextSourceError, DataError):
+        raise
+    except UnicodeDecodeError as error:
+        raise TextSourceError(
+            f"{path} is not {error.encoding.upper()} text throughout ({error})."
+            " HINT: convert it, for example with iconv -t UTF-8."
+        ) from error
+    except UnknownEncodingError as error:
+        raise TextSourceError(
+            f"{path} is not UTF-8 text: {error}. HINT: convert it, for example with iconv -f cp1250 -t UTF-8."
+        ) from error
+    except ModuleNotFoundError as error:
+        raise TextSourceError(
+            f"{path} needs a package that is not installed ({error}). HINT: pip install 'lightning-sagemaker[tables]'."
+        ) from error
+    except (OSError, ValueError) as error:
+        reason = str(error) if "HINT:" in str(error) else f"{error}. HINT: see what the file holds"
+        raise TextSourceError(f"{path} cannot be read: {reason}.") from error
+
+
+def _buffered(stream: IO[bytes]) -> io.BufferedReader:
+    return io.BufferedReader(stream, _START)  # type: ignore[arg-type] # what reads bytes is enough
+
+
+def _kind(name: str, stream: io.BufferedReader) -> str:
+    start = stream.peek(_START)
+    if start.startswith(b"PAR1"):
+        return "parquet"
+    if is_table_name(name) and not name.lower().endswith(_JSON):
+        return "table"
+    text = start.decode(_encoding(start), "ignore").removeprefix("\ufeff").lstrip()
+    first = text.split("\n", 1)[0]
+    if first.startswith("{"):
+        with contextlib.suppress(ValueError):
+            if isinstance(json.loads(first), dict):
+                return "JSON lines"
+    if name.lower().endswith(_JSON):
+        return "table"
+    return "WikiExtractor" if _ARTICLE_BEGINS.match(first) else LINES
+
+
+def _encoding(start: bytes) -> str:
+    whole_lines = start[: start.rfind(b"\n") + 1]
+    return find_encoding(whole_lines or start[:-3])
+
+
+def _lines(stream: io.BufferedReader, path: Path) -> Iterator[str]:
+    encoding = _encoding(stream.peek(_START))
+    if encoding != "utf-8" and path not in _said:
+        _said.add(path)
+        _log.info("%s is read as %s", path, encoding)
+    lines = iter(io.TextIOWrapper(stream, encoding))
+    for first in itertools.islice(lines, 1):
+        yield first.removeprefix("\ufeff")
+    yield from lines
+
+
+def _as_they_are(lines: Iterator[str], _: str, __: Path) -> Iterator[str]:
+    return lines
+
+
+def _wiki_articles(lines: Iterator[str], _: str, __: Path) -> Iterator[str]:
+    """Text between ``<doc ...>`` and ``</doc>``, without the first line, which is the title again."""
+    article: list[str] = []
+    for line in lines:
+        if _ARTICLE_BEGINS.match(line):
+            article = []
+        elif line.strip() == _ARTICLE_ENDS:
+            yield " ".join(article[1:])
+        elif line.strip():
+            article.append(line.strip())
+
+
+def _json_articles(lines: Iterator[str], column: str, path: Path) -> Iterator[str]:
+    return _texts(_json_records(lines, path), column, path)
+
+
+def _json_records(lines: Iterator[str], path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                raise TextSourceError(
+                    f"{path}: line {number} is not JSON ({error}). HINT: give an object in each line."
+                ) from error
+            if not isinstance(record, dict):
+                raise TextSourceError(f"{path}: line {number} is no object. HINT: give an object in each line.")
+            yield record
+
+
+def _parquet_rows(stream: IO[bytes], column: str, path: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow.parquet
+
+    file = pyarrow.parquet.ParquetFile(stream if stream.seekable() else io.BytesIO(stream.read()))
+    wanted = _column_of(file.schema_arrow.names, column, path)
+    for batch in file.iter_batches(columns=[wanted]):
+        yield from ({wanted: text} for text in batch.column(0).to_pylist())
+
+
+def _texts(records: Iterable[Mapping[str, Any]], column: str, path: Path) -> Iterator[str]:
+    for number, record in enumerate(records, start=1):
+        text = record[_column_of(list(record), column, path)]
+        if isinstance(text, str):
+            yield text
+        elif text is not None:
+            raise TextSourceError(
+                f"{path}: {column!r} of record {number} is no text but {type(text).__name__}."
+                " HINT: set data.text_column to the column with the article."
+            )
+
+
+def _column_of(columns: list[str], column: str, path: Path) -> str:
+    if column in columns:
+        return column
+    if len(columns) == 1:
+        return columns[0]
+    raise TextSourceError(
+        f"{path} has no column {column!r}. HINT: set data.text_column to one of {', '.join(map(str, columns))}."
+    )
+
+
+_READERS: dict[str, Callable[[Iterator[str], str, Path], Iterator[str]]] = {
+    LINES: _as_they_are,
+    "WikiExtractor": _wiki_articles,
+    "JSON lines": _json_articles,
+}

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Articles of people's own corpora: every kind of file gives what the library of its kind reads, or one sentence."""
+
+import bz2
+import gzip
+import json
+import logging
+import lzma
+
+import pandas
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from lightning_sagemaker.recipes._common.data.tables import DataError
+from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
+from lightning_sagemaker.recipes.albert_mlm.text import find_text
+
+ARTICLES = [
+    'Anarchism is a political philosophy, with {braces} and "quotes".',
+    "Größe, naïve café: über alles, 5 € ja",
+    "A second\u2028paragraph\x85 of one article",
+    "[1, 2, 3] is a list; <doc> is none",
+]
+RECORDS = [{"id": number, "text": text, "n": None} for number, text in enumerate(ARTICLES)]
+TEXT = "".join(f"{article}\n" for article in ARTICLES)
+JSON_LINES = "".join(json.dumps(record, ensure_ascii=number % 2 == 0) + "\n" for number, record in enumerate(RECORDS))
+EXTRACTED = "".join(
+    f'<doc id="{n}" url="u?curid={n}" title="T {n}">\nT {n}\n\n{text}\n</doc>\n' for n, text in enumerate(ARTICLES)
+)
+
+
+def documents(path, **options):
+    return list(find_text(str(path), {}, **options).documents())
+
+
+def zstd(data):
+    return pyarrow.compress(data, codec="zstd", asbytes=True)
+
+
+def files():
+    """Name -> bytes of files that all hold the same articles."""
+    yield "articles.txt", TEXT.encode()
+    yield "bom.txt", TEXT.encode("utf-8-sig")
+    yield "windows.txt", TEXT.replace("\n", "\r\n").encode()
+    yield "blank.txt", ("\n\n" + TEXT.replace("\n", "\n \n")).encode()
+    yield "no-end.txt", TEXT.rstrip("\n").encode()
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
+        yield f"{encoding}.txt", TEXT.encode(encoding)
+    yield "lines.jsonl", JSON_LINES.encode()
+    yield "lines.ndjson", JSON_LINES.encode("utf-8-sig")
+    yield "lines-as.json", JSON_LINES.encode()
+    yield "lines-as.txt", JSON_LINES.encode()
+    yield "lines-as-nothing", ("\n" + JSON_LINES).encode()
+    yield "array.json", json.dumps(RECORDS, indent=1).encode()
+    yield "wiki_00", EXTRACTED.encode()
+    yield "extracted.txt", EXTRACTED.encode()
+    frame = pandas.DataFrame({"text": ARTICLES, "id": range(len(ARTICLES))})
+    yield "table.csv", frame.to_csv(index=False).encode()
+    yield "table.tsv", frame.to_csv(index=False, sep="\t").encode()
+    yield "table.parquet", frame.to_parquet(index=False)
+    yield "only.parquet", frame[["text"]].rename(columns={"text": "content"}).to_parquet(index=False)
+    for suffix, pack in {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd}.items():
+        yield f"articles.txt.{suffix}", pack(TEXT.encode())
+        yield f"c4-train.00000-of-01024.json.{suffix}", pack(JSON_LINES.encode())
+        yield f"wiki_01.{suffix}", pack(EXTRACTED.encode())
+
+
+def test_every_kind_of_file_gives_its_articles(tmp_path):
+    kinds = dict(files())
+    assert len(kinds) > 30
+    for name, data in kinds.items():
+        path = tmp_path / name
+        path.write_bytes(data)
+        assert documents(path) == ARTICLES, name
+        assert documents(path) == ARTICLES, f"{name}, read again"
+
+
+def test_records_are_those_that_datasets_reads(tmp_path):
+    from datasets import load_dataset
+
+    for kind, name, data in [
+        ("json", "a.jsonl", JSON_LINES.encode()),
+        ("parquet", "a.parquet", pandas.DataFrame(RECORDS).to_parquet()),
+        ("csv", "a.csv", pandas.DataFrame(RECORDS).to_csv(index=False).encode()),
+    ]:
+        (tmp_path / name).write_bytes(data)
+        expected = load_dataset(kind, data_files=str(tmp_path / name), cache_dir=str(tmp_path / "cache"), split="train")
+        assert documents(tmp_path / name) == list(expected["text"])
+
+
+def test_western_text_is_recognised_and_said(tmp_path, caplog):
+    text = "Die Prüfung der Überweisung läuft\nOù est mon crédit\n"
+    (tmp_path / "a.txt").write_bytes(text.encode("cp1252"))
+    with caplog.at_level(logging.INFO):
+        assert documents(tmp_path / "a.txt") == text.splitlines()
+        documents(tmp_path / "a.txt")
+    assert caplog.text.count("is read as cp1252") == 1
+
+
+def test_a_folder_is_its_texts_or_its_tables(tmp_path):
+    made = dict(files())
+    for name in ("lines.jsonl", "table.csv", ".hidden/copy.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(made[name.replace(".hidden/copy", "lines")])
+    assert documents(tmp_path) == ARTICLES * 2
+    for name in ("AA/wiki_00", "AA/wiki_01.bz2", "articles.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(made[name.removeprefix("AA/")])
+    assert documents(tmp_path) == ARTICLES * 3
+
+
+def test_what_was_read_otherwise_is_prepared_anew(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(dict(files())["lines.jsonl"])
+    (tmp_path / "a.txt").write_text(TEXT)
+    name, text = str(tmp_path / "a.jsonl"), str(tmp_path / "a.txt")
+    assert find_text(name, {}).fingerprint() != find_text(name, {}, text_column="other").fingerprint()
+    assert list(find_text(text, {}).fingerprint()) == ["files"]  # as ever: caches of plain text stay
+    assert find_text(text, {}).size() == len(TEXT.encode())
+    assert find_text(name, {}).size() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.jsonl", b'{"body": "x", "id": 1}\n', "no column 'text'.*text_column to one of body, id"),
+        ("a.jsonl", b'{"text": {"a": 1}, "id": 1}\n', "of record 1 is no text but dict"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": \n', "line 2 is not JSON"),
+        ("a.jsonl", b'{"text": "x"}\n[1]\n', "line 2 is no object"),
+        ("a.json", b'{"text": ["x", \n', "cannot be read"),
+        ("a.csv", b"id,body\n1,x\n", "no column 'text'.*id, body"),
+        ("a.parquet", pandas.DataFrame(RECORDS)[["id", "n"]].to_parquet(), "no column 'text'.*id, n"),
+        ("a.parquet", pandas.DataFrame(RECORDS).to_parquet()[:-9], "cannot be read"),
+        ("a.txt", "Zażółć gęślą jaźń\n".encode("cp1250"), "is not UTF-8 text"),
+        ("a.txt", TEXT.encode() * 40_000 + b"gr\xf6\xdfer\n", "is not UTF-8 text throughout"),
+        ("a.txt", b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 9, "zero bytes, so it is not text"),
+        ("a.txt.gz", gzip.compress(TEXT.encode() * 99)[:-20], "damaged or incomplete"),
+        ("a.txt.zst", zstd(TEXT.encode() * 9999)[:-20], "cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(tmp_path, name, data, said):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises((TextSourceError, DataError), match=said) as error:
+        print(documents(tmp_path / name)[-2:])
+    assert str(error.value).count("HINT:") == 1
+    assert str(tmp_path / name) in str(error.value)
