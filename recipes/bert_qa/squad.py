@@ -80,11 +80,15 @@ def _articles(path: Path) -> list[Any] | None:
         with open_unpacked(path) as (name, file):
             if not name.lower().endswith(".json"):
                 return None
-            content = json.loads(decode(file.read())[0])
-    except (OSError, ValueError) as error:
+            text, _ = decode(file.read())
+    except (OSError, ValueError, ModuleNotFoundError):
+        return None  # reading it as a table says why
+    try:
+        content = json.loads(text)
+    except ValueError as error:
         if isinstance(error, json.JSONDecodeError) and error.msg.startswith("Extra data"):
             return None  # an object in each line, in spite of the name
-        raise DataError(f"{path} cannot be read as JSON ({error}). HINT: it must be UTF-8 JSON.") from error
+        raise DataError(f"{path} cannot be read as JSON ({error}). HINT: see what the file holds.") from error
     data = content.get("data") if isinstance(content, dict) else None
     is_nested = isinstance(data, list) and any(isinstance(entry, dict) and "paragraphs" in entry for entry in data)
     return data if is_nested else None

@@ -2,6 +2,7 @@
 """Question answering: reading, windows, spans, and the official metric."""
 
 import csv
+import gzip
 import json
 import random
 from pathlib import Path
@@ -161,6 +162,15 @@ def test_flat_records_are_read_as_the_nested_ones(squad_file, tmp_path):
     ):
         (tmp_path / name).write_text(text)
         assert read_questions(str(tmp_path / name), "data.train", "train")[0] == nested
+    for name, data in {
+        "packed.json.gz": gzip.compress(squad_file.read_bytes()),
+        "packed.jsonl.gz": gzip.compress((tmp_path / "flat.jsonl").read_bytes()),
+    }.items():
+        (tmp_path / name).write_bytes(data)
+        assert read_questions(str(tmp_path / name), "data.train", "train")[0] == nested
+    (tmp_path / "cut.json.gz").write_bytes(gzip.compress(squad_file.read_bytes())[:-9])
+    with pytest.raises(DataError, match=r"cut.json.gz cannot be read: it is packed, and damaged or incomplete.*HINT"):
+        read_questions(str(tmp_path / "cut.json.gz"), "data.train", "train")
 
 
 def brute_force(start, end, inside, count, longest):

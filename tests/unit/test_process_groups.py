@@ -2,6 +2,8 @@
 """The composite and the shim in one process, and what their safety rests on."""
 
 import re
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -99,3 +101,21 @@ def test_the_shim_is_as_strict_as_it_was_made(monkeypatch):
     relaxed, tensor = SMDDPProcessGroup(dist.HashStore(), 0, 1, MINUTE), torch.full((1,), 3.0)
     relaxed.allreduce([tensor], options(dist.ReduceOp.AVG)).wait()
     assert tensor.tolist() == [3.0]
+
+
+@pytest.mark.slow
+def test_many_groups_end():
+    """Torch 2.5's group joins gloo's threads with the GIL held, and one of them may ask for it: within 2000 it did."""
+    program = """
+import faulthandler; faulthandler.dump_traceback_later(200, exit=True)
+from datetime import timedelta
+import torch, torch.distributed as dist
+from torch._C._distributed_c10d import AllreduceOptions
+from lightning_sagemaker.collectives.native import NativeBackedGroup
+for _ in range(3000):
+    group = NativeBackedGroup(dist.HashStore(), 0, 1, timedelta(minutes=1))
+    group.average([torch.ones(4)], AllreduceOptions()).wait()
+    del group
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
