@@ -234,10 +234,10 @@ class Preparation(_preparation.Preparation):
 
     def _chunks(self) -> Iterator[Chunk]:
         """The articles of each shard."""
-        for documents in _chunked(self._documents(), self.source.size()):
+        for documents in _chunked(self._documents(), self.source.characters()):
             yield None, documents
         for split, source in self.own.items():
-            for documents in _chunked(source.documents(), source.size()):
+            for documents in _chunked(source.documents(), source.characters()):
                 yield split, documents
 
     def _training_text(self) -> Iterator[str]:

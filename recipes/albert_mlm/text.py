@@ -21,6 +21,9 @@ BUILTIN = "builtin"
 _CHANNELS = ("train", "training")
 """Names of SageMaker input channels that ``text: auto`` looks for, in this order."""
 
+_UNPACKED = 4
+"""Characters of text in a byte of a packed file, roughly."""
+
 
 @dataclass(frozen=True)
 class TextSource:
@@ -54,8 +57,12 @@ class TextSource:
 
     def size(self) -> int:
         """Bytes of all text files; 0 for other kinds, whose size is not known without reading them."""
-        plain = all(path.suffix.lower() not in PACKED and kind_of(path) == LINES for path in self.files)
-        return sum(path.stat().st_size for path in self.files) if plain else 0
+        plain = all(not _is_packed(path) and kind_of(path) == LINES for path in self.files)
+        return self.characters() if plain else 0
+
+    def characters(self) -> int:
+        """About how much text there is; 0 where not even that is known without reading it."""
+        return sum(path.stat().st_size * (_UNPACKED if _is_packed(path) else 1) for path in self.files)
 
     def describe(self) -> str:
         """In words."""
@@ -169,6 +176,10 @@ def prepared_folder(text: str | Sequence[str], channels: Mapping[str, Path]) -> 
 
 def _channel(channels: Mapping[str, Path]) -> Path | None:
     return next((channels[name] for name in _CHANNELS if name in channels), None)
+
+
+def _is_packed(path: Path) -> bool:
+    return path.suffix.lower() in (*PACKED, ".parquet")
 
 
 def _looks_like_path(name: str) -> bool:

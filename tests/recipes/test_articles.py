@@ -118,6 +118,7 @@ def test_what_was_read_otherwise_is_prepared_anew(tmp_path):
     assert list(find_text(text, {}).fingerprint()) == ["files"]  # as ever: caches of plain text stay
     assert find_text(text, {}).size() == len(TEXT.encode())
     assert find_text(name, {}).size() == 0
+    assert find_text(name, {}).characters() == len(JSON_LINES.encode())
 
 
 @pytest.mark.parametrize(
