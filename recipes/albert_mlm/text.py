@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.rank import is_rank_zero
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST
 from lightning_sagemaker.recipes._common.data.remote import is_remote
 from lightning_sagemaker.recipes._common.data.tables import is_hidden, is_table_name
@@ -23,6 +25,8 @@ _CHANNELS = ("train", "training")
 
 _UNPACKED = 4
 """Characters of text in a byte of a packed file, roughly."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,12 @@ def _text_files(path: Path, option: str) -> list[Path]:
     if path.is_dir():
         files = [file for file in sorted(path.rglob("*")) if file.is_file() and not is_hidden(file.relative_to(path))]
         texts = [file for file in files if is_text_name(file.name)]
-        return texts or [file for file in files if is_table_name(file.name)]
+        tables = [file for file in files if is_table_name(file.name)]
+        if texts and tables and is_rank_zero():
+            _log.warning(
+                "%s: only its %d text files are read, not %s", path, len(texts), ", ".join(map(str, tables[:3]))
+            )
+        return texts or tables
     if not path.is_file():
         raise TextSourceError(
             f"{option}={str(path)!r} was set, but there is no such file or folder in {Path.cwd()}."

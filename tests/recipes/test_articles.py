@@ -98,7 +98,7 @@ def test_western_text_is_recognised_and_said(tmp_path, caplog):
     assert caplog.text.count("is read as cp1252") == 1
 
 
-def test_a_folder_is_its_texts_or_its_tables(tmp_path):
+def test_a_folder_is_its_texts_or_its_tables(tmp_path, caplog):
     made = dict(files())
     for name in ("lines.jsonl", "table.csv", ".hidden/copy.jsonl"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -108,6 +108,10 @@ def test_a_folder_is_its_texts_or_its_tables(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(made[name.removeprefix("AA/")])
     assert documents(tmp_path) == ARTICLES * 3
+    assert (
+        f"{tmp_path}: only its 3 text files are read, not {tmp_path / 'lines.jsonl'}, {tmp_path / 'table.csv'}"
+        in caplog.text
+    )
 
 
 def test_what_was_read_otherwise_is_prepared_anew(tmp_path):
