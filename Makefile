@@ -91,7 +91,7 @@ $(OF_AWS)/made: $(VENV)/dev
 	touch $@
 
 # Unit tests that start processes of their own are left to `make test-oldest`.
-STARTING := $(addsuffix .py,$(addprefix --ignore=tests/unit/test_,data_wait doctor elastic_order imports loader_workers main skips stopping))
+STARTING := $(addsuffix .py,$(addprefix --ignore=tests/unit/test_,data_wait doctor elastic_order imports loader_workers main position skips stopping))
 
 test-of-aws: $(OF_AWS)/made ## unit tests, Lightning, the shim and a recipe with the oldest torch, Lightning and transformers
 	$(OF_AWS)/bin/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) --quiet tests/unit $(STARTING) \
