@@ -79,7 +79,7 @@ test: $(VENV)/dev $(CONTAINERS) ## install into .venv and .containers, and run t
 # The last torch for which AWS's images carry SMDDP, the oldest that the metadata allows: a part of the tests in an environment
 # that takes everything else from .venv. `make test TORCH_OF_AWS=` leaves it out.
 OLDEST := torch==2.5.1 lightning==2.6.4 transformers==4.56.2
-TORCH_OF_AWS ?= $(shell $(PYTHON) -c 'import sys; print("yes" if sys.version_info < (3, 14) else "")')
+TORCH_OF_AWS ?= $(shell $(PYTHON) -c 'import sys; print("yes" if sys.platform == "linux" and sys.version_info < (3, 14) else "")')
 OF_AWS := .venv-of-aws
 
 $(OF_AWS)/made: $(VENV)/dev
