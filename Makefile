@@ -77,7 +77,7 @@ test: $(VENV)/dev $(CONTAINERS) ## install into .venv and .containers, and run t
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) --durations=60 --durations-min=2
 
 # The last torch for which AWS's images carry SMDDP, the oldest that the metadata allows: a part of the tests in an environment
-# that takes everything else from .venv. `make test TORCH_OF_AWS=` leaves it out.
+# that takes what it has not itself from .venv. `make test TORCH_OF_AWS=` leaves it out.
 OLDEST := torch==2.5.1 lightning==2.6.4 transformers==4.56.2
 TORCH_OF_AWS ?= $(shell $(PYTHON) -c 'import sys; print("yes" if sys.platform == "linux" and sys.version_info < (3, 14) else "")')
 OF_AWS := .venv-of-aws
@@ -90,11 +90,11 @@ $(OF_AWS)/made: $(VENV)/dev
 	  echo "import site; site.addsitedir('$$(echo $(abspath $(VENV))/lib/python*/site-packages)')" > others.pth
 	touch $@
 
-# Unit tests that start processes of their own are left to `make test-oldest`.
-STARTING := $(addsuffix .py,$(addprefix --ignore=tests/unit/test_,data_wait doctor elastic_order imports loader_workers main position skips stopping))
+# The unit tests that take longest are left to `make test-oldest`.
+LONG := $(addsuffix .py,$(addprefix --ignore=tests/unit/test_,data_wait doctor elastic_order imports loader_workers main position skips stopping))
 
 test-of-aws: $(OF_AWS)/made ## unit tests, Lightning, the shim and a recipe with the oldest torch, Lightning and transformers
-	$(OF_AWS)/bin/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) --quiet tests/unit $(STARTING) \
+	$(OF_AWS)/bin/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) --quiet tests/unit $(LONG) \
 	  tests/distributed/test_lightning.py tests/distributed/test_shim.py tests/recipes/test_albert_mlm.py
 
 gpu: $(VENV)/dev ## what one NVIDIA GPU can decide, and the recipes' speed on it; minutes, and nothing without one

@@ -78,8 +78,11 @@ def read_articles(path: Path, column: str) -> Iterator[str]:
 def _errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except (TextSourceError, DataError):
+    except TextSourceError:
         raise
+    except DataError as error:  # whose hint names options of the recipes with tables
+        reason = str(error).split(" HINT:")[0]
+        raise TextSourceError(f"{reason} HINT: save it as UTF-8 with commas, or as JSON lines.") from error
     except UnicodeDecodeError as error:
         raise TextSourceError(
             f"{path} is not {error.encoding.upper()} text throughout ({error})."

@@ -14,7 +14,7 @@ from lightning_sagemaker.recipes._common.data.delimited import check_names, read
 from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError, decode
 from lightning_sagemaker.recipes._common.data.fingerprints import file_fingerprint
 from lightning_sagemaker.recipes._common.data.unpacked import SUFFIXES as PACKED
-from lightning_sagemaker.recipes._common.data.unpacked import inner_name, open_unpacked
+from lightning_sagemaker.recipes._common.data.unpacked import inner_name, is_hidden, open_unpacked
 from lightning_sagemaker.recipes._common.data.workbooks import Records, parse_json, read_excel
 
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".xlsx")
@@ -80,11 +80,6 @@ def find_files(name: str, option: str) -> list[Path]:
             f" packed ({', '.join(PACKED)}) or not."
         )
     return found
-
-
-def is_hidden(path: Path) -> bool:
-    """Whether something made the file for itself: an editor's copy, the notebook's, the archive's of a Mac."""
-    return any(part.startswith((".", "__MACOSX", "~$")) for part in path.parts)
 
 
 def fingerprint(name: str, option: str) -> Any:

@@ -17,6 +17,8 @@ from typing import IO, Any
 SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".zip")
 
 _ZIP = b"PK\x03\x04"
+_OFFICE = ("xl/", "word/", "META-INF/")
+"""Folders in office documents, which are zip archives, too."""
 _TAR = (257, b"ustar")
 """Where in a tar archive, unpacked, stands what."""
 
@@ -27,6 +29,11 @@ def inner_name(name: str) -> str:
         if name.lower().endswith(suffix):
             return name[: -len(suffix)]
     return name
+
+
+def is_hidden(path: Path) -> bool:
+    """Whether something made the file for itself: an editor's copy, the notebook's, the archive's of a Mac."""
+    return any(part.startswith((".", "__MACOSX", "~$")) for part in path.parts)
 
 
 @contextlib.contextmanager
@@ -61,24 +68,17 @@ def open_unpacked(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 @contextlib.contextmanager
 def _only_member(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-        if any(
-            name.startswith(("xl/", "word/", "META-INF/")) for name in names
-        ):  # an office document is a zip archive, too
+        if any(name.startswith(_OFFICE) for name in archive.namelist()):
             with path.open("rb") as file:
                 yield path.name, file
             return
-        files = [info for info in archive.infolist() if not info.is_dir() and not _is_hidden(info.filename)]
+        files = [info for info in archive.infolist() if not info.is_dir() and not is_hidden(Path(info.filename))]
         if len(files) != 1:
             raise ValueError(f"it is a zip archive of {len(files)} files. HINT: unpack it, and give the file or folder")
         if files[0].flag_bits & 1:
             raise ValueError("it is a zip archive with a password. HINT: unpack it")
         with archive.open(files[0]) as stream:
             yield Path(files[0].filename).name, stream
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith((".", "__MACOSX")) for part in Path(name).parts)
 
 
 def _check_no_archive(stream: io.BufferedReader) -> None:
