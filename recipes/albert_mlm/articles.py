@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Articles in files of any common kind: lines of text, WikiExtractor's, JSON lines and Parquet as streams; tables."""
+"""Articles in files of any common kind: lines, WikiExtractor's, JSON lines, Parquet and TFRecords as streams; tables."""
 
 from __future__ import annotations
 
@@ -10,18 +10,26 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError, find_encoding
 from lightning_sagemaker.recipes._common.data.tables import DataError, is_table_name, read_files
 from lightning_sagemaker.recipes._common.data.unpacked import inner_name, open_unpacked
+from lightning_sagemaker.recipes.albert_mlm.records import (
+    Decoder,
+    begins_with_record,
+    read_examples,
+    read_texts,
+)
 
 LINES = "lines"
 """Of text: an article in each."""
 
 _START = 1 << 20
 """Bytes from which kind and encoding are known."""
+RECORDS = "TFRecords"
 _JSON = (".json", ".jsonl", ".ndjson")
 _ARTICLE_BEGINS = re.compile(r'<doc id="[^"]*" .*>\s*$')
 _ARTICLE_ENDS = "</doc>"
@@ -52,12 +60,13 @@ def kind_of(path: Path) -> str:
         return _kind(name, _buffered(stream))
 
 
-def read_articles(path: Path, column: str) -> Iterator[str]:
+def read_articles(path: Path, column: str, tokenizer: Path | None = None) -> Iterator[str]:
     """The articles of a file, in order.
 
     Args:
         path: Of the file.
         column: That holds the article, where a record has several.
+        tokenizer: Folder of the one with which token ids in the file were made.
 
     Raises:
         TextSourceError: If it cannot be read, or a record has no such text.
@@ -70,6 +79,8 @@ def read_articles(path: Path, column: str) -> Iterator[str]:
             yield from _texts(read_files([path]), column, path)
         elif kind == "parquet":
             yield from _texts(_parquet_rows(stream, column, path), column, path)
+        elif kind == RECORDS:
+            yield from read_texts(read_examples(stream), partial(_decoder, path, tokenizer), column)
         else:
             yield from _READERS[kind](_lines(stream, path), column, path)
 
@@ -109,6 +120,8 @@ def _kind(name: str, stream: io.BufferedReader) -> str:
     start = stream.peek(_START)
     if start.startswith(b"PAR1"):
         return "parquet"
+    if begins_with_record(start):
+        return RECORDS
     if is_table_name(name) and not name.lower().endswith(_JSON):
         return "table"
     text = start.decode(_encoding(start), "ignore").removeprefix("\ufeff").lstrip()
@@ -170,6 +183,15 @@ def _json_records(lines: Iterator[str], path: Path) -> Iterator[dict[str, Any]]:
             if not isinstance(record, dict):
                 raise TextSourceError(f"{path}: line {number} is no object. HINT: give an object in each line.")
             yield record
+
+
+def _decoder(path: Path, tokenizer: Path | None) -> Decoder:
+    if tokenizer is None:
+        raise TextSourceError(
+            f"{path} holds token ids and not text, from which no tokenizer can be trained."
+            " HINT: set data.tokenizer to the one with which they were made; bert-base-uncased in many such scripts."
+        )
+    return Decoder.of(tokenizer)
 
 
 def _parquet_rows(stream: IO[bytes], column: str, path: Path) -> Iterator[dict[str, Any]]:

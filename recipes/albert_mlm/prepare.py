@@ -191,10 +191,10 @@ class Preparation(_preparation.Preparation):
             tuple(facts["special_ids"]),
             facts["vocab_size"],
         )
-        self._check_length(job)
+        self._check_length(job, folder)
         entries: dict[str, Any] = {}
         articles = 0
-        for result in run_jobs(job, self._chunks(), workers):
+        for result in run_jobs(job, self._chunks(folder / TOKENIZER_FOLDER), workers):
             progress(result["characters"])
             articles += result["articles"]
             entries |= result["files"]
@@ -229,15 +229,15 @@ class Preparation(_preparation.Preparation):
             return train_tokenizer(self._training_text(), self.vocab_size, self.lowercase)
         return load_tokenizer(self.tokenizer)
 
-    def _documents(self) -> Iterator[str]:
-        return itertools.islice(self.source.documents(), self.max_documents)
+    def _documents(self, tokenizer: Path | None = None) -> Iterator[str]:
+        return itertools.islice(self.source.documents(tokenizer), self.max_documents)
 
-    def _chunks(self) -> Iterator[Chunk]:
+    def _chunks(self, tokenizer: Path) -> Iterator[Chunk]:
         """The articles of each shard."""
-        for documents in _chunked(self._documents(), self.source.characters()):
+        for documents in _chunked(self._documents(tokenizer), self.source.characters()):
             yield None, documents
         for split, source in self.own.items():
-            for documents in _chunked(source.documents(), source.characters()):
+            for documents in _chunked(source.documents(tokenizer), source.characters()):
                 yield split, documents
 
     def _training_text(self) -> Iterator[str]:
@@ -249,10 +249,10 @@ class Preparation(_preparation.Preparation):
                 if characters > _TOKENIZER_CHARACTERS:
                     return
 
-    def _check_length(self, job: ShardJob) -> None:
+    def _check_length(self, job: ShardJob, folder: Path) -> None:
         """Before any shard is made: a split that would have no sequence is an error that names its option."""
         wanted = [split for split in SPLITS if split == "train" or split in self.own or self.fractions[split]]
-        short = find_short_splits(job, self._chunks(), wanted)
+        short = find_short_splits(job, self._chunks(folder / TOKENIZER_FOLDER), wanted)
         if not short:
             return
         split, articles = next(iter(short.items()))

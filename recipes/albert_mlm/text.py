@@ -19,6 +19,7 @@ from lightning_sagemaker.recipes._common.data.unpacked import SUFFIXES as PACKED
 from lightning_sagemaker.recipes._common.data.unpacked import is_hidden
 from lightning_sagemaker.recipes.albert_mlm.articles import LINES, TextSourceError, is_text_name, kind_of, read_articles
 from lightning_sagemaker.recipes.albert_mlm.builtin_text import builtin_documents
+from lightning_sagemaker.recipes.albert_mlm.records import is_record_name
 
 BUILTIN = "builtin"
 _CHANNELS = ("train", "training")
@@ -75,13 +76,21 @@ class TextSource:
             return ", ".join(str(path) for path in self.files)
         return self.dataset or "the documentation of Python's standard library"
 
-    def documents(self) -> Iterator[str]:
-        """The articles in order; empty ones are left out."""
-        texts = self._file_articles() if self.files else self._dataset_rows() if self.dataset else builtin_documents()
+    def documents(self, tokenizer: Path | None = None) -> Iterator[str]:
+        """The articles in order; empty ones are left out.
+
+        Args:
+            tokenizer: As for :func:`read_articles`.
+
+        """
+        if self.files:
+            texts = self._file_articles(tokenizer)
+        else:
+            texts = self._dataset_rows() if self.dataset else builtin_documents()
         return (text for text in (text.strip() for text in texts) if text)
 
-    def _file_articles(self) -> Iterator[str]:
-        return itertools.chain.from_iterable(read_articles(path, self.text_column) for path in self.files)
+    def _file_articles(self, tokenizer: Path | None) -> Iterator[str]:
+        return itertools.chain.from_iterable(read_articles(path, self.text_column, tokenizer) for path in self.files)
 
     def _dataset_rows(self) -> Iterator[str]:
         try:
@@ -188,20 +197,24 @@ def _is_packed(path: Path) -> bool:
 
 
 def _looks_like_path(name: str) -> bool:
-    return name.startswith((".", "/", "~")) or is_text_name(name) or is_table_name(name) or name.count("/") > 1
+    named = is_text_name(name) or is_table_name(name) or is_record_name(name)
+    return named or name.startswith((".", "/", "~")) or name.count("/") > 1
 
 
 def _text_files(path: Path, option: str) -> list[Path]:
     path = path.expanduser()
     if path.is_dir():
         files = [file for file in sorted(path.rglob("*")) if file.is_file() and not is_hidden(file.relative_to(path))]
-        texts = [file for file in files if is_text_name(file.name)]
-        tables = [file for file in files if is_table_name(file.name)]
-        if texts and tables and is_rank_zero():
-            _log.warning(
-                "%s: only its %d text files are read, not %s", path, len(texts), ", ".join(map(str, tables[:3]))
-            )
-        return texts or tables
+        kinds = {
+            kind: [file for file in files if fits(file.name)]
+            for kind, fits in (("text files", is_text_name), ("tables", is_table_name), ("TFRecords", is_record_name))
+        }
+        # Beside a corpus there may be its vocab.txt, a README.txt or a table of sources: it is the largest.
+        kind = max(kinds, key=lambda name: sum(file.stat().st_size for file in kinds[name]))
+        others = [str(file) for name, found in kinds.items() if name != kind for file in found]
+        if others and is_rank_zero():
+            _log.warning("%s: only its %d %s are read, not %s", path, len(kinds[kind]), kind, ", ".join(others[:3]))
+        return kinds[kind]
     if not path.is_file():
         raise TextSourceError(
             f"{option}={str(path)!r} was set, but there is no such file or folder in {Path.cwd()}."
