@@ -119,3 +119,18 @@ for _ in range(3000):
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_group_that_is_there_when_python_ends_is_quiet():
+    program = """
+import sys
+from datetime import timedelta
+import torch.distributed as dist
+from lightning_sagemaker.collectives.native import NativeBackedGroup
+group = NativeBackedGroup(dist.HashStore(), 0, 1, timedelta(seconds=30))
+sys.modules["kept"] = group  # until after the modules that its destructor names
+raise ValueError("of the script")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith("ValueError: of the script"), done.stderr

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -95,8 +96,9 @@ class NativeBackedGroup(ProcessGroup):
             for device, backend in backends.items():
                 group._register_backend(torch.device(device), _backend_type(backend), backend)
 
-    def __del__(self) -> None:
-        ending.let_threads_finish()
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():  # then the names of modules are gone, and no thread gets the GIL any more
+            ending.let_threads_finish()
 
     @untraced
     def getBackendName(self) -> str:  # the name that torch's C++ side calls
