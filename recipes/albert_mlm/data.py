@@ -110,6 +110,7 @@ class MLMDataModule(RecipeData):
             on a GPU host, none otherwise.
         cache_dir: Where tokenised text is kept. Default: the user's cache folder, in a training job a temporary one.
         cache_gb: Disk that streamed text may take there on each host, in gigabytes.
+        on_damage: Where prepared text is missing or damaged: ``fail``, or ``skip``: train on other sequences in its place.
         seed: Of order and masks. Default: the run's (``seed_everything``).
 
     Raises:
@@ -141,6 +142,7 @@ class MLMDataModule(RecipeData):
         num_workers: int | None = None,
         cache_dir: str | None = None,
         cache_gb: float = 32.0,
+        on_damage: str = "fail",
         seed: int | None = None,
     ) -> None:
         super().__init__(
@@ -152,6 +154,9 @@ class MLMDataModule(RecipeData):
         check_range("test_fraction", test_fraction, 0.0, 0.5)
         if mask_unit not in UNITS:
             raise MisconfigurationException(f"data.mask_unit={mask_unit!r} was set. HINT: one of {', '.join(UNITS)}.")
+        if on_damage not in ("fail", "skip"):
+            raise MisconfigurationException(f"data.on_damage={on_damage!r} was set. HINT: fail or skip.")
+        self._skip_damaged = on_damage == "skip"
         self._tokenizer_name = tokenizer
         self._remote = RemoteFolder(str(text)) if is_remote(text) else None
         self._cache_bytes = int(cache_gb * 1e9)
@@ -231,9 +236,12 @@ class MLMDataModule(RecipeData):
         }
         rows = None
         if self._remote is not None:
-            rows = open_streamed(self._remote, folder, manifest, self._cache_bytes)
+            rows = open_streamed(self._remote, folder, manifest, self._cache_bytes, self._skip_damaged)
         for split in (split for split in files if files[split]):
-            shards = Shards(folder, files[split]) if rows is None else StreamedShards(rows, split)
+            if rows is None:
+                shards: Shards | StreamedShards = Shards(folder, files[split], self._skip_damaged)
+            else:
+                shards = StreamedShards(rows, split)
             self._splits[split] = MaskedSequences(shards, masking, self.seed)
 
     def read_manifest(self) -> dict[str, Any]:
@@ -245,7 +253,7 @@ class MLMDataModule(RecipeData):
             raise MisconfigurationException(
                 f"data.text={str(self._prepared)!r} was set, but the manifest there is damaged. {hint(self._prepared)}"
             )
-        here = manifest if self._remote is None else {"files": manifest["others"]}
+        here = {"files": manifest.get("others", {})} if self._remote or self._skip_damaged else manifest
         if damaged := damages(self._prepared, here):
             raise MisconfigurationException(
                 f"data.text={str(self._prepared)!r} was set, but there {'; '.join(damaged)}. {hint(self._prepared)}"

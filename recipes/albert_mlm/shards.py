@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_sagemaker.data.block_index import BLOCK_BYTES
+from lightning_sagemaker.data.damage import replacements
 from lightning_sagemaker.data.order import Blocks
-from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
+from lightning_sagemaker.recipes._common.data.checked import CheckedFiles, DamagedFileError
 from lightning_sagemaker.recipes._common.data.checksums import file_entry
 
 Integers = npt.NDArray[np.int64]
@@ -61,15 +62,22 @@ class Shards:
     Args:
         folder: With the shards.
         files: Of the split: their names and entries in the manifest.
+        skip_damaged: Give sequences of other shards in the place of those of a damaged one, instead of an error.
+
+    Raises:
+        DamagedFileError: If a file that is needed is damaged; with ``skip_damaged``, if all are.
 
     """
 
-    def __init__(self, folder: Path, files: Mapping[str, Any]) -> None:
-        self._files = CheckedFiles(folder, files)
+    def __init__(self, folder: Path, files: Mapping[str, Any], skip_damaged: bool = False) -> None:
+        self._files, self._skip = CheckedFiles(folder, files), skip_damaged
         self._names = sorted(name for name in files if SEGMENTS not in name)
-        self._maps = [self._files.map(name) for name in self._names]
-        self._ends = np.cumsum([0, *(len(rows) for rows in self._maps)])
-        parts = [self._files.load(name) for name in sorted(files) if SEGMENTS in name]
+        self._beside = sorted(name for name in files if SEGMENTS in name)
+        self._maps = [self._map(name, files[name]) for name in self._names]
+        self._lengths = np.array([len(rows) for rows in self._maps])
+        self._ends = np.cumsum([0, *self._lengths])
+        self._one = self._maps[self._usable(0)][:1]
+        parts = [self._load(name, len(rows)) for name, rows in zip(self._beside, self._maps, strict=False)]
         self._first = np.concatenate(parts).astype(np.int64) if parts else None
 
     def __len__(self) -> int:
@@ -80,22 +88,58 @@ class Shards:
         """How training reads them: so many that they are on a network's disk or a slow one, piece by piece."""
         if len(self) <= _FEW:
             return None
-        return Blocks(max(1, BLOCK_BYTES // self._maps[0].strides[0]), _WINDOW)
+        return Blocks(max(1, BLOCK_BYTES // self._one.strides[0]), _WINDOW)
 
     def look_ahead(self, batches: object) -> None:
         """Nothing: the kernel does."""
 
     def rows(self, indices: Integers) -> Integers:
         """The sequences at ``indices``: ``[len(indices), length]``."""
-        shards = np.searchsorted(self._ends, indices, side="right") - 1
-        needed = np.unique(shards)
-        self._files.check(self._names[shard] for shard in needed)
-        result = np.empty((len(indices), self._maps[0].shape[1]), dtype=np.int64)
-        for shard in needed:
+        shards, places = self._places(indices)
+        result = np.empty((len(indices), self._one.shape[1]), dtype=np.int64)
+        for shard in np.unique(shards):
             chosen = shards == shard
-            result[chosen] = self._maps[shard][indices[chosen] - self._ends[shard]]
+            result[chosen] = self._maps[shard][places[chosen]]
         return result
 
     def first_segments(self, indices: Integers) -> Integers | None:
         """Their numbers of tokens in the first segment ``[len(indices)]``; ``None`` if there is only one segment."""
-        return None if self._first is None else self._first[indices]
+        if self._first is None:
+            return None
+        shards, places = self._places(indices)
+        return self._first[self._ends[shards] + places]
+
+    def _places(self, indices: Integers) -> tuple[Integers, Integers]:
+        """Shard of each, and row there, when its checksum was looked at."""
+        shards = np.searchsorted(self._ends, indices, side="right") - 1
+        places = indices - self._ends[shards]
+        if not self._skip:
+            self._files.check(self._names[shard] for shard in np.unique(shards))
+            return shards, places
+        for shard in np.unique(shards):
+            chosen = shards == shard
+            shards[chosen] = other = self._usable(int(shard))
+            places[chosen] %= self._lengths[other]
+        return shards, places
+
+    def _usable(self, shard: int) -> int:
+        """The shard itself, or what takes its place."""
+        if not self._skip:
+            return shard
+        for other in replacements(shard, len(self._names)):
+            if all(map(self._files.is_intact, (self._names[other], *self._beside[other : other + 1]))):
+                return other
+        raise DamagedFileError(f"all {len(self._names)} shards are damaged. HINT: prepare again.")
+
+    def _map(self, name: str, entry: Mapping[str, Any]) -> npt.NDArray[Any]:
+        try:
+            return self._files.map(name)
+        except DamagedFileError:
+            if not self._skip:
+                raise
+            return np.broadcast_to(np.uint16(0), (entry["rows"], 1))  # has its length, and is not read
+
+    def _load(self, name: str, rows: int) -> npt.NDArray[Any]:
+        if self._skip and not self._files.is_intact(name):
+            return np.zeros(rows)
+        return self._files.load(name)

@@ -51,7 +51,9 @@ class StreamedShards:
         self._rows.look_ahead(self._split, batches)
 
 
-def open_streamed(remote: RemoteFolder, folder: Path, manifest: dict[str, Any], limit: int) -> StreamedRows:
+def open_streamed(
+    remote: RemoteFolder, folder: Path, manifest: dict[str, Any], limit: int, skip_damaged: bool
+) -> StreamedRows:
     """The rows of all splits.
 
     Args:
@@ -59,8 +61,9 @@ def open_streamed(remote: RemoteFolder, folder: Path, manifest: dict[str, Any], 
         folder: Copy of what is beside them.
         manifest: Theirs.
         limit: Bytes of disk to use at most.
+        skip_damaged: Train on something else in the place of what is damaged.
 
     """
     remote.objects.connect()
     store = folder / f"blocks-{manifest['digest']}"
-    return StreamedRows(remote.address, remote.read_index(folder), store, limit, remote.objects)
+    return StreamedRows(remote.address, remote.read_index(folder), store, limit, remote.objects, skip_damaged)

@@ -140,6 +140,26 @@ def test_a_changed_upload_is_read_anew(made, client, tmp_path):
         data_of("s3://corpus/changed", tmp_path)
 
 
+def test_damaged_blocks_in_s3_end_the_run_or_are_replaced(made, client, tmp_path, caplog):
+    for one in client.list_objects_v2(Bucket="corpus", Prefix="text/32/")["Contents"]:
+        name = one["Key"].removeprefix("text/")
+        client.copy_object(Bucket="corpus", Key=f"broken/{name}", CopySource={"Bucket": "corpus", "Key": one["Key"]})
+    key = "broken/32/train-00000.npy"
+    content = bytearray(client.get_object(Bucket="corpus", Key=key)["Body"].read())
+    content[200] ^= 1  # in the first of several blocks
+    client.put_object(Bucket="corpus", Key=key, Body=bytes(content))
+    with pytest.raises(DataReadError, match=r"train-00000\.npy in s3://corpus/broken/32: block 0 was made with crc32"):
+        list(data_of("s3://corpus/broken/32", tmp_path / "a").train_dataloader())
+
+    data = data_of("s3://corpus/broken/32", tmp_path / "b", on_damage="skip")
+    shards = data.train_dataloader().dataset.shards
+    rows, found = np.load(made[1] / "shards" / "train-00000.npy"), shards.rows(np.arange(len(shards)))
+    np.testing.assert_array_equal(found[32:], rows[32:])
+    assert all(row in rows[32:].tolist() for row in found[:32].tolist())
+    assert caplog.text.count("another block is trained on in its place (1 blocks so far in this process)") == 1
+    assert len(rows_of(data.train_dataloader())) == len(shards) // 8 * 8
+
+
 def test_text_itself_is_not_read_from_s3():
     with pytest.raises(TextSourceError, match="data.validation='s3://corpus/raw' was set.*HINT"):
         find_text("s3://corpus/raw", {}, "data.validation")

@@ -7,6 +7,7 @@ Imports neither torch nor transformers, as the processes that make shards are ma
 from __future__ import annotations
 
 import json
+import logging
 import mmap
 import os
 import random
@@ -19,6 +20,11 @@ import numpy.typing as npt
 
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files
 from lightning_sagemaker.recipes._common.data.checksums import find_change, find_damage
+
+_INTACT, _DAMAGED = 1, 2
+"""Of a file that was compared."""
+
+_log = logging.getLogger(__name__)
 
 Entries = Mapping[str, Mapping[str, Any]]
 
@@ -71,7 +77,22 @@ class CheckedFiles:
         for name in left:
             if not self._checked[self._places[name]]:  # by another worker, in between
                 self._compare(name)
-                self._checked[self._places[name]] = 1
+                self._checked[self._places[name]] = _INTACT
+
+    def is_intact(self, name: str) -> bool:
+        """As :meth:`check`, but a damaged file is said, once by all processes that were forked from the same."""
+        place = self._places[name]
+        if not self._checked[place]:
+            try:
+                self._compare(name)
+            except DamagedFileError as error:
+                self._checked[place] = _DAMAGED
+                skipped = int((self._checked == _DAMAGED).sum())
+                what = "%s; other data is trained on in its place (%d of %d files so far)"
+                _log.warning(what, str(error).split(" HINT:")[0], skipped, len(self._entries))
+            else:
+                self._checked[place] = _INTACT
+        return bool(self._checked[place] == _INTACT)
 
     def check_folder(self, name: str) -> None:
         """As :meth:`check`, for all files in a folder of the cache."""

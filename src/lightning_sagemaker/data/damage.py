@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error of data that cannot be read."""
+"""The errors of data that cannot be read, and what takes the place of damaged data where that is asked for."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+
+_GOLDEN = 0.618034
+"""Steps of this part of a circle come near to each place last: what takes the place of neighbours lies far apart."""
 
 
 class DataReadError(ValueError):
@@ -10,3 +16,15 @@ class DataReadError(ValueError):
     def __init__(self, message: str) -> None:
         # From a loader's worker, torch makes the error anew with the worker's traceback before the message.
         super().__init__(message.rpartition(f"{type(self).__name__}: ")[2].strip())
+
+
+class DamagedDataError(DataReadError):
+    """Data is missing or is not what was written, and will not be there later."""
+
+
+def replacements(place: int, count: int) -> Iterator[int]:
+    """Each of ``count`` places once, beginning with ``place``; the same on all ranks."""
+    step = max(1, int(count * _GOLDEN))
+    while gcd(step, count) != 1:
+        step += 1
+    return ((place + turn * step) % count for turn in range(count))

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lightning_sagemaker.data.damage import DataReadError
+from lightning_sagemaker.data.damage import DamagedDataError, DataReadError
 
 SCHEME = "s3://"
 
@@ -82,7 +82,7 @@ class S3Objects:
             body, parts = answer["Body"], []
             whole = str(answer.get("ContentRange", "")).rpartition("/")[2]
             if end is not None and whole.isdigit() and int(whole) < end:
-                raise DataReadError(_shorter(f"{SCHEME}{bucket}/{key}"))
+                raise DamagedDataError(_shorter(f"{SCHEME}{bucket}/{key}"))
             for part in body.iter_chunks(_CHUNK):
                 parts.append(part)
                 if time.monotonic() > until:
@@ -139,7 +139,7 @@ class S3Objects:
         return found
 
 
-class MissingError(DataReadError):
+class MissingError(DamagedDataError):
     """There is no such object."""
 
 
@@ -161,7 +161,7 @@ def _raise_if_final(error: Exception, address: str) -> None:
             f"{address} is missing ({code}). HINT: `aws s3 ls` shows what is there; copy the data again, all of it."
         ) from error
     if code in _TOO_SHORT:
-        raise DataReadError(_shorter(address)) from error
+        raise DamagedDataError(_shorter(address)) from error
     if code in _REFUSED or isinstance(error, (NoCredentialsError, NoRegionError, ParamValidationError)):
         raise DataReadError(
             f"{address} cannot be read ({code or type(error).__name__}: {error}). HINT: the role needs s3:GetObject on it,"

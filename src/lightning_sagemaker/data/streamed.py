@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from lightning_sagemaker.data.batches import EvaluationBatches, TrainingBatches, sample_indices
 from lightning_sagemaker.data.block_index import SplitIndex
 from lightning_sagemaker.data.block_store import BlockStore, Bytes, Integers
-from lightning_sagemaker.data.damage import DataReadError
+from lightning_sagemaker.data.damage import DamagedDataError, replacements
 from lightning_sagemaker.data.order import Blocks
 from lightning_sagemaker.data.read_ahead import ReadAhead
 from lightning_sagemaker.data.s3_objects import S3Objects, split_address
@@ -40,13 +41,17 @@ class BlockFetch:
         address: Of the folder with the shards, ``s3://bucket/prefix``.
         splits: Whose blocks are numbered one split after the other.
         objects: Reads them.
+        skip_damaged: Give another block of the split in the place of one that is damaged, instead of an error.
 
     """
 
     holds_no_order = True
 
-    def __init__(self, address: str, splits: Mapping[str, SplitIndex], objects: S3Objects) -> None:
-        self._address, self._objects = address, objects
+    def __init__(
+        self, address: str, splits: Mapping[str, SplitIndex], objects: S3Objects, skip_damaged: bool = False
+    ) -> None:
+        self._address, self._objects, self._skip = address, objects, skip_damaged
+        self._skipped = 0
         self._splits = list(splits.values())
         self._firsts = [0, *accumulate(index.blocks for index in self._splits)]
 
@@ -54,11 +59,27 @@ class BlockFetch:
         """The content of a block.
 
         Raises:
-            DataReadError: If it cannot be had, or is not what was written.
+            DamagedDataError: If it is not there or not what was written, and no other can take its place.
+            DataReadError: If it cannot be had now.
 
         """
         split = bisect_right(self._firsts, block) - 1
         index, number = self._splits[split], block - self._firsts[split]
+        try:
+            return self._read(index, number)
+        except DamagedDataError as error:
+            if not self._skip:
+                raise
+            self._skipped += 1
+            what = "%s; another block is trained on in its place (%d blocks so far in this process)"
+            _log.warning(what, str(error).split(" HINT:")[0], self._skipped)
+            full = index.rows // index.block  # the last may be shorter, and could not replace another
+            for other in replacements(number % max(1, full), full):
+                with contextlib.suppress(DamagedDataError):
+                    return self._read(index, other)
+            raise
+
+    def _read(self, index: SplitIndex, number: int) -> bytes:
         bucket, prefix = split_address(self._address)
 
         def read(name: str, begin: int, end: int) -> bytes:
@@ -69,7 +90,7 @@ class BlockFetch:
             if checksum == index.crc32[number]:
                 return content
             _log.warning("block %d of %s, in %s: wrong checksum, attempt %d", number, self._address, files[0], attempt)
-        raise DataReadError(
+        raise DamagedDataError(
             f"{' and '.join(files)} in {self._address}: block {number} was made with crc32 {index.crc32[number]:08x}, but"
             f" {_ATTEMPTS} times came with another ({checksum:08x} the last time). HINT: copy the file again from where it"
             " was made, or prepare again."
@@ -85,6 +106,7 @@ class StreamedRows:
         cache: Folder for the store, on the host's own disk.
         limit: Bytes of disk to use at most.
         objects: Reads from S3.
+        skip_damaged: As for :class:`BlockFetch`.
 
     """
 
@@ -97,6 +119,7 @@ class StreamedRows:
         cache: Path,
         limit: int,
         objects: S3Objects | None = None,
+        skip_damaged: bool = False,
     ) -> None:
         self._splits = dict(splits)
         counts = [index.blocks for index in self._splits.values()]
@@ -108,7 +131,7 @@ class StreamedRows:
                 f"data.cache_gb={limit / 1e9:.3g} was set, but {least} blocks of {size / 1e6:.1f} MB are held at a time."
                 f" HINT: at least {least * size / 1e9:.2g}."
             )
-        fetch = BlockFetch(address, self._splits, objects or S3Objects())
+        fetch = BlockFetch(address, self._splits, objects or S3Objects(), skip_damaged)
         self.store = BlockStore(cache, sum(counts), size, limit, fetch)
 
     def rows(self, split: str) -> int:
