@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(arguments)
     try:
         if args.verify:
-            return verify(Path(args.output))
+            return verify(args.output)
         dataset = {"dataset_config": args.dataset_config, "text_column": args.text_column}
         source = find_text(args.input, {}, dataset_split=args.dataset_split, **dataset)
         own = find_own_text({"validation": args.validation, "test": args.test}, {}, **dataset)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepared text of which a part is damaged: training ends by default, or goes on with other sequences and says so."""
 
-
 import numpy as np
 import pytest
 from lightning.fabric.utilities.exceptions import MisconfigurationException

@@ -12,6 +12,8 @@ from botocore.config import Config
 
 from lightning_sagemaker.data import block_index
 from lightning_sagemaker.data.damage import DataReadError
+from lightning_sagemaker.recipes._common.data import remote
+from lightning_sagemaker.recipes._common.data.verify import verify
 from lightning_sagemaker.recipes.albert_mlm import prepare_text
 from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.data import MLMDataModule
@@ -114,13 +116,13 @@ def test_an_interrupted_upload_goes_on(made, client, text_file, tmp_path, monkey
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_from_s3_are_those_of_the_shards(made, client, tmp_path, workers):
-    local, remote = (
+    local, streamed = (
         data_of(str(made[1] / "shards"), tmp_path / "a"),
         data_of(ADDRESS, tmp_path / "b", num_workers=workers),
     )
-    assert remote.sources()["text"] == ADDRESS
-    assert remote.vocab_size == local.vocab_size
-    train = remote.train_dataloader()
+    assert streamed.sources()["text"] == ADDRESS
+    assert streamed.vocab_size == local.vocab_size
+    train = streamed.train_dataloader()
     given = {
         int(index): tokens for batch in train for index, tokens in zip(batch["index"], batch["input_ids"], strict=True)
     }
@@ -128,7 +130,7 @@ def test_batches_from_s3_are_those_of_the_shards(made, client, tmp_path, workers
     rows = local.train_dataloader().dataset.shards.rows(np.array(list(given)))
     for tokens, row in zip(given.values(), rows, strict=True):
         assert (tokens.numpy() == row).mean() > 0.6  # the others are masked
-    for one, other in zip(local.val_dataloader(), remote.val_dataloader(), strict=True):
+    for one, other in zip(local.val_dataloader(), streamed.val_dataloader(), strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -158,6 +160,31 @@ def test_damaged_blocks_in_s3_end_the_run_or_are_replaced(made, client, tmp_path
     assert all(row in rows[32:].tolist() for row in found[:32].tolist())
     assert caplog.text.count("another block is trained on in its place (1 blocks so far in this process)") == 1
     assert len(rows_of(data.train_dataloader())) == len(shards) // 8 * 8
+
+
+def test_what_is_in_s3_is_verified(made, client, monkeypatch, capsys):
+    monkeypatch.setattr(remote, "_PART", 1000)
+    assert main(["", ADDRESS, "--verify"]) == 0
+    assert f"files of {ADDRESS} are as they were made" in capsys.readouterr().out
+    for one in client.list_objects_v2(Bucket="corpus", Prefix="text/32/")["Contents"]:
+        name = one["Key"].removeprefix("text/32/")
+        body = bytearray(client.get_object(Bucket="corpus", Key=one["Key"])["Body"].read())
+        if name == "test-00000.npy":
+            continue
+        if name == "train-00000.npy":
+            body[-1] ^= 1
+        if name == "val-00000.npy":
+            del body[-1]
+        client.put_object(Bucket="corpus", Key=f"other/{name}", Body=bytes(body))
+    assert verify("s3://corpus/other") == 1
+    said = capsys.readouterr()
+    assert "WRONG   test-00000.npy is missing" in said.out
+    assert "WRONG   train-00000.npy was made with crc32" in said.out
+    assert "WRONG   val-00000.npy has" in said.out
+    assert said.out.count("right ") == len(json.loads((made[1] / "shards" / "manifest.json").read_text())["others"])
+    assert "error: test-00000.npy, train-00000.npy, val-00000.npy in s3://corpus/other changed" in said.err
+    assert verify("s3://corpus/nothing") == 1
+    assert "error: s3://corpus/nothing was given, but holds no manifest.json. HINT" in capsys.readouterr().err
 
 
 def test_text_itself_is_not_read_from_s3():

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,15 @@ def find_damage(folder: Path, name: str, entry: Mapping[str, Any]) -> str | None
 
 def find_change(folder: Path, name: str, entry: Mapping[str, Any]) -> str | None:
     """What is wrong with a file, from reading it; ``None`` also where the manifest has no checksum of it."""
+    return compare(name, entry, partial(checksum, folder / name))
+
+
+def compare(name: str, entry: Mapping[str, Any], read: Callable[[str], str]) -> str | None:
+    """What is wrong with a file by its checksum, which ``read`` gives for its kind."""
     kind = checksum_kind(entry)
     if kind is None:
         return None
-    found = checksum(folder / name, kind)
+    found = read(kind)
     return None if found == entry[kind] else f"{name} was made with {kind} {entry[kind]}, but now has {found}"
 
 
@@ -47,11 +53,16 @@ def checksum_kind(entry: Mapping[str, Any]) -> str | None:
 
 def checksum(path: Path, kind: str) -> str:
     """``crc32`` or ``blake2b`` of a file."""
-    crc, digest = 0, hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            if kind == FAST:
-                crc = zlib.crc32(block, crc)
-            else:
-                digest.update(block)
+        return checksum_of(iter(partial(file.read, _BLOCK), b""), kind)
+
+
+def checksum_of(blocks: Iterable[bytes], kind: str) -> str:
+    """``crc32`` or ``blake2b`` of blocks, one after the other."""
+    crc, digest = 0, hashlib.blake2b(digest_size=16)
+    for block in blocks:
+        if kind == FAST:
+            crc = zlib.crc32(block, crc)
+        else:
+            digest.update(block)
     return f"{crc:08x}" if kind == FAST else digest.hexdigest()

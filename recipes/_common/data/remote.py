@@ -13,12 +13,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from lightning_sagemaker.data.block_index import INDEX, SplitIndex, read_index
-from lightning_sagemaker.data.damage import DataReadError
+from lightning_sagemaker.data.damage import DamagedDataError, DataReadError
 from lightning_sagemaker.data.s3_objects import SCHEME, MissingError, S3Objects, split_address
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files, settings_key
-from lightning_sagemaker.recipes._common.data.checksums import FAST, find_change, find_damage
+from lightning_sagemaker.recipes._common.data.checksums import FAST, checksum_of, compare, find_change, find_damage
 from lightning_sagemaker.recipes._common.outputs.files import write_text
 
+_PART = 8 << 20
+"""Bytes that are read at a time to compare a file."""
 _EVERY = 2.0
 """Seconds between looks for shards that are finished."""
 
@@ -96,6 +98,31 @@ class RemoteFolder:
     def send_text(self, name: str, file: Path) -> None:
         """Write a small file, whatever is there."""
         self.objects.upload(file, self._bucket, self._key(name), f"{zlib.crc32(file.read_bytes()):08x}")
+
+    def find_change(self, name: str, entry: Mapping[str, Any]) -> str | None:
+        """What is wrong with a file, from reading all of it; ``None`` also where the manifest has no checksum of it.
+
+        Raises:
+            DataReadError: If it cannot be had now.
+
+        """
+        sizes, key = range(0, entry["bytes"], _PART), self._key(name)
+
+        def read(kind: str) -> str:
+            ends = (min(begin + _PART, entry["bytes"]) for begin in sizes)
+            return checksum_of(
+                (self.objects.read(self._bucket, key, *span) for span in zip(sizes, ends, strict=True)), kind
+            )
+
+        try:
+            found = self.objects.checksum(self._bucket, key)
+            if found is None:
+                return f"{name} is missing"
+            if found[0] != entry["bytes"]:
+                return f"{name} has {found[0]} bytes, but was made with {entry['bytes']}"
+            return compare(name, entry, read)
+        except DamagedDataError as error:  # changed meanwhile
+            return str(error).split(" HINT:")[0]
 
     def _copy(self, folder: Path, name: str, entry: Mapping[str, Any]) -> None:
         if ".." in PurePosixPath(name).parts or name.startswith("/"):

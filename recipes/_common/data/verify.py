@@ -1,29 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare all files of prepared data with the checksums of when they were made: ``prepare --verify FOLDER``."""
+"""Compare all files of prepared data with the checksums of when they were made: ``prepare --verify FOLDER_OR_ADDRESS``."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from lightning_sagemaker.data.damage import DataReadError
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files, load_manifest
-from lightning_sagemaker.recipes._common.data.checked import hint
+from lightning_sagemaker.recipes._common.data.checked import Entries, hint
 from lightning_sagemaker.recipes._common.data.checksums import checksum_kind, find_change, find_damage
+from lightning_sagemaker.recipes._common.data.remote import RemoteFolder, is_remote
+
+_HINT_REMOTE = "HINT: copy these files again from where they were made, or prepare again to another address."
+_AT_ONCE = 8
+"""Files that are read from S3 at the same time."""
 
 
-def verify(folder: Path) -> int:
+def verify(place: Path | str) -> int:
     """Say of each file whether it is as it was made; nothing is written.
 
     Args:
-        folder: Of one cache, or of several, as a recipe's ``data.cache_dir``.
+        place: Folder of one cache, or of several, as a recipe's ``data.cache_dir``; or ``s3://bucket/prefix``.
 
     Returns:
         The exit code: 1 if a file is not, or there is nothing to compare.
 
     """
+    if is_remote(str(place)):
+        return _verify_remote(RemoteFolder(str(place)))
+    folder = Path(place)
     caches = [folder] if (folder / MANIFEST).is_file() else sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
     if not caches:
         print(
@@ -35,14 +44,36 @@ def verify(folder: Path) -> int:
     return max(_verify_one(cache) for cache in caches)
 
 
+def _verify_remote(remote: RemoteFolder) -> int:
+    try:
+        manifest = remote.manifest()
+        if manifest is None:
+            print(
+                f"error: {remote.address} was given, but holds no {MANIFEST}. HINT: look at the prefix.",
+                file=sys.stderr,
+            )
+            return 1
+        entries = all_files(manifest)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            problems = pool.map(lambda name: remote.find_change(name, entries[name]), entries)
+            return _report(remote.address, entries, zip(entries, problems, strict=True), _HINT_REMOTE)
+    except DataReadError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
 def _verify_one(folder: Path) -> int:
     manifest = load_manifest(folder)
     if manifest is None:
         print(f"error: {folder / MANIFEST} is damaged. {hint(folder)}", file=sys.stderr)
         return 1
     entries = all_files(manifest)
+    return _report(folder, entries, _compare(folder, entries), hint(folder))
+
+
+def _report(where: Path | str, entries: Entries, found: Iterable[tuple[str, str | None]], advice: str) -> int:
     wrong = []
-    for name, problem in _compare(folder, entries):
+    for name, problem in found:
         if problem:
             wrong.append(name)
             print(f"WRONG   {problem}")
@@ -51,9 +82,9 @@ def _verify_one(folder: Path) -> int:
         else:
             print(f"unknown {name} (its size is right; it was made without a checksum)")
     if wrong:
-        print(f"error: {', '.join(wrong)} in {folder} changed after being made. {hint(folder)}", file=sys.stderr)
+        print(f"error: {', '.join(wrong)} in {where} changed after being made. {advice}", file=sys.stderr)
         return 1
-    print(f"{len(entries)} files of {folder} are as they were made")
+    print(f"{len(entries)} files of {where} are as they were made")
     return 0
 
 

@@ -2,7 +2,7 @@
 """Prepare the data of a recipe before training: ``lightning-sagemaker prepare RECIPE INPUT OUTPUT [options]``.
 
 Without arguments, the recipes with data to prepare are listed. Others prepare theirs within a run. What any of them has made
-is compared with its checksums by ``lightning-sagemaker prepare --verify FOLDER``.
+is compared with its checksums by ``lightning-sagemaker prepare --verify FOLDER``, in S3 too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import sys
 from importlib import import_module
-from pathlib import Path
 
 from lightning_sagemaker.recipe_packages import has_packages
 from lightning_sagemaker.recipe_table import RECIPES
@@ -24,9 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Everything after the recipe's name is its own."""
     parser.add_argument(
         "--verify",
-        type=Path,
         metavar="FOLDER",
-        help="say which files of prepared data are as they were made; write none",
+        help="say which files of prepared data, in a folder or in s3://bucket/prefix, are as they were made; write none",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="RECIPE ...", help="name and arguments")
 
