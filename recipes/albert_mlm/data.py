@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from lightning_sagemaker.data.batches import sample_indices
 from lightning_sagemaker.data.damage import DataReadError
+from lightning_sagemaker.data.streamed import StreamedRows
 from lightning_sagemaker.recipes._common.data.cache import damages, load_manifest
 from lightning_sagemaker.recipes._common.data.checked import CheckedFiles, hint
 from lightning_sagemaker.recipes._common.data.data_module import RecipeData, RecipeLoader
@@ -25,7 +26,7 @@ from lightning_sagemaker.recipes.albert_mlm.masking import UNITS, Masking, Vocab
 from lightning_sagemaker.recipes.albert_mlm.packing import Words, swap_segments
 from lightning_sagemaker.recipes.albert_mlm.prepare import Preparation
 from lightning_sagemaker.recipes.albert_mlm.shards import Shards
-from lightning_sagemaker.recipes.albert_mlm.streamed import StreamedShards, open_streamed
+from lightning_sagemaker.recipes.albert_mlm.streamed import StreamedShards, describe_fetched, open_streamed
 from lightning_sagemaker.recipes.albert_mlm.text import find_own_text, find_text, prepared_folder
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import TRAIN, load_tokenizer
 
@@ -184,6 +185,7 @@ class MLMDataModule(RecipeData):
         self.num_masked = max(1, round(mask_probability * (sequence_length - 2 - sentence_order)))
         self._mask_unit = mask_unit
         self._splits: dict[str, MaskedSequences] = {}
+        self._streamed: StreamedRows | None = None
 
     def preparation(self) -> Preparation:
         """Of the text."""
@@ -236,13 +238,18 @@ class MLMDataModule(RecipeData):
         }
         rows = None
         if self._remote is not None:
-            rows = open_streamed(self._remote, folder, manifest, self._cache_bytes, self._skip_damaged)
+            rows = self._streamed = open_streamed(self._remote, folder, manifest, self._cache_bytes, self._skip_damaged)
         for split in (split for split in files if files[split]):
             if rows is None:
                 shards: Shards | StreamedShards = Shards(folder, files[split], self._skip_damaged)
             else:
                 shards = StreamedShards(rows, split)
             self._splits[split] = MaskedSequences(shards, masking, self.seed)
+
+    def teardown(self, stage: str) -> None:
+        """Say what was fetched from S3."""
+        if self._streamed is not None:
+            self.say("%s: %s", self._describe(), describe_fetched(self._streamed))
 
     def read_manifest(self) -> dict[str, Any]:
         """The manifest of the shards; those that were prepared before must fit the settings."""

@@ -14,6 +14,9 @@ from lightning_sagemaker.data.streamed import StreamedRows
 from lightning_sagemaker.recipes._common.data.remote import RemoteFolder
 from lightning_sagemaker.recipes.albert_mlm.shards import Integers
 
+_PRICE = 0.0004
+"""Dollars for 1,000 requests that read, S3 Standard in us-east-1; within a region the bytes themselves cost nothing."""
+
 
 class StreamedShards:
     """All sequences of one split.
@@ -67,3 +70,10 @@ def open_streamed(
     remote.objects.connect()
     store = folder / f"blocks-{manifest['digest']}"
     return StreamedRows(remote.address, remote.read_index(folder), store, limit, remote.objects, skip_damaged)
+
+
+def describe_fetched(rows: StreamedRows) -> str:
+    """What this host has fetched since the rows were opened, and what that costs."""
+    requests, size = rows.fetched()
+    cost = requests / 1000 * _PRICE
+    return f"this host has made {requests} requests for {size / 1e9:.3g} GB, some ${cost:.2g} at ${_PRICE} for 1,000"

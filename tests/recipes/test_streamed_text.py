@@ -2,6 +2,7 @@
 """Text prepared straight to S3, and trained on from there, by the recipe: against a server with S3's API."""
 
 import json
+import re
 from pathlib import Path
 
 import boto3
@@ -132,6 +133,22 @@ def test_batches_from_s3_are_those_of_the_shards(made, client, tmp_path, workers
         assert (tokens.numpy() == row).mean() > 0.6  # the others are masked
     for one, other in zip(local.val_dataloader(), streamed.val_dataloader(), strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_what_was_fetched_is_counted_and_priced(made, client, tmp_path, caplog):
+    data = data_of(ADDRESS, tmp_path)
+    before = sum(one["Size"] for one in client.list_objects_v2(Bucket="corpus", Prefix="text/32/train-")["Contents"])
+    list(data.train_dataloader())
+    blocks = -(-len(data.train_dataloader().dataset) // 32)
+    with caplog.at_level("INFO"):
+        data.teardown("fit")
+    said = re.search(rf"{ADDRESS}: this host has made {blocks} requests for (.*) GB, some \$(.*) at", caplog.text)
+    assert float(said[1]) * 1e9 == pytest.approx(before, rel=0.05)
+    assert float(said[2]) == pytest.approx(blocks * 0.0004 / 1000, rel=0.05)
+    again = data_of(ADDRESS, tmp_path)
+    list(again.train_dataloader())
+    again.teardown("fit")
+    assert "this host has made 0 requests" in caplog.text  # all was in its store
 
 
 def test_a_changed_upload_is_read_anew(made, client, tmp_path):

@@ -133,10 +133,16 @@ class StreamedRows:
             )
         fetch = BlockFetch(address, self._splits, objects or S3Objects(), skip_damaged)
         self.store = BlockStore(cache, sum(counts), size, limit, fetch)
+        self._before = self.store.counts
 
     def rows(self, split: str) -> int:
         """How many a split has."""
         return self._splits[split].rows
+
+    def fetched(self) -> tuple[int, int]:
+        """Requests and bytes of this host, all its processes together, since the rows were opened here."""
+        blocks, size = (self.store.counts[name] - self._before[name] for name in ("blocks", "bytes"))
+        return blocks * max(len(index.columns) for index in self._splits.values()), size
 
     def columns(self, split: str) -> int:
         """How many a split has."""
