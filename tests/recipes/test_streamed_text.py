@@ -140,8 +140,8 @@ def test_what_was_fetched_is_counted_and_priced(made, client, tmp_path, caplog):
     before = sum(one["Size"] for one in client.list_objects_v2(Bucket="corpus", Prefix="text/32/train-")["Contents"])
     list(data.train_dataloader())
     blocks = -(-len(data.train_dataloader().dataset) // 32)
-    with caplog.at_level("INFO"):
-        data.teardown("fit")
+    caplog.set_level("INFO")
+    data.teardown("fit")
     said = re.search(rf"{ADDRESS}: this host has made {blocks} requests for (.*) GB, some \$(.*) at", caplog.text)
     assert float(said[1]) * 1e9 == pytest.approx(before, rel=0.05)
     assert float(said[2]) == pytest.approx(blocks * 0.0004 / 1000, rel=0.05)
