@@ -7,10 +7,12 @@ import zlib
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from lightning_sagemaker.checkpoint.export import save_tokenizer
 from lightning_sagemaker.recipes._common.data.unigram import train_tokenizer as train_unigram
-from lightning_sagemaker.recipes._common.data.wordpiece import train_wordpiece
+from lightning_sagemaker.recipes._common.data.unigram import wrap
+from lightning_sagemaker.recipes._common.data.wordpiece import SPECIAL_TOKENS, train_wordpiece
 from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.builtin_text import builtin_documents
 from lightning_sagemaker.recipes.albert_mlm.prepare import Preparation
@@ -52,11 +54,11 @@ PACKED = zlib.decompress(base64.b64decode(BY_TENSORFLOW["masked.tfrecord"]))
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     """The folder of a tokenizer with that vocabulary."""
-    from transformers import BertTokenizerFast
-
+    made = Tokenizer(models.WordPiece({token: place for place, token in enumerate(VOCABULARY)}, unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
     folder = tmp_path_factory.mktemp("tokenizer")
-    (folder / "vocab.txt").write_text("\n".join(VOCABULARY))
-    BertTokenizerFast(vocab=dict(zip(VOCABULARY, itertools.count(), strict=False))).save_pretrained(folder)
+    save_tokenizer(wrap(made, SPECIAL_TOKENS), folder)
     return folder
 
 
