@@ -9,6 +9,8 @@ import pytest
 from lightning_sagemaker.cli import main
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.preflight import preflight
+from lightning_sagemaker.simulator import hosts
+from lightning_sagemaker.simulator.hosts import free_port
 
 
 def job(root: Path, **facts) -> SageMakerJob:
@@ -64,3 +66,13 @@ def test_the_command(tmp_path, monkeypatch, capsys, broken):
         (tmp_path / "model_dir").touch()
     assert main(["doctor", "--preflight"]) == int(broken)
     assert ("Ready to start." in capsys.readouterr().out) is not broken
+
+
+def test_a_free_port_is_none_that_a_connection_may_take_meanwhile(monkeypatch):
+    ports = {free_port() for _ in range(50)}
+    assert len(ports) > 40
+    assert all(10000 <= port < 32768 for port in ports)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(hosts, "_LISTENERS", [taken.getsockname()[1]] * 100)
+        assert free_port() != taken.getsockname()[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -21,6 +22,9 @@ SMDDPRUN = "LIGHTNING_SAGEMAKER_SMDDPRUN"
 
 IMAGE = Path(__file__).with_name("image")
 """What a training image has installed and this machine may not: ``smdistributed``."""
+
+_LISTENERS = range(10000, 32768)
+"""Ports below those that Linux and macOS give to connections: a rank listens seconds after its port was chosen."""
 
 START = Path(__file__).with_name("image_start")
 """The same for ``torch.sagemaker``, by what Python runs when a process starts."""
@@ -138,7 +142,9 @@ def gpus_per_host(visible: int, hosts: int, processes: int) -> int:
 
 
 def free_port() -> int:
-    """A port of the loopback that nothing uses."""
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nothing uses, and that no outgoing connection takes before somebody listens there."""
+    for port in (*random.SystemRandom().sample(_LISTENERS, 100), 0):
+        with contextlib.suppress(OSError), contextlib.closing(socket.socket()) as probe:
+            probe.bind(("", port))
+            return int(probe.getsockname()[1])
+    raise OSError("no port is free")
