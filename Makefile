@@ -138,8 +138,8 @@ test-machines: $(VENV)/dev ## other machines: no network, no /dev/shm, a full di
 	$(PIP_INSTALL) fusepy # with libfuse 2 of the system: the row of the file system that ignores case
 	$(BIN)/python -m pytest -v tests/machines
 
-test-fresh: ## the README's commands on a machine with nothing but Debian, Python, make and git; root; half an hour
-	python3 tests/machines/fresh.py --release $(or $(RELEASE),bookworm) --user $(or $(AS),me)
+test-fresh: ## the README's commands on a machine with Debian, Python, make and git; RELEASE=trixie, RUN_AS=root; as root, half an hour
+	python3 tests/machines/fresh.py --release $(or $(RELEASE),bookworm) --user $(or $(RUN_AS),me)
 
 docs: $(VENV)/dev ## the site, in build/docs/site; warnings are errors
 	$(BIN)/python docs/site/build.py

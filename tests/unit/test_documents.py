@@ -5,6 +5,7 @@ import ast
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,9 @@ def test_files_stay_short():
     """One idea per file: about 300 lines at most in what is shipped."""
     long = {name: len((ROOT / name).read_text().splitlines()) for name in TRACKED if name.endswith(".py")}
     assert {name: lines for name, lines in long.items() if lines > 330 and not name.startswith("tests/")} == {}
+
+
+def test_the_make_target_of_a_fresh_machine_is_understood_by_its_program():
+    made = subprocess.check_output(["make", "-n", "test-fresh", "RELEASE=trixie"], cwd=ROOT, text=True)
+    arguments = shlex.split(made.splitlines()[-1])[1:]
+    subprocess.run([sys.executable, *arguments, "--help"], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
