@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.conftest import fork_ranks, read_ranks
 
@@ -68,9 +69,10 @@ def test_smddp_equals_ddp(ddp, smddp, scenario):
 
 
 def test_only_the_expected_scenario_fails(smddp):
-    """Equality is not that of two failures, but for SyncBatchNorm, which torch refuses on a CPU."""
+    """Equality is not that of two failures, but for what torch refuses: SyncBatchNorm on a CPU, and compiling."""
     failed = {name for name, result in smddp[0].items() if isinstance(result, dict) and "error" in result}
-    assert failed == {"sync_batchnorm"}
+    can_compile = torch._dynamo.is_dynamo_supported()  # torch 2.5 cannot with Python 3.13
+    assert failed == {"sync_batchnorm"} | (set() if can_compile else {"compiled"})
     assert "SyncBatchNorm layers only work with GPU modules" in smddp[0]["sync_batchnorm"]["error"]
 
 
