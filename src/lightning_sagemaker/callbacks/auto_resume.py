@@ -44,12 +44,14 @@ class AutoResume(Callback):
         self._dirpath, self._weights_only, self._search = dirpath, weights_only, search
         self._events: LoopEvents | None = None
         self._state: FitState | None = None
+        self._ended: FitState | None = None
         self.steps_are_long = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Look for a checkpoint, before the Trainer would load one."""
         if stage == "fit" and self._state is None:
             self._events = events_of(trainer)
+            self._ended = None
             self._state = FitState(trainer, self._events, lambda: self.steps_are_long)
         if stage == "fit" and not trainer.strategy.restore_checkpoint_after_setup:
             self._resume(trainer)
@@ -126,8 +128,13 @@ class AutoResume(Callback):
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Add the states of all ranks. Collective."""
-        if self._state is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._state.save(checkpoint)
+        state = self._state
+        if state is None and self._ended is not None and self._ended.is_at_end:
+            state = self._ended
+        elif trainer.state.fn != "fit" or trainer.sanity_checking:
+            return
+        if state is not None:
+            state.save(checkpoint)
             _leave_out_functions(checkpoint)
             save_logged_runs(trainer, checkpoint)
 
@@ -138,7 +145,10 @@ class AutoResume(Callback):
             load_logged_runs(trainer, checkpoint)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Leave the Trainer and its loaders as they were found."""
+        """Leave the Trainer and its loaders as they were found; a script may still save."""
+        if self._state is not None:
+            self._state.end()
+            self._ended = self._state
         self._release()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

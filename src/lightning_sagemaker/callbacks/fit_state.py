@@ -52,7 +52,7 @@ class FitState:
         self._before_validation: dict[str, Any] | None = None
         self._held: dict[str, Any] | None = None
         self._loaded: dict[str, Any] | None = None
-        self._logged: dict[str, Any] | None = None
+        self._noted: dict[str, Any] | None = None
         self._runs = self._has_tried = False
         events.loaders_made.append(self.loaders.watch_training)
         events.validation_loaders_made.append(self.loaders.watch_validation)
@@ -68,36 +68,61 @@ class FitState:
         if not self._runs:  # nothing has begun: as those to which Lightning's finders go back
             checkpoint[STATE] = {}
             return
-        phase = phase_of(self._trainer, self._events)
-        snapshot = self._now()
-        if self._held is not None and self.holds_step:
-            phase, snapshot = Phase.STEP, self._held
-        elif phase is Phase.VALIDATING and self._before_validation is not None:
-            snapshot = self._before_validation
-        elif phase is not Phase.AMID and self._accumulates and self._trainer.lightning_module.automatic_optimization:
+        noted = self._noted or self._note()
+        phase, snapshot = noted["phase"], noted["own"]
+        if noted["lacks_gradients"]:
             rank_zero_warn(
                 "A checkpoint was made while gradients are being accumulated: a run that is resumed from it lacks those of"
                 " the batches since the last step. HINT: save after steps, as every_n_train_steps does."
             )
         if snapshot["fit_loop"] is not None:
             checkpoint["loops"]["fit_loop"], checkpoint["callbacks"] = snapshot["fit_loop"], snapshot["callbacks"]
-        if phase is Phase.VALIDATED and self._before_validation is not None:
-            for name in ("first_loop_iter", "current_fx"):
-                snapshot["memory"][name] = self._before_validation["memory"][name]
-            snapshot["flags"] = self._before_validation["flags"]
         own = {name: snapshot[name] for name in ("random", "metrics", "memory", "loaders", "flags")}
         callbacks = callback_states(self._trainer) if snapshot["callbacks"] is None else snapshot["callbacks"]
         own["callbacks"] = own_callback_states(self._trainer, callbacks)
         own["buffers"] = differing(buffers_of(self._trainer), snapshot["buffers"], self._trainer.world_size)
         checkpoint[STATE] = {
             "phase": phase.value,
-            "cut": phase is Phase.BETWEEN and is_cut(self._trainer),
+            "cut": noted["cut"],
             "batches": snapshot["batches"],
             "ranks": of_all(own, self._trainer.world_size),
             "accumulate": self._trainer.accumulate_grad_batches,
-            "buckets": None if phase is Phase.AMID else bucket_layout(self._trainer.strategy.model),
-            **self.loaders.facts(snapshot["batches"]),
+            "buckets": noted["buckets"],
+            **noted["facts"],
         }
+
+    def _note(self) -> dict[str, Any]:
+        """What is to be written, of this rank: not collective."""
+        trainer = self._trainer
+        phase, snapshot = phase_of(trainer, self._events), self._now()
+        if self._held is not None and self.holds_step:
+            phase, snapshot, lacks = Phase.STEP, self._held, False
+        elif phase is Phase.VALIDATING and self._before_validation is not None:
+            snapshot, lacks = self._before_validation, False
+        else:
+            lacks = phase is not Phase.AMID and self._accumulates and trainer.lightning_module.automatic_optimization
+        if phase is Phase.VALIDATED and self._before_validation is not None:
+            for name in ("first_loop_iter", "current_fx"):
+                snapshot["memory"][name] = self._before_validation["memory"][name]
+            snapshot["flags"] = self._before_validation["flags"]
+        return {
+            "phase": phase,
+            "own": snapshot,
+            "lacks_gradients": lacks,
+            "cut": phase is Phase.BETWEEN and is_cut(trainer),
+            "buckets": None if phase is Phase.AMID else bucket_layout(trainer.strategy.model),
+            "facts": self.loaders.facts(snapshot["batches"]),
+        }
+
+    def end(self) -> None:
+        """The fit has ended as it should: a checkpoint that is made later holds its state of now."""
+        if self._runs:
+            self._noted = self._note()
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether a fit has ended, and no step was made since."""
+        return self._noted is not None and bool(self._noted["own"]["step"] == self._step)
 
     @property
     def holds_step(self) -> bool:

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A script saves when its fit is over, and another run goes on from there: it is trained on what was left."""
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_sagemaker import AutoResume
+from lightning_sagemaker.checkpoint.resume import STATE
+
+SIZE, BATCH, EPOCHS = 120, 4, 3
+
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Dropout(0.5)), []
+
+    def training_step(self, batch, index):
+        self.seen.append((batch[0].flatten().tolist(), torch.rand(1).item()))
+        return self.layer(batch[0]).mean() * 1e-3
+
+    def validation_step(self, batch, index):
+        pass
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def _fit(folder, save=True, **options):
+    torch.manual_seed(3)
+    model = Model()
+    data = TensorDataset(torch.arange(float(SIZE))[:, None])
+    trainer = Trainer(
+        accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, default_root_dir=folder, callbacks=[AutoResume(folder)],
+        **({"max_epochs": EPOCHS} | options),
+    )  # fmt: skip
+    trainer.fit(model, DataLoader(data, BATCH, shuffle=True))
+    if save == "validated":
+        trainer.validate(model, DataLoader(data, BATCH), verbose=False)
+    if save:
+        trainer.save_checkpoint(folder / f"step={trainer.global_step}.ckpt")
+    return model, trainer
+
+
+@pytest.mark.parametrize("save", [True, "validated"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_steps": 13},  # within an epoch
+        {"max_steps": 47},
+        {"max_steps": 60},  # at an epoch's end
+        {"max_epochs": 2},
+        {"max_steps": 11, "accumulate_grad_batches": 3},
+        {"max_epochs": 1, "accumulate_grad_batches": 4},  # which do not divide the epoch
+    ],
+    ids=str,
+)
+def test_what_follows_is_that_of_a_run_without_an_end(tmp_path, options, save):
+    accumulated = {name: value for name, value in options.items() if name.startswith("accumulate")}
+    expected, _ = _fit(tmp_path / "whole", False, **accumulated)
+    first, _ = _fit(tmp_path / "job", save, **options)
+    assert 0 < len(first.seen) < len(expected.seen)
+    rest, _ = _fit(tmp_path / "job", False, **accumulated)
+    assert first.seen + rest.seen == expected.seen
+    assert [*map(torch.Tensor.tolist, rest.parameters())] == [*map(torch.Tensor.tolist, expected.parameters())]
+
+
+class Failing(Model):
+    def training_step(self, batch, index):
+        raise ArithmeticError("at once")
+
+
+def test_the_end_is_not_that_of_a_later_fit(tmp_path):
+    """One that failed: what is saved then is Lightning's state alone, as the place is not known."""
+    _, trainer = _fit(tmp_path, max_steps=13)
+    trainer.fit_loop.epoch_loop.max_steps = 20
+    with pytest.raises(ArithmeticError):
+        trainer.fit(Failing(), DataLoader(TensorDataset(torch.arange(float(SIZE))[:, None]), BATCH, shuffle=True))
+    trainer.save_checkpoint(tmp_path / "failed.ckpt")
+    assert STATE not in torch.load(tmp_path / "failed.ckpt", weights_only=False)
