@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,8 @@ from lightning_sagemaker.data.damage import DataReadError
 from lightning_sagemaker.data.streamed import StreamedRows
 from lightning_sagemaker.recipes._common.data.cache import damages, load_manifest
 from lightning_sagemaker.recipes._common.data.checked import CheckedFiles, hint
-from lightning_sagemaker.recipes._common.data.data_module import RecipeData, RecipeLoader
+from lightning_sagemaker.recipes._common.data.data_module import RecipeData
+from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER
 from lightning_sagemaker.recipes._common.data.ranges import check_range
 from lightning_sagemaker.recipes._common.data.remote import RemoteFolder, is_remote
@@ -107,8 +108,8 @@ class MLMDataModule(RecipeData):
         per_process_batch_size: As many per process and forward pass, instead of the global batch, which then grows with
             the number of processes.
         eval_batch_size: Sequences per process and forward pass in evaluation. Default: the global batch, at most 64.
-        num_workers: Loader processes for each training process. Default: the processor cores of each training process
-            on a GPU host, none otherwise.
+        num_workers: Loader processes for each training process. auto: the processor cores of each training process on a
+            GPU host, none otherwise, and another number if the first steps wait for their data and are faster with it.
         cache_dir: Where tokenised text is kept. Default: the user's cache folder, in a training job a temporary one.
         cache_gb: Disk that streamed text may take there on each host, in gigabytes.
         on_damage: Where prepared text is missing or damaged: ``fail``, or ``skip``: train on other sequences in its place.
@@ -140,7 +141,7 @@ class MLMDataModule(RecipeData):
         max_documents: int | None = None,
         per_process_batch_size: int | None = None,
         eval_batch_size: int | None = None,
-        num_workers: int | None = None,
+        num_workers: int | Literal["auto"] | None = "auto",
         cache_dir: str | None = None,
         cache_gb: float = 32.0,
         on_damage: str = "fail",

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.data.batches import Integers
 from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
-from lightning_sagemaker.recipes._common.data.data_module import RecipeData, RecipeLoader
+from lightning_sagemaker.recipes._common.data.data_module import RecipeData
 from lightning_sagemaker.recipes._common.data.encodings import check_encoding
+from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
 from lightning_sagemaker.recipes._common.data.padding import Padding
 from lightning_sagemaker.recipes._common.data.ranges import check_range
+from lightning_sagemaker.recipes._common.data.sources import find_sources
 from lightning_sagemaker.recipes._common.data.tables import is_file_name
 from lightning_sagemaker.recipes.bert_qa.inputs import QuestionWindows
 from lightning_sagemaker.recipes.bert_qa.prepare import BUILTIN, Preparation, records_name
@@ -56,8 +58,8 @@ class QuestionAnsweringDataModule(RecipeData):
         max_train_samples: Use no more questions than this.
         max_eval_samples: Use no more than this for validation and for testing.
         max_predict_samples: Use no more than this.
-        num_workers: Loader processes for each training process. Default: the processor cores of each training process
-            on a GPU host, none otherwise.
+        num_workers: Loader processes for each training process. auto: the processor cores of each training process on a
+            GPU host, none otherwise, and another number if the first steps wait for their data and are faster with it.
         cache_dir: Where prepared data is kept. Default: the user's cache folder, in a training job a temporary one.
         seed: Of the order. Default: the run's (``seed_everything``).
 
@@ -91,7 +93,7 @@ class QuestionAnsweringDataModule(RecipeData):
         max_train_samples: int | None = None,
         max_eval_samples: int | None = None,
         max_predict_samples: int | None = None,
-        num_workers: int | None = None,
+        num_workers: int | Literal["auto"] | None = "auto",
         cache_dir: str | None = None,
         seed: int | None = None,
     ) -> None:
@@ -108,7 +110,7 @@ class QuestionAnsweringDataModule(RecipeData):
         check_encoding(encoding)
         limits = {"train": max_train_samples, "val": max_eval_samples, "test": max_eval_samples}
         limits["predict"] = max_predict_samples
-        files = self.find_sources(train, validation, test, predict, BUILTIN)
+        files = find_sources(self.job, train, validation, test, predict, BUILTIN)
         source = files.get("train", BUILTIN)
         if "val" not in files and source != BUILTIN and not is_file_name(source):
             files["val"] = source  # the dataset's own part

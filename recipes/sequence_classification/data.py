@@ -6,16 +6,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
-from lightning_sagemaker.recipes._common.data.data_module import RecipeData, RecipeLoader
+from lightning_sagemaker.recipes._common.data.data_module import RecipeData
 from lightning_sagemaker.recipes._common.data.encodings import check_encoding
+from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
 from lightning_sagemaker.recipes._common.data.padding import Padding
 from lightning_sagemaker.recipes._common.data.ranges import check_range
+from lightning_sagemaker.recipes._common.data.sources import find_sources
 from lightning_sagemaker.recipes.sequence_classification.cleaning import CLEANINGS
 from lightning_sagemaker.recipes.sequence_classification.glue import SOURCE, TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import (
@@ -69,8 +71,8 @@ class ClassificationDataModule(RecipeData):
         max_train_samples: Use no more than this.
         max_eval_samples: Use no more than this for validation and for testing.
         max_predict_samples: Use no more than this.
-        num_workers: Loader processes for each training process. Default: the processor cores of each training process
-            on a GPU host, none otherwise.
+        num_workers: Loader processes for each training process. auto: the processor cores of each training process on a
+            GPU host, none otherwise, and another number if the first steps wait for their data and are faster with it.
         cache_dir: Where prepared data is kept. Default: the user's cache folder, in a training job a temporary one.
         seed: Of order and split. Default: the run's (``seed_everything``).
 
@@ -110,7 +112,7 @@ class ClassificationDataModule(RecipeData):
         max_train_samples: int | None = None,
         max_eval_samples: int | None = None,
         max_predict_samples: int | None = None,
-        num_workers: int | None = None,
+        num_workers: int | Literal["auto"] | None = "auto",
         cache_dir: str | None = None,
         seed: int | None = None,
     ) -> None:
@@ -138,7 +140,7 @@ class ClassificationDataModule(RecipeData):
         columns = [text_columns] if isinstance(text_columns, str) else text_columns or []
         if len(columns) > 2:
             raise MisconfigurationException(f"data.text_columns={columns} was set. HINT: give one or two columns.")
-        files = self.find_sources(train, validation, test, predict, SOURCE if task else BUILTIN)
+        files = find_sources(self.job, train, validation, test, predict, SOURCE if task else BUILTIN)
         fractions = {} if "val" in files else {"val": val_fraction, "test": test_fraction}
         limits = {"train": max_train_samples, "val": max_eval_samples, "test": max_eval_samples}
         limits["predict"] = max_predict_samples

@@ -18,7 +18,7 @@ from lightning_sagemaker import AutoResume, ResumableLoader, SpotInterruption
 from lightning_sagemaker.callbacks.interruption import Interrupted
 from lightning_sagemaker.data.batches import TrainingBatches
 from lightning_sagemaker.data.order import Blocks
-from lightning_sagemaker.recipes._common.data.data_module import RecipeLoader
+from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
 
 SAMPLES, BATCH = 40, 4
 

@@ -10,9 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from transformers.utils import logging as transformers_logging
 
@@ -26,7 +26,9 @@ from lightning_sagemaker.recipes._common.cli.console import show_information
 from lightning_sagemaker.recipes._common.cli.hosts import check_num_nodes
 from lightning_sagemaker.recipes._common.cli.precision import automatic_precision
 from lightning_sagemaker.recipes._common.cli.recipe import Recipe
+from lightning_sagemaker.recipes._common.cli.saved_config import SavedConfig
 from lightning_sagemaker.recipes._common.cli.scaling import TotalExamples
+from lightning_sagemaker.recipes._common.modules.measured_workers import MeasuredWorkers
 from lightning_sagemaker.recipes._common.modules.speed import tune_allocator
 from lightning_sagemaker.recipes._common.outputs.artifacts import LAST_CHECKPOINT, RunArtifacts
 from lightning_sagemaker.recipes._common.outputs.best import BestModel
@@ -245,7 +247,7 @@ class RecipeCLI(LightningCLI):
         )
         data_wait = DataWait()
         keep = config.get("enable_checkpointing") is not False
-        save_config = _SaveConfig(
+        save_config = SavedConfig(
             self._parser(self.subcommand),
             self.config.get(str(self.subcommand), self.config),
             overwrite=True,  # a restarted job finds the file of its first start
@@ -268,7 +270,8 @@ class RecipeCLI(LightningCLI):
         )
         total = self._option("total_examples")
         ends = [] if total is None else [TotalExamples(total)]
-        callbacks: list[Callback] = [*ends, throughput, data_wait, best, self._artifacts, save_config]
+        speed = [throughput, data_wait, MeasuredWorkers(data_wait)]
+        callbacks: list[Callback] = [*ends, *speed, best, self._artifacts, save_config]
         if keep:
             own = any(isinstance(callback, Checkpoint) for callback in _as_list(config.get("callbacks")))
             callbacks += [
@@ -309,18 +312,6 @@ class RecipeCLI(LightningCLI):
 
     def _option(self, name: str) -> Any:
         return self._get(self.config, name)
-
-
-class _SaveConfig(SaveConfigCallback):
-    """Keeps the configuration of the run in its output folder."""
-
-    folder: Path
-
-    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called on rank zero."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / "config.yaml"
-        self.parser.save(self.config, path, skip_none=False, overwrite=True, multifile=False)
 
 
 def _as_list(given: Any) -> list[Any]:

@@ -7,7 +7,7 @@ import logging
 import os
 from abc import abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, Sampler
 
 from lightning_sagemaker import SageMakerJob
 from lightning_sagemaker.data.batches import EvaluationBatches, Integers, TrainingBatches
-from lightning_sagemaker.data.loader import BegunLate, batches_done
+from lightning_sagemaker.data.loader import batches_done
 from lightning_sagemaker.data.order import Blocks
 from lightning_sagemaker.recipes._common.data.cache import (
     all_files,
@@ -27,6 +27,7 @@ from lightning_sagemaker.recipes._common.data.cache import (
 )
 from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
 from lightning_sagemaker.recipes._common.data.checksums import checksum_kind
+from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER, Preparation
 from lightning_sagemaker.recipes._common.data.ranges import check_range
 from lightning_sagemaker.recipes._common.data.tables import DataError
@@ -34,11 +35,6 @@ from lightning_sagemaker.recipes._common.modules.pretrained import load_tokenize
 from lightning_sagemaker.recipes._common.modules.speed import num_workers as choose_num_workers
 
 _EVALUATION_BATCH = 64
-
-_CHANNELS = {"train": ("train", "training"), "val": ("validation", "val"), "test": ("test",), "predict": ("predict",)}
-"""Split -> names of SageMaker input channels, in this order."""
-
-AUTO = "auto"
 
 _log = logging.getLogger(__name__)
 
@@ -57,10 +53,6 @@ class SharedError(RuntimeError):
         self.rank = rank
 
 
-class RecipeLoader(BegunLate):
-    """Loads whole batches: the sampler's items are lists of samples, the dataset's ``dataset[list]`` a batch."""
-
-
 class RecipeData(LightningDataModule):
     """Batches of one recipe; what a step trains on does not depend on the number of processes.
 
@@ -72,8 +64,8 @@ class RecipeData(LightningDataModule):
         per_process_batch_size: Samples per process and forward pass; instead of the global batch, which then grows with
             the number of processes.
         eval_batch_size: Samples per process and forward pass in evaluation. Default: the global batch, at most 64.
-        num_workers: Loader processes for each training process. Default: the processor cores of each training process
-            on a GPU host, none otherwise.
+        num_workers: Loader processes for each training process. auto: the processor cores of each training process on a
+            GPU host, none otherwise, and another number if the first steps wait for their data and are faster with it.
         cache_dir: Where prepared data is kept. Default: the user's cache folder, in a training job a temporary one.
         seed: Of the order of samples. Default: the run's (``seed_everything``).
 
@@ -85,7 +77,7 @@ class RecipeData(LightningDataModule):
         global_batch_size: int,
         per_process_batch_size: int | None,
         eval_batch_size: int | None,
-        num_workers: int | None,
+        num_workers: int | Literal["auto"] | None,
         cache_dir: str | None,
         seed: int | None,
     ) -> None:
@@ -99,7 +91,9 @@ class RecipeData(LightningDataModule):
         self._per_process_batch_size = per_process_batch_size
         self.eval_batch_size = eval_batch_size or min(per_process_batch_size or global_batch_size, _EVALUATION_BATCH)
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed
-        self._num_workers = num_workers
+        self._num_workers = num_workers if isinstance(num_workers, int) else None
+        self.measures_workers = self._num_workers is None
+        self._training: RecipeLoader | None = None
         self._manifest: dict[str, Any] | None = None
         self._failure: str | None = None
 
@@ -205,21 +199,6 @@ class RecipeData(LightningDataModule):
             )
         return manifest
 
-    def find_sources(
-        self, train: str | None, validation: str | None, test: str | None, predict: str | None, builtin: str
-    ) -> dict[str, str]:
-        """Split (train, val, test, predict) -> where its data is.
-
-        What is not set comes from the job's channel of that name. ``train`` ``auto`` without a channel is ``builtin``,
-        or nothing where other data is given, as to predict with a trained model.
-        """
-        given = {"train": None if train == AUTO else train, "val": validation, "test": test, "predict": predict}
-        for split, names in _CHANNELS.items():
-            channels = (str(self.job.channels[name]) for name in names if name in self.job.channels)
-            given[split] = given[split] or next(channels, None)
-        sources = {split: name for split, name in given.items() if name}
-        return {"train": builtin} if train == AUTO and not sources else sources
-
     @property
     def global_batch_size(self) -> int:
         """Samples per optimizer step over all processes and accumulated micro-batches."""
@@ -269,6 +248,9 @@ class RecipeData(LightningDataModule):
         batches = TrainingBatches(size, self.global_batch_size, **numbers, lengths=lengths, blocks=blocks)
         loader = self._loader(dataset, batches)
         batches.batches_done = batches_done(loader, self.trainer)
+        if self.measures_workers:
+            loader.workers_wanted = loader.num_workers
+        self._training = loader
         return loader
 
     def evaluation_loader(self, dataset: Dataset[Any], size: int, lengths: Integers | None = None) -> RecipeLoader:
@@ -307,7 +289,7 @@ class RecipeData(LightningDataModule):
         return 1 if self.trainer is None else self.trainer.accumulate_grad_batches
 
     def _loader(self, dataset: Dataset[Any], batches: Sampler[Any]) -> RecipeLoader:
-        workers = self._choose_workers()
+        workers = self.num_workers
         return RecipeLoader(
             dataset,
             batch_size=None,
@@ -317,9 +299,17 @@ class RecipeData(LightningDataModule):
             persistent_workers=workers > 0,
         )
 
-    def _choose_workers(self) -> int:
+    @property
+    def num_workers(self) -> int:
+        """Loader processes of each training process, from the next batch on if it is set."""
         if self._num_workers is None:
             on_host = 1 if self.trainer is None else self.trainer.num_devices
             self._num_workers, reason = choose_num_workers(on_host, torch.cuda.is_available())
             self.say("num_workers %d: %s", self._num_workers, reason)
         return self._num_workers
+
+    @num_workers.setter
+    def num_workers(self, number: int) -> None:
+        self._num_workers = number
+        if self._training is not None:
+            self._training.workers_wanted = number

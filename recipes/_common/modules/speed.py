@@ -30,12 +30,19 @@ def tune_allocator() -> bool:
 
 
 def num_workers(processes_on_host: int, on_gpu: bool) -> tuple[int, str]:
-    """How many loader processes each training process should have, and why."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """How many loader processes each training process should begin with, and why."""
     if not on_gpu:
         return 0, "the processor's cores train"
-    workers = max(1, cores // processes_on_host)
-    return workers, f"{cores} processor cores for {processes_on_host} training processes"
+    return cores_of_each(processes_on_host), f"{_cores()} processor cores for {processes_on_host} training processes"
+
+
+def cores_of_each(processes_on_host: int) -> int:
+    """Processor cores of each training process, at least one."""
+    return max(1, _cores() // processes_on_host)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def fuse(model: nn.Module) -> int:

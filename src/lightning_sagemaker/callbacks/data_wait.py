@@ -43,6 +43,11 @@ class DataWait(Callback):
         self._begin = self._come = 0.0
         self._batches = 0
 
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """Waited, and spent in steps with their waiting, so far in this fit."""
+        return self._waited, self._spent
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen to when the loops ask for a batch, and when it has come."""
         self._reset()

@@ -101,7 +101,8 @@ class Capture:
         return [one.path.split(".", 1)[1] for one in iterators]
 
     def _found(self) -> Iterator[_Found]:
-        loader, seen = self._loader, set[int]()
+        loader = self._loader
+        seen = set() if self._is_own else {id(loader)}  # a sampler may know its loader, whose workers are no order
         dataset = getattr(loader, "dataset", None)  # what one with a length counts in a step is its own
         yield from _walk("dataset", dataset, _DEPTH, seen, _is_short if isinstance(dataset, IterableDataset) else None)
         yield from _walk("collate_fn", getattr(loader, "collate_fn", None), _DEPTH, seen, None)

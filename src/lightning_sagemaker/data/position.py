@@ -121,6 +121,12 @@ class Watch:
         }
         return found | {"bits": self._bits(found["yielded"])}
 
+    def here(self) -> Position:
+        """Where the iteration is, with all batches that were given."""
+        found = self.position(self._taken)
+        assert found is not None, "an iteration has begun"
+        return found
+
     def _bits(self, yielded: int) -> torch.Tensor | None:
         """Which samples this iteration has given; None if a number says that, or nobody knows."""
         issued = self._issued[: max(0, yielded - self._dealt_after)]

@@ -19,6 +19,7 @@ from lightning_sagemaker._compat.guard import require
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.data import workers
 from lightning_sagemaker.data.carried import carrying
+from lightning_sagemaker.data.changing import ChangingIterator, begin_epoch
 from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
 
 _END = object()
@@ -80,6 +81,7 @@ def catch_up(watched: Watch, position: Position) -> None:
     """Have workers that outlive an epoch where they were at its end; the next iteration begins anew with them."""
     watched.seek(position)
     iterator = iter(watched.loader)
+    iterator = getattr(iterator, "begun", iterator)
     if isinstance(iterator, _Counting):
         iterator.catch_up()
 
@@ -139,6 +141,8 @@ class _Seeking(DataLoader[Any]):
             return iter(())
         if self.persistent_workers and self._iterator is not None:
             watched.begin_again()
+        if getattr(self, "workers_wanted", None) is not None:
+            return ChangingIterator(self, begin_epoch(self))
         return DataLoader.__iter__(self)
 
     def _get_iterator(self) -> Any:

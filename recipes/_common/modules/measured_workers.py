@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``num_workers: auto``: the number of loader processes with which the first steps are fastest."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lightning_sagemaker.callbacks import DataWait
+from lightning_sagemaker.collectives.agreement import of_all
+from lightning_sagemaker.preflight import unusable_shared_memory
+from lightning_sagemaker.recipes._common.modules.speed import cores_of_each
+from lightning_sagemaker.recovery.supervised import is_supervised
+
+_log = logging.getLogger(__name__)
+
+_ENOUGH = 0.02
+"""Share of a step spent waiting for data, up to which no other number is tried."""
+_GAIN = 0.03
+"""By which steps must be faster for a number to count as better: two measurements of the same differ by 1 to 2%."""
+_WARM_UP = 5
+"""Steps that are not measured after a change: workers start, and nothing has been fetched in advance."""
+_FEWEST, _MOST = 20, 1000
+"""Steps that are measured with a number, and so many as take _SECONDS in between."""
+_SECONDS = 2.0
+
+
+class WorkerSearch:
+    """Tries the double as long as that is faster, else the half as long as that is.
+
+    Args:
+        first: Number to begin with.
+        limit: Highest number to try.
+
+    Attributes:
+        number: To be used now.
+        done: Whether it stays.
+        found: Seconds of a step and the share of it that waits for data, by number.
+
+    """
+
+    def __init__(self, first: int, limit: int) -> None:
+        self.first = self.number = first
+        self.done = False
+        self.found: dict[int, tuple[float, float]] = {}
+        self._limit = limit
+
+    def tell(self, seconds: float, wait: float) -> None:
+        """How long a step took with :attr:`number`, and the share of it that was waiting for data."""
+        self.found[self.number] = seconds, wait
+        best = min(self.found, key=lambda number: self.found[number][0])
+        if self.found[best][0] > self.found[self.first][0] * (1 - _GAIN):
+            best = self.first
+        more, fewer = max(1, 2 * best), best // 2
+        if self.found[best][1] <= _ENOUGH:
+            candidates = []
+        elif best > self.first:
+            candidates = [more]
+        elif best < self.first:
+            candidates = [fewer]
+        else:
+            candidates = [more, fewer]
+        untried = [number for number in candidates if number not in self.found and number <= self._limit]
+        self.done = not untried
+        self.number = untried[0] if untried else best
+
+
+class MeasuredWorkers(Callback):
+    """Measures training steps with a few numbers of workers, keeps the fastest, and says what it has found.
+
+    All ranks try and keep the same numbers at the same steps. What is trained on does not depend on them. Nothing is tried
+    where training does not wait for its data, where loader processes cannot pass batches, and under a supervisor, where
+    ranks may be lost in the middle.
+
+    Args:
+        wait: Comes before this callback.
+
+    """
+
+    def __init__(self, wait: DataWait) -> None:
+        self._wait = wait
+        self._search: WorkerSearch | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin, if the number is the data module's to choose."""
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        self._search = None
+        if getattr(data, "measures_workers", False) and not is_supervised() and unusable_shared_memory() is None:
+            limit = max(4, 2 * cores_of_each(trainer.num_devices))
+            self._search = WorkerSearch(data.num_workers, limit)
+        self._begin_window()
+
+    def _begin_window(self) -> None:
+        self._steps, self._length = 0, 0
+        self._before = (0.0, 0.0)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count a step; at the end of a window the ranks compare what they have measured."""
+        if self._search is None or (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        self._steps += 1
+        waited, spent = (now - then for now, then in zip(self._wait.seconds, self._before, strict=True))
+        if self._steps == _WARM_UP:
+            self._before = self._wait.seconds
+        elif self._steps == _WARM_UP + _FEWEST:
+            slowest = max(of_all(spent / _FEWEST, trainer.world_size))
+            self._length = min(_MOST, max(_FEWEST, math.ceil(_SECONDS / slowest)))
+        if self._length and self._steps == _WARM_UP + self._length:
+            measured = of_all((spent / self._length, waited / spent), trainer.world_size)
+            self._decide(trainer, max(seconds for seconds, _ in measured), max(share for _, share in measured))
+
+    def _decide(self, trainer: Trainer, seconds: float, wait: float) -> None:
+        search = self._search
+        assert search is not None
+        search.tell(seconds, wait)
+        trainer.datamodule.num_workers = search.number  # type: ignore[attr-defined]
+        self._begin_window()
+        if search.done:
+            self._search = None
+            if trainer.is_global_zero:
+                _log.info("%s", describe(search))
+
+
+def describe(search: WorkerSearch) -> str:
+    """What was found, in one line."""
+    tried = ", ".join(
+        f"{number}: {seconds * 1000:.3g} ms, {wait:.1%} of it waiting for data"
+        for number, (seconds, wait) in sorted(search.found.items())
+    )
+    verb = "stays" if search.number == search.first else f"after {search.first}"
+    return f"num_workers {search.number} {verb}: a step takes with {tried}"
