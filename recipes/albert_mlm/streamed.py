@@ -10,12 +10,10 @@ import numpy as np
 
 from lightning_sagemaker.data.batches import EvaluationBatches, TrainingBatches
 from lightning_sagemaker.data.order import Blocks
+from lightning_sagemaker.data.read_costs import reading_cost
 from lightning_sagemaker.data.streamed import StreamedRows
 from lightning_sagemaker.recipes._common.data.remote import RemoteFolder
 from lightning_sagemaker.recipes.albert_mlm.shards import Integers
-
-_PRICE = 0.0004
-"""Dollars for 1,000 requests that read, S3 Standard in us-east-1; within a region the bytes themselves cost nothing."""
 
 
 class StreamedShards:
@@ -75,5 +73,4 @@ def open_streamed(
 def describe_fetched(rows: StreamedRows) -> str:
     """What this host has fetched since the rows were opened, and what that costs."""
     requests, size = rows.fetched()
-    cost = requests / 1000 * _PRICE
-    return f"this host has made {requests} requests for {size / 1e9:.3g} GB, some ${cost:.2g} at ${_PRICE} for 1,000"
+    return f"this host has made {requests} requests for {size / 1e9:.3g} GB, {reading_cost(requests)}"

@@ -13,6 +13,9 @@ from botocore.config import Config
 
 from lightning_sagemaker.data import block_index
 from lightning_sagemaker.data.damage import DataReadError
+from lightning_sagemaker.launch.planning.plan import make_plan
+from lightning_sagemaker.launch.planning.streaming import describe_streaming
+from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.recipes._common.data import remote
 from lightning_sagemaker.recipes._common.data.verify import verify
 from lightning_sagemaker.recipes.albert_mlm import prepare_text
@@ -149,6 +152,29 @@ def test_what_was_fetched_is_counted_and_priced(made, client, tmp_path, caplog):
     list(again.train_dataloader())
     again.teardown("fit")
     assert "this host has made 0 requests" in caplog.text  # all was in its store
+
+
+def test_the_plan_of_a_job_has_the_requests_of_an_epoch(made, client, tmp_path, caplog):
+    config = JobConfig(recipe="albert-mlm", instance_type="ml.g5.xlarge", hyperparameters={"text": f"{ADDRESS}/"})
+    [(word, line)] = describe_streaming(make_plan(config), asks_s3=True)
+    data = data_of(ADDRESS, tmp_path)
+    caplog.set_level("INFO")
+    list(data.train_dataloader())
+    data.teardown("fit")
+    made_by_run = re.search("has made (.*) requests for (.*) GB", caplog.text)
+    assert word == "streams"
+    planned = re.search(rf"{ADDRESS}: (.*) requests for (.*) GB in each epoch, some \$(.*) at", line)
+    assert int(planned[1]) == int(made_by_run[1])
+    assert float(planned[2]) == pytest.approx(float(made_by_run[2]), rel=0.05)
+    assert float(planned[3]) == pytest.approx(int(planned[1]) * 0.0004 / 1000, rel=0.05)
+
+
+def test_a_plan_says_what_any_text_costs_where_it_cannot_be_counted(made, client):
+    config = JobConfig(recipe="albert-mlm", instance_type="ml.g5.xlarge", hyperparameters={"text": "s3://none/there"})
+    said = [("streams", "s3://none/there: a request for each MiB of an epoch, some $0.0004 a GB")]
+    assert describe_streaming(make_plan(config), asks_s3=True) == said
+    assert describe_streaming(make_plan(config), asks_s3=False) == said
+    assert describe_streaming(make_plan(config.changed(hyperparameters={"text": "auto"})), asks_s3=True) == []
 
 
 def test_a_changed_upload_is_read_anew(made, client, tmp_path):

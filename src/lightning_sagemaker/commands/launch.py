@@ -113,6 +113,7 @@ def main(arguments: argparse.Namespace) -> int:
 def _launch(arguments: argparse.Namespace) -> int:
     from lightning_sagemaker.launch.planning.plan import make_plan, own_region
     from lightning_sagemaker.launch.planning.report import describe
+    from lightning_sagemaker.launch.planning.streaming import describe_streaming
 
     if arguments.refresh_instances:
         from lightning_sagemaker.launch.aws import sentences
@@ -148,7 +149,8 @@ def _launch(arguments: argparse.Namespace) -> int:
 
         check_group(arguments.register)
     plan = make_plan(config)
-    _print_rows(describe(plan), sys.stderr if arguments.dry_run else sys.stdout)
+    rows = [*describe(plan), *describe_streaming(plan, asks_s3=not arguments.dry_run)]
+    _print_rows(rows, sys.stderr if arguments.dry_run else sys.stdout)
     if arguments.dry_run:
         import json
 

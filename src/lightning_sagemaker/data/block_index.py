@@ -106,6 +106,12 @@ class SplitIndex:
         return -(-self.rows // self.block)
 
     @cached_property
+    def reads(self) -> int:
+        """How many requests it takes to read each block once: one for each column, and more where a shard ends in it."""
+        spans = [(number * self.block, min((number + 1) * self.block, self.rows)) for number in range(self.blocks)]
+        return sum(1 for column in self.columns for span in spans for _ in column.ranges(*span))
+
+    @cached_property
     def offsets(self) -> list[int]:
         """Where each column begins in a block, and the block's size, in bytes."""
         return [0, *accumulate(self.block * column.row_bytes for column in self.columns)]

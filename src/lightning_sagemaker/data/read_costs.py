@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reading from S3 costs: requests. Within a region the bytes themselves cost nothing."""
+
+from __future__ import annotations
+
+USD_PER_1000_READS = 0.0004
+"""S3 Standard in us-east-1, November 2026 (https://aws.amazon.com/s3/pricing, "GET, SELECT, and all other requests")."""
+
+
+def reading_cost(requests: float) -> str:
+    """Dollars for so many requests that read, as a phrase with the price they are counted at."""
+    return f"some ${requests / 1000 * USD_PER_1000_READS:.2g} at ${USD_PER_1000_READS} for 1,000"

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job that streams prepared text from S3 will ask of it, and what that costs, before anything is paid for."""
+
+from __future__ import annotations
+
+from lightning_sagemaker.data.read_costs import USD_PER_1000_READS, reading_cost
+from lightning_sagemaker.launch.planning.job_plan import JobPlan
+
+_SCHEME = "s3://"
+_SECONDS = 10.0
+"""To read the index of the text; a plan is not worth a longer wait."""
+
+
+def streamed_text(plan: JobPlan) -> str | None:
+    """The address of what the recipe streams; None if it streams nothing."""
+    given = {name.rpartition(".")[2]: value for name, value in plan.hyperparameters.items()}
+    text = given.get("text")
+    return text.rstrip("/") if plan.config.recipe and isinstance(text, str) and text.startswith(_SCHEME) else None
+
+
+def describe_streaming(plan: JobPlan, asks_s3: bool) -> list[tuple[str, str]]:
+    """A line of the plan, as :func:`~lightning_sagemaker.launch.planning.report.describe` makes them; none without a stream.
+
+    Args:
+        plan: Of the job.
+        asks_s3: Whether the text's index may be read, to count; else what is known of any text is said.
+
+    """
+    address = streamed_text(plan)
+    if address is None:
+        return []
+    found = _requests(address) if asks_s3 else None
+    if found is None:
+        return [("streams", f"{address}: a request for each MiB of an epoch, some ${USD_PER_1000_READS} a GB")]
+    requests, size = found
+    return [
+        ("streams", f"{address}: {requests:,} requests for {size / 1e9:.3g} GB in each epoch, {reading_cost(requests)}")
+    ]
+
+
+def _requests(address: str) -> tuple[int, int] | None:
+    """Requests and bytes of an epoch over all hosts; None where the index cannot be read from here."""
+    from lightning_sagemaker.data.block_index import INDEX, read_index
+    from lightning_sagemaker.data.damage import DataReadError
+    from lightning_sagemaker.data.s3_objects import S3Objects
+
+    bucket, _, prefix = address.removeprefix(_SCHEME).partition("/")
+    try:
+        content = S3Objects(deadline=_SECONDS, timeout=_SECONDS / 2).read(bucket, f"{prefix}/{INDEX}".lstrip("/"))
+        train = read_index(content.decode())["train"]
+    except (DataReadError, ValueError, KeyError):
+        return None
+    return train.reads, train.rows * sum(column.row_bytes for column in train.columns)
