@@ -57,11 +57,12 @@ class Setting:
     samples: int = 1000
     epochs: int = 3
     seconds: float = 0.0
+    order: str = "shuffled"
 
     @property
     def arguments(self) -> list[str]:
         """Of the training."""
-        names = ("accumulate", "workers", "dropout", "optimizer", "samples", "epochs", "seconds")
+        names = ("accumulate", "workers", "dropout", "optimizer", "samples", "epochs", "seconds", "order")
         return [word for name in names for word in (f"--{name}", str(getattr(self, name)))]
 
 
@@ -73,6 +74,7 @@ SETTINGS = (
     Setting(2, workers=2),
     Setting(3, samples=1500, dropout=0.2),
     Setting(2, rejoin_timeout=20),
+    Setting(3, samples=1500, dropout=0.2, order="weighted"),
 )
 HOST_SETTINGS = (
     Setting(2, samples=3000, optimizer="adamw"),

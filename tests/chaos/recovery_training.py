@@ -20,7 +20,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer, seed_everythin
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 from torchmetrics.classification import MulticlassAccuracy
 
 import lightning_sagemaker  # noqa: F401
@@ -161,6 +161,7 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--optimizer", default="sgd")
     parser.add_argument("--width", type=int, default=_SMALL)
+    parser.add_argument("--order", default="shuffled", choices=["shuffled", "weighted"])
     parser.add_argument("--no-validation", action="store_true")
     parser.add_argument("--strategy", default="sagemaker")
     options = parser.parse_args()
@@ -189,11 +190,17 @@ def main() -> None:
         log_every_n_steps=1,
         callbacks=callbacks,
     )
-    loaders = [
-        DataLoader(Points(size), batch_size=8, shuffle=shuffle, num_workers=options.workers)
-        for size, shuffle in ((options.samples, True), (200, False))
-    ]
-    trainer.fit(Module(folder, options.pause, options.dropout, options.optimizer, options.width), *loaders)
+    module = Module(folder, options.pause, options.dropout, options.optimizer, options.width)
+    training, validation = Points(options.samples), Points(200)
+    if options.order == "weighted":
+        order = {"sampler": WeightedRandomSampler((1.0 + training.y).tolist(), options.samples)}
+    else:
+        order = {"shuffle": True}
+    trainer.fit(
+        module,
+        DataLoader(training, 8, num_workers=options.workers, **order),
+        DataLoader(validation, 8, num_workers=options.workers),
+    )
 
 
 if __name__ == "__main__":

@@ -67,6 +67,17 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_nothing_is_lost_of_an_order_that_the_script_draws(tmp_path):
+    """Lightning wraps a WeightedRandomSampler, whose order each rank draws for itself."""
+    setting = Setting(3, dropout=0.2, samples=900, epochs=3, workers=1, order="weighted")
+    assert run(setting, tmp_path / "alone", None).code == 0
+    outcome = run(setting, tmp_path / "job", random.Random(1), 4, ["kill", "kill the first"])
+    assert (outcome.code, outcome.problems) == (0, []), (tmp_path / "job/output.txt").read_text()
+    assert compare(tmp_path / "alone", tmp_path / "job", setting, 4) == []
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_three_ranks_and_every_fault(tmp_path):
     setting = Setting(3, samples=1500, accumulate=2, workers=2)
@@ -101,8 +112,8 @@ def test_a_batch_that_kills_whoever_trains_on_it_ends_the_job(tmp_path):
     ("wrong", "sentence"),
     [
         pytest.param("manual", "the module optimizes by hand", marks=pytest.mark.slow),
-        pytest.param("sampler", "with the sampler DistributedSamplerWrapper", marks=pytest.mark.slow),
-        ("schedule", "comes from a DataLoader with the sampler DistributedSamplerWrapper"),
+        pytest.param("sampler", "with the sampler Own", marks=pytest.mark.slow),
+        ("schedule", "comes from a DataLoader with the sampler Own"),
         ("bug", "ValueError: a bug of the script"),
     ],
 )

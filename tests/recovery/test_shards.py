@@ -4,17 +4,28 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
+from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from lightning_sagemaker.data.batches import EvaluationBatches, TrainingBatches
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.seeds import seed_batch
 
 DATA = TensorDataset(torch.arange(103))
 
@@ -55,8 +66,8 @@ def test_and_so_are_those_of_a_recipe():
 
 def test_evaluation_takes_each_shard_once():
     loader, mine = loader_of(0, 3, shuffle=False), [0]
-    shards.evaluate_shards(loader, lambda: mine)
-    shards.evaluate_shards(loader, lambda: mine)  # a second validation
+    shards.evaluate_shards(loader, lambda: mine, 0)
+    shards.evaluate_shards(loader, lambda: mine, 0)  # a second validation
     assert (samples(loader), len(loader)) == (samples(loader_of(0, 3, shuffle=False)), 9)
     mine = [0, 2]
     assert samples(loader) == [*samples(loader_of(0, 3, shuffle=False)), *samples(loader_of(2, 3, shuffle=False))]
@@ -68,7 +79,7 @@ def test_the_recipes_batches_of_another_shard_are_evaluated():
     alone = EvaluationBatches(103, 4, lengths=sizes)
     loader = DataLoader(DATA, sampler=EvaluationBatches(103, 4, 3, 1, lengths=sizes), batch_size=None)
     assert len(loader) == 9
-    shards.evaluate_shards(loader, lambda: [1, 0, 2])
+    shards.evaluate_shards(loader, lambda: [1, 0, 2], 0)
     assert len(loader) == 27
     found = [number for batch in loader.sampler for number in batch if number >= 0]
     assert sorted(found) == sorted(number for batch in alone for number in batch if number >= 0) == list(range(103))
@@ -76,7 +87,7 @@ def test_the_recipes_batches_of_another_shard_are_evaluated():
 
 def test_data_that_is_not_dealt_is_evaluated_by_all():
     loader = DataLoader(DATA, batch_size=4)
-    shards.evaluate_shards(loader, lambda: [0, 1])
+    shards.evaluate_shards(loader, lambda: [0, 1], 0)
     assert len(loader) == 26
     assert sorted(chain(*samples(loader))) == list(range(103))
 
@@ -91,17 +102,58 @@ def test_data_that_is_not_dealt_is_evaluated_by_all():
 )
 def test_an_order_that_nobody_else_knows_is_refused(loader):
     with pytest.raises(RecoveryError, match=r"recovery='in_job' was set.*HINT: give one DataLoader"):
-        shards.check(loader)
+        shards.deal(loader, 0)
 
 
 def test_known_orders_are_taken():
-    shards.check(loader_of(0, 2))
-    shards.check(DataLoader(DATA, sampler=TrainingBatches(100, 4), batch_size=None))
+    shards.deal(loader_of(0, 2), 0)
+    shards.deal(DataLoader(DATA, sampler=TrainingBatches(100, 4), batch_size=None), 0)
+
+
+class Shuffled(Sampler[int]):
+    """As scripts write them: an order of Python's numbers, another in each epoch."""
+
+    def __init__(self, size: int) -> None:
+        self.order = list(range(size))
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[int]:
+        random.shuffle(self.order)
+        return iter(list(self.order))
+
+
+@pytest.mark.parametrize("make", [lambda: WeightedRandomSampler([1.0, 2.0] * 51 + [3.0], 103), lambda: Shuffled(103)])
+def test_ranks_draw_one_order_of_a_sampler_of_the_scripts_own(make):
+    loaders = []
+    for rank in range(3):
+        wrapper = DistributedSamplerWrapper(make(), num_replicas=3, rank=rank, shuffle=True, seed=5)
+        loaders.append(DataLoader(DATA, batch_size=4, sampler=wrapper))
+        shards.deal(loaders[-1], 7)
+        shards.deal(loaders[-1], 7)  # loaders are set up again
+    seen = []
+    for epoch in (0, 1):
+        for loader in loaders:
+            loader.sampler.set_epoch(epoch)
+            torch.manual_seed(random.randrange(1000))  # training draws other numbers on each rank
+        numbers = torch.get_rng_state(), random.getstate()
+        own = [list(loader.batch_sampler) for loader in loaders]
+        assert torch.equal(torch.get_rng_state(), numbers[0])
+        assert random.getstate() == numbers[1]
+        for other in range(3):
+            assert [list(shards.batches_of(loader, other, 2)) for loader in loaders] == [own[other][2:]] * 3
+        drawn = list(loaders[0].sampler.dataset)[:103]
+        dealt, whole = Counter(chain.from_iterable(chain(*own))), Counter(drawn)
+        assert not whole - dealt
+        assert (dealt - whole).total() == 2  # 103 samples are made 105, for three ranks
+        seen.append(drawn)
+    assert seen[0] != seen[1]
 
 
 def test_random_numbers_follow_from_seed_batch_and_shard():
     def draw(*place: int) -> tuple[float, ...]:
-        shards.seed_batch(*place)
+        seed_batch(*place)
         return torch.rand(()).item(), random.random(), float(np.random.rand())
 
     first = draw(7, 3, 1)

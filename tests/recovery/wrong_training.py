@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import Any
 
-from torch.utils.data import DataLoader, WeightedRandomSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 from lightning_sagemaker.recovery import shards
@@ -42,11 +42,13 @@ class Module(recovery_training.Module):
         return next(shards.batches_of(loader, 1, 5))
 
 
-def _loader(dataset: Any, batch_size: int, shuffle: bool, num_workers: int) -> Any:
-    weights = [1.0] * len(dataset)
-    return DataLoader(
-        dataset, batch_size, sampler=WeightedRandomSampler(weights, len(weights)), num_workers=num_workers
-    )
+class Own(DistributedSampler[Any]):
+    """An order that is dealt in a way of the script's own."""
+
+
+def _loader(dataset: Any, batch_size: int, num_workers: int, shuffle: bool = False) -> Any:
+    ranks = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    return DataLoader(dataset, batch_size, sampler=Own(dataset, *ranks, shuffle=shuffle), num_workers=num_workers)
 
 
 vars(recovery_training)["Module"] = Module

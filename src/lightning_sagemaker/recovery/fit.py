@@ -291,7 +291,7 @@ class RecoveringFit(Callback):
                 f"recovery='in_job' was set, and there are {len(combined.flattened)} training loaders. HINT: give one, or"
                 " leave recovery out."
             )
-        shards.check(combined.flattened[0])
+        shards.deal(combined.flattened[0], self._rank.seed)
 
     def _deal_validation(self) -> None:
         """Have this rank evaluate what those that are gone would have."""
@@ -301,7 +301,7 @@ class RecoveringFit(Callback):
             return
         for number, loader in enumerate(loop._combined_loader.flattened):
             before = len(loader) if hasattr(loader, "__len__") else 0
-            shards.evaluate_shards(loader, lambda: steps.own_shards)
+            shards.evaluate_shards(loader, lambda: steps.own_shards, self._rank.seed)
             if before and loop._max_batches[number] != len(loader) and self._trainer.limit_val_batches == 1.0:
                 loop._max_batches[number] = len(loader)
 

@@ -7,15 +7,13 @@ So a step trains on the same samples in the same batches, whoever is left, and t
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
+from lightning_sagemaker.recovery.common_order import draw_together, is_wrapped, samples_of
 from lightning_sagemaker.recovery.member import RecoveryError
 
 
@@ -28,18 +26,23 @@ def adopted(order: Sequence[int], world_size: int) -> dict[int, list[int]]:
     return found
 
 
-def check(loader: Any) -> None:
-    """Refuse a loader whose batches of another shard cannot be known.
+def deal(loader: Any, seed: int) -> None:
+    """Have each rank know the batches of the others.
+
+    Args:
+        loader: Of training.
+        seed: Of the job's random numbers.
 
     Raises:
         RecoveryError: If its order is not one of a ``DistributedSampler``.
 
     """
     sampler = getattr(loader, "sampler", None)
+    dealt = type(sampler) is DistributedSampler or is_wrapped(sampler)
     if isinstance(loader, DataLoader) and (
-        hasattr(sampler, "iterate_from")
-        or (type(sampler) is DistributedSampler and type(loader.batch_sampler) is BatchSampler)
+        hasattr(sampler, "iterate_from") or (dealt and type(loader.batch_sampler) is BatchSampler)
     ):
+        draw_together(sampler, seed)
         return
     raise RecoveryError(
         f"recovery='in_job' was set, and the training data comes from a {type(loader).__name__} with the sampler"
@@ -50,14 +53,21 @@ def check(loader: Any) -> None:
 
 def batches_of(loader: Any, shard: int, begin: int = 0) -> Iterator[list[Any]]:
     """A shard's batches of the present epoch, as what their samples are, from batch ``begin`` on."""
-    sampler = copy.copy(loader.sampler)
-    sampler.rank = shard
+    sampler = _sampler_of(loader.sampler, shard)
     if hasattr(sampler, "iterate_from"):
         sampler.ahead = iter
         yield from sampler.iterate_from(begin)
     else:
         whole = BatchSampler(sampler, loader.batch_sampler.batch_size, loader.batch_sampler.drop_last)
         yield from islice(whole, begin, None)
+
+
+def _sampler_of(sampler: Any, shard: int) -> Any:
+    if is_wrapped(sampler):
+        return samples_of(sampler, shard)
+    other = copy.copy(sampler)
+    other.rank = shard
+    return other
 
 
 def loader_of(loader: Any, shard: int, begin: int) -> Iterator[Any]:
@@ -87,9 +97,7 @@ class _Sharded:
         return getattr(vars(self)["_own"], name)
 
     def _of(self, shard: int) -> Any:
-        sampler = copy.copy(self._sampler)
-        sampler.rank = shard
-        own = self._own
+        sampler, own = _sampler_of(self._sampler, shard), self._own
         return sampler if own is self._sampler else BatchSampler(sampler, own.batch_size, own.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
@@ -99,28 +107,18 @@ class _Sharded:
         return len(self._own) * len(self._shards())
 
 
-def evaluate_shards(loader: Any, shards: Callable[[], Sequence[int]]) -> None:
+def evaluate_shards(loader: Any, shards: Callable[[], Sequence[int]], seed: int) -> None:
     """Have an evaluation loader give the batches of all shards that are this rank's when it is iterated.
 
     Args:
         loader: One whose data is not dealt to ranks is left as it is.
         shards: Says which are this rank's.
+        seed: Of the job's random numbers.
 
     """
     if not isinstance(loader, DataLoader) or not isinstance(loader.sampler, DistributedSampler):
         return
+    draw_together(loader.sampler, seed)
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     if not isinstance(getattr(loader, name), _Sharded):
         object.__setattr__(loader, name, _Sharded(loader, name, shards))  # torch refuses it by the plain way
-
-
-def seed_batch(seed: int, batch: int, shard: int) -> None:
-    """Random numbers of a batch: a function of the job's seed, the batch's number and its shard, whoever trains on it."""
-    (number,) = np.random.SeedSequence([seed, batch, shard]).generate_state(1, np.uint64).tolist()
-    torch.default_generator.manual_seed(
-        number
-    )  # torch.manual_seed looks for every kind of device, which takes a millisecond
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(number)
-    random.seed(number)
-    np.random.seed(number & 0xFFFFFFFF)

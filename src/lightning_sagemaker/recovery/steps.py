@@ -11,6 +11,7 @@ import torch
 
 from lightning_sagemaker._compat.in_job import call_module, call_strategy, closure_result
 from lightning_sagemaker.recovery import gradients, shards
+from lightning_sagemaker.recovery.seeds import seed_batch
 
 
 class RanksChanged(RuntimeError):
@@ -113,4 +114,4 @@ class Steps:
 
     def _seed(self, batch_idx: int, shard: int) -> None:
         epoch = self._trainer.fit_loop.epoch_progress.current.processed
-        shards.seed_batch(self.seed, (epoch << 32) + batch_idx, shard)
+        seed_batch(self.seed, (epoch << 32) + batch_idx, shard)

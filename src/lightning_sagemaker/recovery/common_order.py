@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sampler of the script's own that Lightning deals to ranks: all of them must draw the same order, and know each other's.
+
+Lightning's wrapper has each rank draw the sampler's order for itself and take every so-manieth sample of it. That the orders
+are the same follows from random numbers that are the same; here they differ, as each batch has those of its shard.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import DistributedSampler
+
+from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
+from lightning_sagemaker.recovery.seeds import seed_all
+
+
+class _Drawn:
+    """An order, which follows from a seed: nothing to capture."""
+
+    holds_no_order = True
+
+    def __init__(self, samples: list[Any], epoch: int) -> None:
+        self.samples, self.epoch = samples, epoch
+
+
+class CommonOrder:
+    """In the place of the dataset that Lightning's wrapper makes of a sampler: its samples, drawn once an epoch.
+
+    Args:
+        wrapper: Lightning's ``DistributedSamplerWrapper``.
+        seed: Of the job's random numbers.
+
+    """
+
+    def __init__(self, wrapper: DistributedSampler[Any], seed: int) -> None:
+        self._sampler = wrapper.dataset._sampler  # type: ignore[attr-defined]  # by which the wrapper tells it the epoch
+        self._wrapper, self._seed = wrapper, seed
+        self._drawn: _Drawn | None = None
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def reset(self) -> None:
+        """Draw the order of the wrapper's epoch, a function of that and the seed; the generators stay as they are."""
+        before = random_state()
+        seed_all(self._seed, self._wrapper.epoch)
+        self._drawn = _Drawn(list(self._sampler), self._wrapper.epoch)
+        restore_random_state(before)
+
+    def __getitem__(self, index: int) -> Any:
+        if self._drawn is None or self._drawn.epoch != self._wrapper.epoch:
+            self.reset()
+        assert self._drawn is not None
+        return self._drawn.samples[index]
+
+
+def is_wrapped(sampler: Any) -> bool:
+    """Whether Lightning deals what a sampler of the script's own draws."""
+    return type(sampler).__name__ == "DistributedSamplerWrapper"
+
+
+def draw_together(sampler: Any, seed: int) -> None:
+    """Have all ranks draw the same order of a wrapped sampler; others are left as they are."""
+    if is_wrapped(sampler) and not isinstance(sampler.dataset, CommonOrder):
+        sampler.dataset = CommonOrder(sampler, seed)
+
+
+def samples_of(sampler: Any, shard: int) -> Iterator[Any]:
+    """What a shard has of the order that a wrapped sampler has drawn for this epoch."""
+    other = copy.copy(sampler)
+    other.rank = shard
+    return (other.dataset[index] for index in DistributedSampler.__iter__(other))

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random numbers that follow from where a training is, whoever draws them."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+
+
+def seed_batch(seed: int, batch: int, shard: int) -> None:
+    """Random numbers of a batch: a function of the job's seed, the batch's number and its shard, whoever trains on it."""
+    seed_all(seed, batch, shard)
+
+
+def seed_all(*numbers: int) -> None:
+    """Seed all generators of this process with a function of some numbers."""
+    (number,) = np.random.SeedSequence(numbers).generate_state(1, np.uint64).tolist()
+    torch.default_generator.manual_seed(
+        number
+    )  # torch.manual_seed looks for every kind of device, which takes a millisecond
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(number)
+    random.seed(number)
+    np.random.seed(number & 0xFFFFFFFF)
