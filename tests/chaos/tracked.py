@@ -103,15 +103,18 @@ class Tracked:
         return sorted((one.step, one.value) for one in self.client.get_metric_history(self.run.info.run_id, name))
 
     def differs(self, reference: Tracked) -> list[str]:
-        """Where the run is not that of a training that was left alone."""
+        """Where the run is not that of a training that was left alone.
+
+        Lightning logs ``epoch`` twice in a step with a validation. A training that was killed between the two logs both
+        again, and the second is one of a step that was there.
+        """
         wrong = []
         for name in ("loss", "val_loss", "epoch"):
-            here, there = self.series(name), reference.series(name)
-            if here != there:
-                doubled = [step for step, count in Counter(step for step, _ in here).items() if count > 1]
-                missing = sorted({step for step, _ in there} - {step for step, _ in here})
+            here, there = Counter(self.series(name)), Counter(reference.series(name))
+            doubled, missing = sorted((here - there).elements()), sorted(there.keys() - here.keys())
+            if doubled or missing or (name != "epoch" and here != there):
                 wrong.append(
-                    f"{name}: doubled {doubled[:5]}, missing {missing[:5]}, {len(here)} of {len(there)} values"
+                    f"{name}: doubled {doubled[:5]}, missing {missing[:5]}, {here.total()} of {there.total()} values"
                 )
         return wrong
 
