@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 USD_PER_1000_READS = 0.0004
-"""S3 Standard in us-east-1, November 2026 (https://aws.amazon.com/s3/pricing, "GET, SELECT, and all other requests")."""
+"""S3 Standard in us-east-1 (https://aws.amazon.com/s3/pricing: GET, SELECT and all other requests)."""
 
 
 def reading_cost(requests: float) -> str:
