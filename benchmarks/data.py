@@ -58,23 +58,25 @@ class Batches(Dataset[Any]):
         return len(self._shards)
 
     def __getitem__(self, draws: list[int]) -> torch.Tensor:
-        return torch.from_numpy(self._shards.rows(np.asarray(draws) % len(self)))
+        return {"ids": torch.from_numpy(self._shards.rows(np.asarray(draws) % len(self)))}
 
 
 def ours(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
     """This project, from page cache."""
     from lightning_sagemaker.data.batches import TrainingBatches
+    from lightning_sagemaker.data.handover import hand_over
     from lightning_sagemaker.recipes.albert_mlm.shards import Shards
 
     shards = Shards(folder, {file.name: {} for file in sorted(folder.glob("train-*.npy"))})
     batches = TrainingBatches(len(shards), args.batch)
-    return DataLoader(Batches(shards), batch_size=None, sampler=batches, num_workers=args.workers)
+    return DataLoader(Batches(shards), None, sampler=batches, num_workers=args.workers, collate_fn=hand_over)
 
 
 def ours_s3(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
     """This project, from S3 with an empty cache."""
     from lightning_sagemaker.data.batches import TrainingBatches
     from lightning_sagemaker.data.block_index import INDEX, read_index
+    from lightning_sagemaker.data.handover import hand_over
     from lightning_sagemaker.data.s3_objects import S3Objects
     from lightning_sagemaker.data.streamed import StreamedRows
     from lightning_sagemaker.recipes.albert_mlm.streamed import StreamedShards
@@ -85,7 +87,7 @@ def ours_s3(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]
     shards = StreamedShards(rows, "train")
     batches = TrainingBatches(len(shards), args.batch, blocks=shards.blocks)
     shards.look_ahead(batches)
-    return DataLoader(Batches(shards), batch_size=None, sampler=batches, num_workers=args.workers)
+    return DataLoader(Batches(shards), None, sampler=batches, num_workers=args.workers, collate_fn=hand_over)
 
 
 def plain(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:

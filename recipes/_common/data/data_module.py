@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, Sampler
 
 from lightning_sagemaker import SageMakerJob
 from lightning_sagemaker.data.batches import EvaluationBatches, Integers, TrainingBatches
+from lightning_sagemaker.data.handover import hand_over
 from lightning_sagemaker.data.loader import batches_done
 from lightning_sagemaker.data.order import Blocks
 from lightning_sagemaker.recipes._common.data.cache import (
@@ -295,6 +296,7 @@ class RecipeData(LightningDataModule):
             batch_size=None,
             sampler=batches,
             num_workers=workers,
+            collate_fn=hand_over,
             pin_memory=torch.cuda.is_available(),
             persistent_workers=workers > 0,
         )

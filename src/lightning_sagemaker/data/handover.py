@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a batch of tokens gets from a loader's worker to the training process: in one message, each number as short as it is.
+
+Torch puts each tensor into shared memory of its own and sends a handle, with a connection for each: some 0.3 ms of a
+processor for a tensor, whatever its size. A batch of token ids is a few tensors of some ten kilobytes, of small numbers in
+64 bits; sent as bytes of the shortest type that holds them, it takes a fraction of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import default_convert, get_worker_info
+
+_MOST = 1 << 19
+"""Bytes of a message; a pipe copies them some 64 KB at a time, so above that shared memory is faster."""
+_SHORT = (np.int8, np.int16, np.int32)
+
+Array = npt.NDArray[Any]
+
+
+def hand_over(batch: Any) -> Any:
+    """The ``collate_fn`` of a loader whose dataset makes whole batches: what the training process gets equals ``batch``.
+
+    Args:
+        batch: Dictionaries of tensors are sent in one message; anything else goes as torch sends it.
+
+    """
+    batch = default_convert(batch)  # type: ignore[no-untyped-call]
+    if get_worker_info() is None or type(batch) is not dict:
+        return batch
+    types = {name: value.dtype for name, value in batch.items() if _is_plain(value)}
+    values = {name: _shortened(value) if name in types else value for name, value in batch.items()}
+    return batch if sum(values[name].nbytes for name in types) > _MOST else _Message(values, types)
+
+
+class _Message:
+    """A batch on its way: what is made of it on arrival is the batch."""
+
+    def __init__(self, values: dict[str, Any], types: dict[str, torch.dtype]) -> None:
+        self._values, self._types = values, types
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _arrived, (self._values, self._types)
+
+
+def _arrived(values: dict[str, Any], types: dict[str, torch.dtype]) -> dict[str, Any]:
+    return {name: torch.from_numpy(value).to(types[name]) if name in types else value for name, value in values.items()}
+
+
+def _is_plain(value: Any) -> bool:
+    return (
+        type(value) is Tensor
+        and value.device.type == "cpu"
+        and value.layout is torch.strided
+        and value.is_contiguous()
+        and not value.requires_grad
+        and value.dtype is not torch.bfloat16  # NumPy has none
+        and not value.is_quantized
+    )
+
+
+def _shortened(tensor: Tensor) -> Array:
+    """The same numbers, of the shortest type of signed integers that holds them; other types as they are."""
+    array: Array = tensor.numpy()
+    if array.dtype != np.int64 or not array.size:
+        return array
+    low, high = array.min(), array.max()
+    for kind in _SHORT:
+        bounds = np.iinfo(kind)
+        if bounds.min <= low and high <= bounds.max:
+            return array.astype(kind)
+    return array
