@@ -220,10 +220,10 @@ def test_a_store_of_another_start_of_the_machine_is_emptied(tmp_path, monkeypatc
 
     BlockStore(tmp_path, 4, 8, 32, fetch).fetch([0, 1])
     BlockStore(tmp_path, 4, 8, 32, fetch).fetch([0, 1])
-    assert made == [0, 1]
+    assert sorted(made) == [0, 1]  # several are fetched at a time
     monkeypatch.setattr("lightning_sagemaker.data.block_table._boot", lambda: 5)
     BlockStore(tmp_path, 4, 8, 32, fetch).fetch([0])
-    assert made == [0, 1, 0]
+    assert sorted(made) == [0, 0, 1]
 
 
 def test_an_epoch_reads_each_byte_about_once_and_ahead(make, bucket, shards, servers, monkeypatch):
