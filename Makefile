@@ -10,7 +10,7 @@ PYTEST_AT_ONCE = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu test-slow test-of-aws test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-reduction bench-rehearsal bench-recipes bench-pipeline bench-plan bench-memory bench-safe chaos chaos-recovery bench-recovery stopping-times compat docs picture docs-look test-docs clean
+.PHONY: help demo test gpu test-slow test-of-aws test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-reduction bench-rehearsal bench-recipes bench-pipeline bench-plan bench-memory bench-safe chaos chaos-recovery bench-recovery stopping-times compat docs picture docs-look test-docs peers clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,15 @@ $(OPEN_MPI)/bin/mpirun: tests/launch/open_mpi.txt | $(VENV)/dev
 
 # MLflow's server, without what it brings for other uses.
 .containers/mlflow: tests/chaos/mlflow.txt | $(VENV)/dev
+	rm -rf $@ $@.part
+	$(PIP_INSTALL) --no-deps --target $@.part -r $<
+	mv $@.part $@
+	touch $@
+
+# What benchmarks/data.py reads beside this project.
+peers: .containers/peers ## other readers of training data, for benchmarks/data.py
+
+.containers/peers: benchmarks/data_peers.txt | $(VENV)/dev
 	rm -rf $@ $@.part
 	$(PIP_INSTALL) --no-deps --target $@.part -r $<
 	mv $@.part $@

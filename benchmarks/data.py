@@ -10,7 +10,6 @@ which other programs on the machine change little, and by those of the clock.
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import resource
 import statistics
@@ -18,47 +17,47 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from data_files import LENGTH, make
+from data_files import KINDS, PEERS, kind_of, make
+from data_others import (
+    ADDRESS,
+    BUCKET,
+    PREFIX,
+    connector_s3,
+    datasets_mapped,
+    datasets_streaming,
+    litdata_memory,
+    litdata_s3,
+    mosaicml_memory,
+    mosaicml_s3,
+    plain,
+    webdataset_s3,
+)
 from torch.utils.data import DataLoader, Dataset
 
-BUCKET, PREFIX = "corpus", "shards"
-ADDRESS = f"s3://{BUCKET}/{PREFIX}"
+SECONDS = 30.0
+"""A way that is slow reads as much as it can in them."""
 
 Way = Callable[[argparse.Namespace, Path, str], Iterable[Any]]
-
-
-class Rows(Dataset[Any]):
-    """One row at a time, from memory maps: what most scripts have."""
-
-    def __init__(self, files: list[Path]) -> None:
-        self._maps = [np.load(file, mmap_mode="r") for file in files]
-        self._ends = np.cumsum([len(rows) for rows in self._maps])
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        shard = int(np.searchsorted(self._ends, index, side="right"))
-        return torch.from_numpy(self._maps[shard][index - self._ends[shard]].astype(np.int64))
 
 
 class Batches(Dataset[Any]):
     """A batch at a time, from this project's shards."""
 
-    def __init__(self, shards: Any) -> None:
-        self._shards = shards
+    def __init__(self, shards: Any, read: Callable[[Any], Any]) -> None:
+        self._shards, self._read = shards, read
 
     def __len__(self) -> int:
         return len(self._shards)
 
     def __getitem__(self, draws: list[int]) -> torch.Tensor:
-        return {"ids": torch.from_numpy(self._shards.rows(np.asarray(draws) % len(self)))}
+        return {"rows": torch.from_numpy(self._read(np.asarray(draws) % len(self)))}
 
 
 def ours(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
@@ -69,7 +68,9 @@ def ours(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
 
     shards = Shards(folder, {file.name: {} for file in sorted(folder.glob("train-*.npy"))})
     batches = TrainingBatches(len(shards), args.batch)
-    return DataLoader(Batches(shards), None, sampler=batches, num_workers=args.workers, collate_fn=hand_over)
+    return DataLoader(
+        Batches(shards, shards.rows), None, sampler=batches, num_workers=args.workers, collate_fn=hand_over
+    )
 
 
 def ours_s3(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
@@ -87,89 +88,8 @@ def ours_s3(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]
     shards = StreamedShards(rows, "train")
     batches = TrainingBatches(len(shards), args.batch, blocks=shards.blocks)
     shards.look_ahead(batches)
-    return DataLoader(Batches(shards), None, sampler=batches, num_workers=args.workers, collate_fn=hand_over)
-
-
-def plain(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
-    """A DataLoader over memory maps, row by row."""
-    rows = Rows(sorted(folder.glob("train-*.npy")))
-    return DataLoader(rows, batch_size=args.batch, shuffle=True, drop_last=True, num_workers=args.workers)
-
-
-def datasets_mapped(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
-    """``datasets`` from Arrow files, shuffled by index, a batch at a time."""
-    import datasets
-
-    data = datasets.load_from_disk(str(folder / "arrow")).with_format("torch", columns=["tokens"])
-    sampler = torch.utils.data.BatchSampler(torch.utils.data.RandomSampler(data), args.batch, drop_last=True)
-    loader = DataLoader(data, batch_size=None, sampler=sampler, num_workers=args.workers)
-    return (batch["tokens"] for batch in loader)
-
-
-def datasets_streaming(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
-    """``datasets`` streaming Parquet files from disk, with a buffer of 10,000 rows to shuffle."""
-    import datasets
-
-    files = [str(file) for file in sorted((folder / "parquet").glob("*.parquet"))]
-    data = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
-    data = data.shuffle(seed=0, buffer_size=10_000).with_format("torch")
-    loader = DataLoader(data, batch_size=args.batch, drop_last=True, num_workers=min(args.workers, len(files)))
-    return (batch["tokens"] for batch in loader)
-
-
-def connector_s3(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
-    """s3torchconnector's ``S3IterableDataset``: a shard per object, rows of a shard in random order."""
-    from s3torchconnector import S3ClientConfig, S3IterableDataset
-
-    data = S3IterableDataset.from_prefix(
-        ADDRESS + "/train-",
-        region="us-east-1",
-        endpoint=os.environ["AWS_ENDPOINT_URL"],
-        transform=_shard_rows,
-        enable_sharding=True,
-        s3client_config=S3ClientConfig(force_path_style=True),
-    )
-    loader = DataLoader(data, batch_size=None, num_workers=args.workers)
-    return _rebatched(loader, args.batch)
-
-
-def _shard_rows(reader: Any) -> torch.Tensor:
-    rows = np.load(io.BytesIO(reader.read())).astype(np.int64)
-    return torch.from_numpy(np.random.default_rng(0).permutation(rows))
-
-
-def _rebatched(shards: Iterable[torch.Tensor], size: int) -> Iterator[torch.Tensor]:
-    for shard in shards:
-        yield from shard[: len(shard) // size * size].split(size)
-
-
-def litdata_s3(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
-    """Litdata's ``StreamingDataset`` with its token loader and chunks of 1 MiB, an empty cache."""
-    import litdata
-    from litdata.streaming import TokensLoader
-
-    data = litdata.StreamingDataset(
-        f"s3://{BUCKET}/litdata",
-        cache_dir=cache,
-        item_loader=TokensLoader(block_size=LENGTH),
-        shuffle=True,
-        drop_last=True,
-        storage_options={"endpoint_url": os.environ["AWS_ENDPOINT_URL"]},
-    )
-    return litdata.StreamingDataLoader(data, batch_size=args.batch, num_workers=args.workers, drop_last=True)
-
-
-def webdataset_s3(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
-    """webdataset: a tar per shard, read by ``curl``, with a buffer of 10,000 rows to shuffle."""
-    import webdataset
-
-    count = len(list((folder / "tar").glob("*.tar")))
-    address = f"pipe:curl -s {os.environ['AWS_ENDPOINT_URL']}/{BUCKET}/tar/{{00000..{count - 1:05d}}}.tar"
-    data = webdataset.WebDataset(address, shardshuffle=count, empty_check=False).shuffle(10_000)
-    data = data.map(lambda sample: np.frombuffer(sample["bin"], np.uint16).astype(np.int64)).batched(
-        args.batch, partial=False
-    )
-    return webdataset.WebLoader(data, batch_size=None, num_workers=args.workers)
+    read = shards.rows if args.rows == "tokens" else partial(rows.read, "train", 0)
+    return DataLoader(Batches(shards, read), None, sampler=batches, num_workers=args.workers, collate_fn=hand_over)
 
 
 WAYS: dict[str, tuple[Way, str]] = {
@@ -177,9 +97,12 @@ WAYS: dict[str, tuple[Way, str]] = {
     "DataLoader over memory maps": (plain, "memory"),
     "datasets, mapped": (datasets_mapped, "memory"),
     "datasets, streaming": (datasets_streaming, "memory"),
+    "litdata": (litdata_memory, "memory"),
+    "mosaicml-streaming": (mosaicml_memory, "memory"),
     "lightning-sagemaker, S3": (ours_s3, "S3"),
     "s3torchconnector, S3": (connector_s3, "S3"),
     "litdata, S3": (litdata_s3, "S3"),
+    "mosaicml-streaming, S3": (mosaicml_s3, "S3"),
     "webdataset, S3": (webdataset_s3, "S3"),
 }
 
@@ -197,7 +120,7 @@ def serve(folder: Path, latency: float) -> None:
     client.create_bucket(Bucket=BUCKET, ACL="public-read-write")
     for file in (path for path in folder.rglob("*") if path.is_file()):
         name = file.relative_to(folder).as_posix()
-        key = name if file.parent.name in ("litdata", "tar") else f"{PREFIX}/{name}"
+        key = name if file.parent.name in ("litdata", "mds", "tar") else f"{PREFIX}/{name}"
         if file.parent.name not in ("arrow", "parquet"):
             client.upload_file(str(file), BUCKET, key, ExtraArgs={"ACL": "public-read"})
     servers.latency = latency
@@ -208,10 +131,10 @@ def serve(folder: Path, latency: float) -> None:
 def measure(args: argparse.Namespace, name: str, folder: Path) -> tuple[float, float, float]:
     """Tokens per second of the processor and of the clock, and seconds to the first batch; in a fresh process."""
     command = [sys.executable, __file__, "--one", name, "--folder", str(folder), "--workers", str(args.workers)]
-    command += ["--batch", str(args.batch), "--batches", str(args.batches)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    command += ["--batch", str(args.batch), "--batches", str(args.batches), "--rows", args.rows]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     if done.returncode:
-        raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
+        raise RuntimeError(next(line for line in reversed(done.stderr.split("\n")) if "Error" in line))
     first, per_cpu, per_second = map(float, done.stdout.split()[-3:])
     return per_cpu, per_second, first
 
@@ -219,7 +142,7 @@ def measure(args: argparse.Namespace, name: str, folder: Path) -> tuple[float, f
 def one(args: argparse.Namespace) -> None:
     """Read ``--batches`` batches in one way, and print what it took."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as cache:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         _seconds()
         loader = WAYS[args.one][0](args, args.folder, cache)
         begin, used = time.perf_counter(), _seconds()
@@ -227,12 +150,12 @@ def one(args: argparse.Namespace) -> None:
         next(batches)
         first = time.perf_counter() - begin
         count = 1
-        while count < args.batches and next(batches, None) is not None:
+        while count < args.batches and time.perf_counter() - begin < SECONDS and next(batches, None) is not None:
             count += 1
         elapsed = time.perf_counter() - begin
         del batches, loader  # ends the workers, whose time counts then
-        tokens = count * args.batch * LENGTH
-        print(first, tokens / (_seconds() - used), tokens / elapsed)
+        numbers = count * args.batch * kind_of(args.rows).counted
+        print(first, numbers / (_seconds() - used), numbers / elapsed)
 
 
 def _seconds() -> float:
@@ -244,7 +167,8 @@ def _seconds() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=64, help="of shards (%(default)s)")
-    parser.add_argument("--batch", type=int, default=256, help="rows (%(default)s)")
+    parser.add_argument("--rows", choices=KINDS, default="tokens", help="128 token ids, or blobs of 115,000 bytes")
+    parser.add_argument("--batch", type=int, help="rows (256, or 64 blobs)")
     parser.add_argument("--batches", type=int, default=900, help="that are read at most (%(default)s)")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], help="of the loader (0 1 2)")
     parser.add_argument("--rounds", type=int, default=3, help="of which the median counts (%(default)s)")
@@ -254,7 +178,16 @@ def main() -> None:
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    os.environ |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+    os.environ |= {
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    args.batch = args.batch or kind_of(args.rows).batch
+    if PEERS.is_dir():
+        sys.path.append(str(PEERS))  # last: nothing of them replaces what is installed
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(PEERS)]))
     if args.one:
         args.workers = args.workers[0]
         one(args)
@@ -267,7 +200,7 @@ def main() -> None:
 def compare(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make(folder, args.megabytes)
+        make(folder, args.megabytes, kind_of(args.rows))
         command = [sys.executable, __file__, "--serve", "--folder", name, "--latency", str(args.latency)]
         server = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -276,12 +209,13 @@ def compare(args: argparse.Namespace) -> None:
             assert server.stdout is not None
             os.environ["AWS_ENDPOINT_URL"] = server.stdout.readline().strip()
             print(
-                "| way | workers | M tokens per CPU second | M tokens per second | first batch, s |\n|---|---|---|---|---|"
+                f"| way | workers | {kind_of(args.rows).unit} per CPU second | per second | first batch, s |"
+                "\n|---|---|---|---|---|"
             )
             for workers in args.workers:
                 args.workers = workers
                 for way, (_, kind) in WAYS.items():
-                    if args.only in (None, kind):
+                    if args.only in (None, kind) and (args.rows == "tokens" or kind == "S3"):
                         print(row(args, way, folder), flush=True)
         finally:
             server.kill()
@@ -293,7 +227,7 @@ def row(args: argparse.Namespace, way: str, folder: Path) -> str:
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         return f"| {way} | {args.workers} | {error} | | |"
     cpu, clock, first = (statistics.median(column) for column in zip(*found, strict=True))
-    return f"| {way} | {args.workers} | {cpu / 1e6:.1f} | {clock / 1e6:.1f} | {first:.2f} |"
+    return f"| {way} | {args.workers} | {cpu:.4g} | {clock:.4g} | {first:.2f} |"
 
 
 if __name__ == "__main__":
