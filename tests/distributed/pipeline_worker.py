@@ -15,11 +15,12 @@ import transformers
 
 from lightning_sagemaker.parallel.blocks import find_blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
-from lightning_sagemaker.parallel.engine import PipelineEngine, SharedParameters, share_results
+from lightning_sagemaker.parallel.engine import PipelineEngine, share_results
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.microbatches import split
 from lightning_sagemaker.parallel.partition import make_partition
 from lightning_sagemaker.parallel.stage import PipelineError, Stages
+from lightning_sagemaker.parallel.tied import TiedParameters
 from lightning_sagemaker.parallel.trace import trace
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -44,7 +45,7 @@ class Pipeline:
         own = tuple(range(groups.at.pipeline, ranks * per_rank, ranks))
         self.stages = Stages(self.model, blocks, traced, self.partition, own, CPU)
         self.engine = PipelineEngine(self.stages, self.partition, groups, CPU)
-        self.shared = SharedParameters(self.model, self.partition, groups)
+        self.tied = TiedParameters(self.model, self.partition, groups)
 
     def loss(self, batch):
         return self.model(**batch)["loss"]
@@ -68,7 +69,7 @@ class Pipeline:
 
     def step(self, batch) -> float:
         results = self.engine.run(self.loss, split(batch, MICROBATCHES), lambda loss: loss / MICROBATCHES)
-        self.shared.add_gradients()
+        self.tied.add_gradients()
         shared = share_results([None if loss is None else loss.detach() for loss in results], self.groups)
         return float(torch.stack(shared).mean())
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightning_sagemaker._compat import pytree
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
@@ -28,6 +28,19 @@ class _Held(NamedTuple):
 
     received: list[Tensor]
     outputs: list[Tensor]
+
+
+class BackwardListener(Protocol):
+    """What is told when gradients become final."""
+
+    def begin_last(self, stage: int) -> None:
+        """The last backward pass through a stage of this process begins."""
+
+    def end_last(self, stage: int) -> None:
+        """It has ended."""
+
+    def abandon(self) -> None:
+        """A stage has failed."""
 
 
 class PipelineEngine:
@@ -74,6 +87,7 @@ class PipelineEngine:
         step: Callable[[Any], Any],
         microbatches: Sequence[Any],
         loss_of: Callable[[Any], Tensor] | None = None,
+        listener: BackwardListener | None = None,
     ) -> list[Any]:
         """Run a step. Collective over the pipeline.
 
@@ -82,6 +96,7 @@ class PipelineEngine:
             microbatches: Its arguments.
             loss_of: From what ``step`` returned to what is differentiated, called as soon as it has returned; None: no
                 backward passes.
+            listener: Called around the last backward pass through each stage of this process.
 
         Returns:
             What ``step`` returned for each microbatch, if the last stage is here; else as many None.
@@ -99,10 +114,16 @@ class PipelineEngine:
         schedule = "_only_forward" if loss_of is None else self._groups.degrees.schedule
         results: list[Any] = [None] * len(microbatches)
         failure: BaseException | None = None
-        for action in self.plan(schedule, len(microbatches)).orders[self._groups.at.pipeline]:
+        order = self.plan(schedule, len(microbatches)).orders[self._groups.at.pipeline]
+        last = _last_backward(order)
+        for action in order:
             if failure is None:
                 try:
+                    if listener is not None and action in last:
+                        listener.begin_last(action.stage)
                     self._compute(action, step, microbatches, results, loss_of)
+                    if listener is not None and action in last:
+                        listener.end_last(action.stage)
                     continue
                 except Exception as error:
                     failure = error
@@ -112,6 +133,8 @@ class PipelineEngine:
         self._held.clear()
         self._split.clear()
         if failure is not None:
+            if listener is not None:
+                listener.abandon()
             raise failure
         return results
 
@@ -244,6 +267,11 @@ class PipelineEngine:
             self._exchange.receive(self._groups.stage_rank(stage), tag)
 
 
+def _last_backward(order: Sequence[Action]) -> set[Action]:
+    """For each stage what gives the last of its weights' gradients."""
+    return set({action.stage: action for action in order if action.kind in (Kind.BACKWARD, Kind.WEIGHT)}.values())
+
+
 def share_results(results: list[Any], groups: ParallelGroups) -> list[Any]:
     """The last stage's results on all processes of the pipeline. Collective over it.
 
@@ -265,50 +293,3 @@ def share_results(results: list[Any], groups: ParallelGroups) -> list[Any]:
         raise PipelineError(f"{failure}. HINT: return tensors, numbers and containers of them.")
     found: list[Any] = shared
     return found
-
-
-class SharedParameters:
-    """Parameters that several stages use, such as the word embedding that is the language model's head too.
-
-    Args:
-        root: The module with all parameters.
-        partition: Partition of the model.
-        groups: Process groups of the job.
-
-    """
-
-    def __init__(self, root: nn.Module, partition: Partition, groups: ParallelGroups) -> None:
-        ranks = len(groups.pipeline_ranks)
-        world_size = dist.get_world_size()
-        self._shared: list[tuple[nn.Parameter, Any]] = []
-        made: dict[tuple[int, ...], Any] = {}
-        for name, parameter in root.named_parameters():
-            places = tuple(sorted({stage % ranks for stage in partition.stages[name]}))
-            if len(places) < 2:
-                continue
-            if places not in made:
-                members = [[ring[place] for place in places] for ring in groups.degrees.groups("PP", world_size)]
-                made[places] = _group_of_own(members, groups.rank)
-            if groups.at.pipeline in places:
-                self._shared.append((parameter, made[places]))
-
-    @torch.no_grad()
-    def make_equal(self) -> None:
-        """Take the first stage's values. Collective over the stages that share."""
-        for parameter, group in self._shared:
-            dist.broadcast(parameter.data, dist.get_global_rank(group, 0), group)
-
-    @torch.no_grad()
-    def add_gradients(self) -> None:
-        """Sum the gradients of all uses. Collective over the stages that share."""
-        for parameter, group in self._shared:
-            if not parameter.requires_grad:
-                continue
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad, group=group)
-
-
-def _group_of_own(members: list[list[int]], rank: int) -> Any:
-    made = [(ranks, dist.new_group(ranks)) for ranks in members]
-    return next((group for ranks, group in made if rank in ranks), None)

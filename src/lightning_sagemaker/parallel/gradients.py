@@ -17,7 +17,7 @@ _BUCKET = 25 * 2**20
 
 
 @torch.no_grad()
-def average(parameters: Sequence[nn.Parameter], group: Any) -> None:
+def average(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
     """The mean of the gradients over the replicas of a stage. Collective over ``group``.
 
     A parameter without a gradient on every replica stays without; where only some have one, the others count as zero.
@@ -27,18 +27,42 @@ def average(parameters: Sequence[nn.Parameter], group: Any) -> None:
         group: Process group of those that hold these parameters.
 
     """
-    size = dist.get_world_size(group)
-    if size == 1 or not parameters:
+    if dist.get_world_size(group) == 1 or not parameters:
         return
-    present = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
-    present = present.to(parameters[0].device)
-    dist.all_reduce(present, dist.ReduceOp.MAX, group)
+    held = [parameter.grad is not None for parameter in parameters]
+    present = found_anywhere(held, parameters[0].device, group)
+    average_present([parameter for parameter, has in zip(parameters, present, strict=True) if has], group)
+
+
+def found_anywhere(held: Sequence[bool], device: torch.device, group: dist.ProcessGroup) -> list[bool]:
+    """For each parameter whether any replica has a gradient. Collective over ``group``.
+
+    Args:
+        held: Whether this process has one.
+        device: Device of the group's tensors.
+        group: Process group of the replicas.
+
+    """
+    flags = torch.tensor(held, dtype=torch.int32, device=device)
+    dist.all_reduce(flags, dist.ReduceOp.MAX, group)
+    return [bool(flag) for flag in flags.tolist()]
+
+
+@torch.no_grad()
+def average_present(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
+    """The mean of gradients, of which those that are missing here count as zero. Collective over ``group``.
+
+    Args:
+        parameters: Those of which a replica has a gradient, in the same order on all of them.
+        group: Process group of the replicas.
+
+    """
+    size = dist.get_world_size(group)
     gradients = []
-    for parameter, has in zip(parameters, present.tolist(), strict=True):
-        if has:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            gradients.append(parameter.grad)
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        gradients.append(parameter.grad)
     for bucket in _buckets(gradients):
         flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
         flat /= size  # before the sum, as DistributedDataParallel does
@@ -106,7 +130,7 @@ def agree_on_overflow(scaler: torch.amp.GradScaler, optimizer: Any, device: torc
     state["found_inf_per_device"] = {device: flag}
 
 
-def skip_together(scaler: torch.amp.GradScaler, device: torch.device, group: Any) -> None:
+def sync_overflow_skips(scaler: torch.amp.GradScaler, device: torch.device, group: Any) -> None:
     """Let ``scaler.unscale_`` agree on overflows from now on.
 
     Args:

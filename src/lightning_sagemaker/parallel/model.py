@@ -15,11 +15,13 @@ from lightning_sagemaker.parallel import gradients
 from lightning_sagemaker.parallel.activations import save_memory
 from lightning_sagemaker.parallel.chain import Ends, find_cut
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
-from lightning_sagemaker.parallel.engine import PipelineEngine, SharedParameters
+from lightning_sagemaker.parallel.engine import PipelineEngine
 from lightning_sagemaker.parallel.groups import ParallelGroups
+from lightning_sagemaker.parallel.overlap import OverlappedReduction
 from lightning_sagemaker.parallel.plans import tensor_plan
 from lightning_sagemaker.parallel.stage import Stages
-from lightning_sagemaker.parallel.tensor import SharedMatrices, map_state
+from lightning_sagemaker.parallel.tensor import TensorParallelLinears, map_state
+from lightning_sagemaker.parallel.tied import TiedParameters
 
 _MEMORY_WEIGHT = {"memory": 0.8, "speed": 0.2}
 """AWS's defaults (SDK documentation of ``memory_weight``)."""
@@ -44,8 +46,9 @@ class PipelinedModel:
         partition: Which stage has what.
         stages: Stages of this process.
         engine: Runs steps.
-        shared: Parameters of several stages.
-        matrices: Tensor parallel matrices of this process's stages.
+        tied: Parameters of several stages.
+        linears: Tensor parallel layers of this process's stages.
+        reduction: Averages gradients over the replicas during the backward passes; None if there is one replica.
 
     Raises:
         ParallelConfigError: If the module cannot be cut so; on all processes, before anything is changed.
@@ -83,10 +86,22 @@ class PipelinedModel:
         self._saving = save_memory(self.blocks.modules, recompute, degrees.offload_activations, device.type == "cuda")
         self.stages = Stages(root, self.blocks, traced, self.partition, own, device)
         self.engine = PipelineEngine(self.stages, self.partition, groups, device)
-        self.shared = SharedParameters(root, self.partition, groups)
+        self.tied = TiedParameters(root, self.partition, groups)
         self._make_equal()
         self._copies: list[tuple[nn.Module, Any]] = []
-        self.matrices = SharedMatrices(root, shared, groups, self.stages.is_absent)
+        self.linears = TensorParallelLinears(root, shared, groups, self.stages.is_absent)
+        self.reduction = self._make_reduction(own)
+
+    def _make_reduction(self, own: Sequence[int]) -> OverlappedReduction | None:
+        group = self._groups.groups["RDP"]
+        if dist.get_world_size(group) == 1:
+            return None
+        names = {id(parameter): name for name, parameter in self._root.named_parameters()}
+        stages = {
+            id(parameter): frozenset(self.partition.stages[names[id(parameter)]]) & frozenset(own)
+            for parameter in self.parameters
+        }
+        return OverlappedReduction(self.parameters, stages, self.tied, group)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -101,11 +116,11 @@ class PipelinedModel:
             source = dist.get_global_rank(group, 0)
             for tensor in [*self.parameters, *self._root.buffers()]:
                 dist.broadcast(tensor.data, source, group)
-        self.shared.make_equal()
+        self.tied.make_equal()
 
     def reduce_gradients(self) -> None:
-        """Sum those of shared parameters over the stages, and average over the replicas."""
-        self.shared.add_gradients()
+        """After the backward passes: sum those of tied parameters over the stages, and average over the replicas."""
+        self.tied.add_gradients()
         gradients.average(self.parameters, self._groups.groups["RDP"])
 
     def clip_norm(self, parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor:
@@ -117,7 +132,7 @@ class PipelinedModel:
             parameter
             for parameter in own
             if self.partition.stages[names[id(parameter)]][0] % ranks == self._groups.at.pipeline
-            and (self.matrices.is_shared(parameter) or self._groups.at.tensor == 0)
+            and (self.linears.is_shared(parameter) or self._groups.at.tensor == 0)
         ]
         return gradients.clip_norm(own, counted, max_norm, self._groups.groups["MP"])
 
@@ -138,7 +153,7 @@ class PipelinedModel:
                 dist.broadcast(tensor.data, dist.get_global_rank(group, 0), group)
         for original, parameter in zip(self._root.parameters(), copy.parameters(), strict=True):
             absent = self.stages.is_absent(original)
-            parameter.data = parameter.data.new_empty(0) if absent else self.matrices.part(original, parameter.data)
+            parameter.data = parameter.data.new_empty(0) if absent else self.linears.part(original, parameter.data)
         hook = functools.partial(self._gather_copy)  # torch marks it, which a method cannot be
         self._copies.append((copy, copy.register_state_dict_post_hook(hook)))  # type: ignore[no-untyped-call]
 
@@ -161,7 +176,7 @@ class PipelinedModel:
         originals = dict(_named_tensors(self._root))
         lacking = {name for name, tensor in originals.items() if self.stages.is_absent(tensor)}
         return {
-            name: self.matrices.placed(originals[name], value) if name in originals else value
+            name: self.linears.placed(originals[name], value) if name in originals else value
             for name, value in state.items()
             if name not in lacking
         }
@@ -195,7 +210,7 @@ class PipelinedModel:
             seen[id(original)] = name
             owner = self.owner(names[id(original)])
             if owner == rank:
-                tensor = self.matrices.whole(original, value)
+                tensor = self.linears.whole(original, value)
             else:
                 tensor = torch.empty(self.stages.shape(original), dtype=original.dtype)
             if on_all:
@@ -216,11 +231,11 @@ class PipelinedModel:
                 continue
             for key, value in state.items():
                 if isinstance(value, Tensor) and value.dim():
-                    state[key] = self.matrices.part(parameter, value.to(parameter.device))
+                    state[key] = self.linears.part(parameter, value.to(parameter.device))
 
     def own_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """What this process has of an optimizer's state; for matrices that it has a part of, as DTensors."""
-        return map_state(optimizer.state_dict(), _parameters_of(optimizer), self.matrices.placed)
+        return map_state(optimizer.state_dict(), _parameters_of(optimizer), self.linears.placed)
 
     def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The whole optimizer's state from those of the stages, on the first process; others return theirs. Collective.
@@ -229,7 +244,7 @@ class PipelinedModel:
             optimizer: Without state for parameters of other stages.
 
         """
-        state = map_state(optimizer.state_dict(), _parameters_of(optimizer), self.matrices.whole)
+        state = map_state(optimizer.state_dict(), _parameters_of(optimizer), self.linears.whole)
         group = self._groups.cpu_groups["PP"]
         ranks = self._groups.pipeline_ranks
         parts: list[Any] | None = [None] * len(ranks) if self._groups.rank == ranks[0] else None
@@ -247,7 +262,9 @@ class PipelinedModel:
         for copy, hook in self._copies:
             hook.remove()
             _fill(copy, self.gather(copy.state_dict(keep_vars=True), on_all=True))
-        self.matrices.remove()
+        self.linears.remove()
+        if self.reduction is not None:
+            self.reduction.remove()
         self.stages.remove()
         self._saving.restore()
         self._root.cpu()

@@ -24,7 +24,7 @@ from lightning_sagemaker.parallel.plans import BY_DIMENSION, BY_INPUTS, COLUMNS,
 from lightning_sagemaker.parallel.trace import ReplacedForwards
 
 
-class SharedMatrices:
+class TensorParallelLinears:
     """The linear layers and embeddings of this process's stages, shared with the processes of its ``TP`` group.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 from typing_extensions import override
@@ -24,11 +24,12 @@ from lightning_sagemaker._lightning import (
 )
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.engine import share_results
-from lightning_sagemaker.parallel.gradients import skip_together
+from lightning_sagemaker.parallel.gradients import sync_overflow_skips
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.microbatches import cut, split
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.parallel.optimizer_scope import check_scope
+from lightning_sagemaker.parallel.overlap import OverlappedReduction
 from lightning_sagemaker.strategies.batch_norm import say_statistics
 from lightning_sagemaker.strategies.ddp import JobDDPStrategy
 from lightning_sagemaker.strategies.merge import detached, merge, moved_to
@@ -54,6 +55,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         ends: Number of blocks up to the end of each stage. Default: even costs.
         save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
         stages_per_rank: Stages of each process: more make the bubble smaller and the traffic larger.
+        overlap_reduction: Gradients of replicas are averaged during the backward passes; False: after them.
         **kwargs: ``parameters``, ``degrees``, ``job`` and ``activation_checkpointing`` of
             :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of
             ``lightning.pytorch.strategies.DDPStrategy`` that are not about its wrapper.
@@ -69,6 +71,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         ends: Sequence[int] | None = None,
         stages_per_rank: int = 1,
         save_distributed_checkpoint: bool = False,
+        overlap_reduction: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -87,7 +90,8 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         self._ends, self._stages_per_rank = ends, stages_per_rank
         self.saves_parts = save_distributed_checkpoint
         self._found: list[Tensor | None] | None = None
-        self._reduces = True
+        self._reduces, self._overlaps = True, overlap_reduction
+        self._reduction: OverlappedReduction | None = None
         self._said_whole = False
 
     @override
@@ -142,7 +146,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         shadow(self.precision_plugin, "clip_grad_by_norm", self._clip_norm)  # of the complete model, not of this stage
         scaler = getattr(self.precision_plugin, "scaler", None)
         if scaler is not None:
-            skip_together(scaler, self.root_device, self.groups.groups["MP"])
+            sync_overflow_skips(scaler, self.root_device, self.groups.groups["MP"])
         for metric in (found for found in module.modules() if isinstance(found, Metric)):
             metric.dist_sync_fn = self._gather_of_last_stages
 
@@ -216,8 +220,11 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         kept = [parameter.grad for parameter in pipeline.parameters]
         for parameter in pipeline.parameters:  # the Trainer sets the old ones to zero after this step
             parameter.grad = None
+        self._reduction = pipeline.reduction if self._reduces and self._overlaps else None
+        if self._reduction is not None:
+            self._reduction.begin(() if self._zeroes_gradients else kept)
         with recorded(module, records):
-            results = pipeline.engine.run(step, list(zip(parts, weights, strict=True)), loss_of)
+            results = pipeline.engine.run(step, list(zip(parts, weights, strict=True)), loss_of, self._reduction)
         self._found = [parameter.grad for parameter in pipeline.parameters]
         for parameter, gradient in zip(pipeline.parameters, kept, strict=True):
             parameter.grad = gradient
@@ -249,13 +256,25 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         Precision.pre_backward(
             self.precision_plugin, closure_loss, module
         )  # calls the hooks; the loss is scaled already
-        for parameter, gradient in zip(pipeline.parameters, self._found, strict=True):
-            if gradient is not None:
-                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        self._found = None
-        if self._reduces:
-            pipeline.reduce_gradients()
+        found, self._found = self._found, None
+        if self._reduction is None:
+            _accumulate(pipeline.parameters, found)
+            if self._reduces:
+                pipeline.reduce_gradients()
+        else:
+            before = [parameter.grad for parameter in pipeline.parameters]
+            for parameter, gradient in zip(pipeline.parameters, found, strict=True):
+                parameter.grad = gradient
+            self._reduction.finish()
+            if self._zeroes_gradients:  # else they are in already
+                _accumulate(pipeline.parameters, before)
         return self.precision_plugin.post_backward(closure_loss, module)
+
+    @property
+    def _zeroes_gradients(self) -> bool:
+        """Whether the Trainer sets gradients to zero in this batch, by the rule of its loop."""
+        trainer = self.lightning_module.trainer  # type: ignore[union-attr]
+        return bool(trainer.fit_loop.epoch_loop.batch_idx % trainer.accumulate_grad_batches == 0)
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
@@ -321,3 +340,10 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         last = self.degrees.pipeline - 1
         places = (self.degrees.coordinates(rank, self.world_size) for rank in range(self.world_size))
         return [state for state, at in zip(found, places, strict=True) if at.pipeline == last and at.tensor == 0]
+
+
+def _accumulate(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
+    """Add gradients to those that parameters have."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None:
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)

@@ -15,6 +15,7 @@ from lightning_sagemaker.parallel import gradients
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.model import PipelinedModel
+from lightning_sagemaker.parallel.overlap import OverlappedReduction
 from lightning_sagemaker.smdistributed.modelparallel.torch.hooks import Hooks
 from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts
 from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends, shared_plan
@@ -33,7 +34,8 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         module: The user's model. Its parameters stay the same objects.
         trace_device: Without effect: tracing runs on shapes.
         trace_execution_times: Without effect.
-        overlapping_allreduce: Without effect: gradients are reduced after the backward passes.
+        overlapping_allreduce: In a pipeline, average gradients over the replicas during the backward passes, if they are
+            averaged in each step.
         backward_passes_per_step: Steps whose gradients are added up before they are reduced.
         average_grads_across_microbatches: Divide gradients by the number of microbatches.
         bucket_cap_mb: Without effect.
@@ -67,6 +69,8 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
             raise RuntimeError("The model is a DistributedModel already. HINT: wrap it once.")
         self.module = module
         self._passes, self._mean = backward_passes_per_step, average_grads_across_microbatches
+        self._overlaps = overlapping_allreduce and backward_passes_per_step == 1
+        self._reduction: OverlappedReduction | None = None
         self._pipeline: PipelinedModel | None = None
         self._losses: list[Tensor] = []
         self._is_in_step = False
@@ -153,7 +157,11 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
             return step(microbatch)
 
         pipeline = self._cut(run, microbatches[0])
-        results = pipeline.engine.run(run, microbatches, self._loss if torch.is_grad_enabled() else None)
+        trains = torch.is_grad_enabled()
+        self._reduction = pipeline.reduction if trains and self._overlaps else None
+        if self._reduction is not None:
+            self._reduction.begin()
+        results = pipeline.engine.run(run, microbatches, self._loss if trains else None, self._reduction)
         shared = share_results(results, state.groups)
         return results if pipeline.engine.has_last_stage else moved(shared, state.device)
 
@@ -202,7 +210,9 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         for parameter, gradient in zip(own, found, strict=True):
             parameter.grad = gradient
         if self._pending is None and torch.is_grad_enabled():
-            if self._pipeline is not None:
+            if self._reduction is not None:
+                self._reduction.finish()
+            elif self._pipeline is not None:
                 self._pipeline.reduce_gradients()
             elif self.sharded is None:  # else each backward pass has reduced them
                 gradients.average(own, state.groups.groups["RDP"])
@@ -297,11 +307,11 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
             or value.shape == parameter.shape
         ):
             return value
-        return self._pipeline.matrices.part(parameter, value)
+        return self._pipeline.linears.part(parameter, value)
 
     def is_shared(self, parameter: Tensor) -> bool:
         """Whether this process has a part of a matrix."""
-        return self._pipeline is not None and self._pipeline.matrices.is_shared(parameter)
+        return self._pipeline is not None and self._pipeline.linears.is_shared(parameter)
 
     def clip_norm(self, max_norm: float) -> Tensor:
         """Clip the norm of the whole model's gradients; the norm before. Collective over the copy of the model."""
