@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from lightning_sagemaker import AutoResume, SMDDPFSDPStrategy, SMPShardedStrategy, SpotInterruption
 from lightning_sagemaker.checkpoint.background import BackgroundSave
+from lightning_sagemaker.checkpoint.deferred import DeferredCopies
 from lightning_sagemaker.checkpoint.resume import find_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -64,15 +65,22 @@ def beside(**options) -> SMDDPFSDPStrategy:
 
 
 def slow_parts(seconds: float):
-    """Parts that take this long to write, as those of a large model do; gives back what it was."""
-    write = FileSystemWriter.write_data
+    """Parts that take this long to copy and to write, as those of a large model do; gives back what it was."""
+    write, copy = FileSystemWriter.write_data, DeferredCopies.run
 
     def slow(self, *args):
         time.sleep(seconds)
         return write(self, *args)
 
-    FileSystemWriter.write_data = slow
-    return lambda: setattr(FileSystemWriter, "write_data", write)
+    def slow_copy(self):
+        time.sleep(seconds / 4)  # the next update would be over by then
+        copy(self)
+
+    def restore():
+        FileSystemWriter.write_data, DeferredCopies.run = write, copy
+
+    FileSystemWriter.write_data, DeferredCopies.run = slow, slow_copy
+    return restore
 
 
 def failing_part(folder: Path) -> str | None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints that are written beside the training, each process its part; whole or absent, whenever it ends.
 
-The step that saves copies its tensors and goes on; nothing in it is collective. Then a thread of each process writes the
-copies to a folder with another name. The threads tell each other by messages, and the first process's decides: it says where
-the checkpoint goes and who writes what, waits for all parts, completes the folder, gives it its name, and says how it went,
-which all processes know before they begin the next.
+The step that saves copies the weights and continues; nothing in it is collective. A thread of each process copies the
+optimizer states before their next update, and writes the copies to a folder with another name. The threads exchange
+messages, and the first process's decides: it says where the checkpoint goes and who writes what, waits for all parts, completes the
+folder, gives it its name, and reports the outcome, which all processes know before they begin the next.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint import FileSystemWriter
+from torch.optim import Optimizer
 
 from lightning_sagemaker._compat.store import process_store
+from lightning_sagemaker.checkpoint.deferred import DeferredCopies
 from lightning_sagemaker.checkpoint.messages import Messages, Refusal
 from lightning_sagemaker.checkpoint.resume import META, file_sum, write_sums
 from lightning_sagemaker.checkpoint.s3 import SCHEME, S3CheckpointIO
@@ -46,6 +48,7 @@ class _Task:
 
     Attributes:
         state: Copies, which stay as they are until it is done.
+        deferred: Copies of ``state`` that are still to be made.
         version: Of what ``state`` consists of.
         rest: All else, as the content of a file; the first process's is written.
         place: Folder, or address in S3; the first process's is used.
@@ -55,6 +58,7 @@ class _Task:
     """
 
     state: dict[str, Any]
+    deferred: DeferredCopies
     version: int
     rest: bytes
     place: str
@@ -106,7 +110,8 @@ class BackgroundSave:
         remote: Makes what writes to S3, where an address is one there.
 
     Attributes:
-        seconds: What the last checkpoint took from its beginning until it was whole.
+        seconds: What the last checkpoint took from its beginning until it was complete.
+        deferred: Copies of the last one's optimizer states.
 
     """
 
@@ -121,6 +126,7 @@ class BackgroundSave:
         self._written, self._given_up = threading.Event(), threading.Event()
         self._last: Messages | None = None
         self._is_new = True
+        self.deferred = DeferredCopies()
         self.seconds = 0.0
 
     @property
@@ -128,20 +134,25 @@ class BackgroundSave:
         """Whether a checkpoint was begun and not asked about."""
         return self._thread is not None
 
-    def begin(self, parts: dict[str, Any], rest: dict[str, Any], place: str) -> None:
+    def begin(
+        self, parts: dict[str, Any], rest: dict[str, Any], place: str, optimizers: Mapping[str, Optimizer] | None = None
+    ) -> None:
         """Wait for the last one, copy, and begin to write.
 
         Args:
             parts: Weights and optimizer states of this process.
             rest: All else; the first process's is written.
             place: Folder, or address in S3; the first process's is used.
+            optimizers: By name of an entry of ``parts``, which only this optimizer's update changes: copied before the next.
 
         Raises:
             RuntimeError: On all processes, if one could not write its part of the last checkpoint.
 
         """
         self.finish()
-        state = self._staging.copy(parts)
+        self.deferred, optimizers = DeferredCopies(), optimizers or {}
+        state = self._staging.copy(parts, self.deferred, optimizers)
+        self.deferred.hold_updates(optimizers.values())
         content = io.BytesIO()
         if self._rank == 0:
             torch.save(rest, content)
@@ -149,7 +160,7 @@ class BackgroundSave:
         name = f"lightning-sagemaker/checkpoint/{next(_NUMBERS)}"
         messages = Messages(process_store(), name, self._given_up)
         step = int(rest.get("global_step", 0))
-        task = _Task(state, self._staging.version, content.getvalue(), place, step, messages)
+        task = _Task(state, self.deferred, self._staging.version, content.getvalue(), place, step, messages)
         self._is_whole = None
         self._written.clear()
         self._thread = threading.Thread(target=self._run, args=(task,), name="checkpoint")
@@ -174,6 +185,7 @@ class BackgroundSave:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            self.deferred.release()
             error, self._error = self._error, None
             if isinstance(error, Refusal):
                 raise RuntimeError(
@@ -192,7 +204,6 @@ class BackgroundSave:
     def _run(self, task: _Task) -> None:
         """The thread."""
         begin = time.monotonic()
-        time.sleep(_HEAD_START)
         error: Exception | None = None
         try:
             (self._write_first if self._rank == 0 else self._write_part)(task)
@@ -216,6 +227,7 @@ class BackgroundSave:
         """On all but the first process; a failure of any process is an error here, too."""
         cause: Exception | None = None
         try:
+            _copy_the_rest(task)
             planner, place = self._plan.planner(task.state, task.version, task.messages, task.place)
             part = _Part(place, self._rank, self._remote)
             try:
@@ -236,6 +248,7 @@ class BackgroundSave:
         """On the first process, which says how it went."""
         failure: str | None = None
         try:
+            _copy_the_rest(task)
             part = _Part(task.place, 0, self._remote)
             try:
                 self._write_whole(task, part)
@@ -293,6 +306,11 @@ class BackgroundSave:
         self._is_new = False
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+
+
+def _copy_the_rest(task: _Task) -> None:
+    task.deferred.run()
+    time.sleep(_HEAD_START)
 
 
 def _put_in_place(folder: Path, place: Path) -> None:

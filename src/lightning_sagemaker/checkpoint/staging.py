@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+
+from lightning_sagemaker.checkpoint.deferred import DeferredCopies
 
 _Path = tuple[str | int, ...]
 
@@ -43,16 +46,21 @@ class Staging:
         self._used: dict[_Path, _Place] = {}
         self._structure: list[Any] = []
         self._found: list[Any] = []
+        self._deferred: DeferredCopies | None = None
+        self._deferred_keys: Collection[str] = ()
         self.version = 0
 
-    def copy(self, state: Any) -> Any:
+    def copy(self, state: dict[str, Any], deferred: DeferredCopies | None = None, keys: Collection[str] = ()) -> Any:
         """The same containers with copies of their tensors, valid until the next call. Waits for the device.
 
         Args:
             state: Dictionaries and lists of tensors, of ``DTensor`` and of anything else, which is not copied.
+            deferred: Given the copies that are to be made later.
+            keys: Entries of ``state`` whose tensors in the host's memory are copied later.
 
         """
         self._used, self._found = {}, []
+        self._deferred, self._deferred_keys = deferred, keys
         with torch.no_grad():
             copied = self._copy(state, ())
         if any(place.memory.is_pinned() for place in self._used.values()):
@@ -85,7 +93,10 @@ class Staging:
             place = _make_place(tensor, local, layout)
         self._used[path] = place
         self._found.append(layout)
-        place.memory.copy_(local, non_blocking=True)
+        if self._deferred is not None and path[0] in self._deferred_keys and not local.is_cuda:
+            self._deferred.add(local, place.memory)
+        else:
+            place.memory.copy_(local, non_blocking=True)
         return place.copy
 
 

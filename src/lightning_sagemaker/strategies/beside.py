@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
+from torch.optim import Optimizer
 
 from lightning_sagemaker._lightning import MisconfigurationException
 from lightning_sagemaker.checkpoint.background import BackgroundSave
@@ -33,6 +34,7 @@ class WritesBeside:
     global_rank: int
     world_size: int
     model: Any
+    optimizers: list[Any]
     lightning_module: Any
     remote_checkpoints: S3CheckpointIO
 
@@ -55,8 +57,13 @@ class WritesBeside:
 
     @property
     def background_seconds(self) -> float:
-        """What the last checkpoint took from its beginning until it was whole."""
+        """What the last checkpoint took from its beginning until it was complete."""
         return self._background.seconds if self._background is not None else 0.0
+
+    @property
+    def update_wait_seconds(self) -> float:
+        """What the update after the last checkpoint's beginning waited for copies of the optimizer states."""
+        return self._background.deferred.waited if self._background is not None else 0.0
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """The weights of this process; where they are copied for a checkpoint anyway, as they are."""
@@ -89,7 +96,9 @@ class WritesBeside:
         parts = {"state_dict": rest.pop("state_dict")}
         for number, state in enumerate(rest.pop("optimizer_states", [])):
             parts[f"optimizer_{number}"] = state
-        self._background.begin(parts, rest, str(filepath))
+        optimizers = {f"optimizer_{number}": optimizer for number, optimizer in enumerate(self.optimizers)}
+        deferred = {name: found for name, found in optimizers.items() if isinstance(found, Optimizer)}
+        self._background.begin(parts, rest, str(filepath), deferred)
         if self.lightning_module.trainer.state.finished:  # nothing goes on beside which it could be written
             self.finish_saving()
 
