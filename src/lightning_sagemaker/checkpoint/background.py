@@ -3,8 +3,8 @@
 
 The step that saves copies the weights and continues; nothing in it is collective. A thread of each process copies the
 optimizer states before their next update, and writes the copies to a folder with another name. The threads exchange
-messages, and the first process's decides: it says where the checkpoint goes and who writes what, waits for all parts, completes the
-folder, gives it its name, and reports the outcome, which all processes know before they begin the next.
+messages, and the first process's decides: it says where the checkpoint goes and who writes what, waits for all parts,
+completes the folder, gives it its name, and reports the outcome, which all processes know before they begin the next.
 """
 
 from __future__ import annotations
