@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import callbacks as pytorch_callbacks
     from lightning.pytorch.callbacks import Callback, ModelCheckpoint
     from lightning.pytorch.plugins.precision import Precision
+    from lightning.pytorch.profilers import Profiler
     from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, StrategyRegistry
     from lightning.pytorch.trainer.states import TrainerFn
     from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
@@ -98,6 +99,7 @@ else:
     Callback, ModelCheckpoint = _get(f"{_pytorch}.callbacks", "Callback", "ModelCheckpoint")
     pytorch_callbacks = import_module(f"{_pytorch}.callbacks")
     (Precision,) = _get(f"{_pytorch}.plugins.precision", "Precision")
+    (Profiler,) = _get(f"{_pytorch}.profilers", "Profiler")
     (TrainerFn,) = _get(f"{_pytorch}.trainer.states", "TrainerFn")
     DDPStrategy, ModelParallelStrategy, StrategyRegistry = _get(
         f"{_pytorch}.strategies", "DDPStrategy", "ModelParallelStrategy", "StrategyRegistry"
@@ -119,6 +121,7 @@ __all__ = [
     "ModelCheckpoint",
     "ModelParallelStrategy",
     "Precision",
+    "Profiler",
     "StrategyRegistry",
     "TorchCheckpointIO",
     "TorchElasticEnvironment",

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
+from lightning_sagemaker.bench import traced
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.recipe_table import RECIPES
 
@@ -22,13 +23,14 @@ class Case:
     """One setting.
 
     Attributes:
-        hosts: Simulated hosts.
-        processes: Ranks on each.
-        strategy: Of the Trainer; None leaves it to the program.
-        num_workers: Loader processes of each rank; None leaves it to the program.
+        hosts: Number of simulated hosts.
+        processes: Ranks per host.
+        strategy: ``Trainer(strategy=...)``; None leaves it to the program.
+        num_workers: Loader processes per rank; None leaves it to the program.
         batch: Samples per rank and micro-batch.
-        accumulation: Micro-batches of a step.
-        precision: Of the Trainer; None leaves it to the program.
+        accumulation: Micro-batches per optimizer step.
+        precision: ``Trainer(precision=...)``; None leaves it to the program.
+        compile: Whether the model is compiled; None leaves it to the program.
         network: ``netns:RATE``; None for the machine's loopback.
 
     """
@@ -40,11 +42,12 @@ class Case:
     batch: int = 8
     accumulation: int = 1
     precision: str | None = None
+    compile: bool | None = None
     network: str | None = None
 
     @property
     def ranks(self) -> int:
-        """Of all hosts."""
+        """World size."""
         return self.hosts * self.processes
 
     @property
@@ -53,10 +56,16 @@ class Case:
         return self.ranks * self.batch * self.accumulation
 
     @property
+    def mode(self) -> str | None:
+        """``compiled`` or ``eager``; None if the program decides."""
+        return None if self.compile is None else "compiled" if self.compile else "eager"
+
+    @property
     def name(self) -> str:
         """For people, and for files."""
         parts = [f"{self.hosts}x{self.processes}", self.strategy, f"batch{self.batch}x{self.accumulation}"]
         parts += [None if self.num_workers is None else f"workers{self.num_workers}", self.precision]
+        parts.append(self.mode)
         parts.append(self.network and self.network.replace(":", "-"))
         return "-".join(part for part in parts if part)
 
@@ -92,27 +101,35 @@ class Program:
 
     Attributes:
         target: A recipe, or a script that logs as recipes do.
-        arguments: Its own.
+        arguments: Command-line arguments of the target itself.
 
     """
 
     target: str
     arguments: tuple[str, ...] = ()
 
-    def command(self, case: Case, samples: int, run_dir: Path) -> list[str]:
+    def command(self, case: Case, steps: int, run_dir: Path) -> list[str]:
         """The program of a case, as each of its ranks runs it.
 
         A script gets the options that a recipe gets, but only those that the case sets.
+
+        Args:
+            case: The settings.
+            steps: Optimizer steps.
+            run_dir: Folder for what a recipe writes.
+
         """
         options: dict[str, object] = {
             "global_batch_size": case.global_batch,
             "accumulate_grad_batches": case.accumulation,
-            "max_steps": case.steps(samples),
-            "log_every_n_steps": max(1, case.steps(samples) // 100),
+            "max_steps": steps,
+            "log_every_n_steps": max(1, steps // 100),
             "num_workers": case.num_workers,
             "strategy": case.strategy,
             "precision": case.precision,
         }
+        if case.compile is not None:
+            options["model.compile" if self.target in RECIPES else "compile"] = str(case.compile).lower()
         if self.target in RECIPES:
             options |= {"run_dir": run_dir, "resume": "never"}
             if case.ranks > 1:  # Lightning's own strategies do not take them from the job
@@ -121,8 +138,31 @@ class Program:
         return [sys.executable, str(self.path()), *self.arguments, *own]
 
     def launched(self, case: Case, samples: int, folder: Path, threads: int) -> list[str]:
-        """The command that measures a case: the program, or a simulated job of it where there are several ranks."""
-        own = self.command(case, samples, folder / "run")
+        """The command that measures a case: the program, or a simulated job of it where there are several ranks.
+
+        Args:
+            case: The settings.
+            samples: Number of samples to train on.
+            folder: Folder for what the run writes.
+            threads: Threads per rank.
+
+        """
+        return self._job(case, self.command(case, case.steps(samples), folder / "run"), folder, threads)
+
+    def launched_traced(self, case: Case, folder: Path, trace: Path, threads: int) -> list[str]:
+        """The command that records a case's steps with torch's profiler; a short run of its own.
+
+        Args:
+            case: The settings.
+            folder: Folder for what the run writes.
+            trace: Folder for each rank's breakdown.
+            threads: Threads per rank.
+
+        """
+        python, *script = self.command(case, traced.STEPS, folder / "run")
+        return self._job(case, [python, "-m", traced.MODULE, str(trace), *script], folder, threads)
+
+    def _job(self, case: Case, own: list[str], folder: Path, threads: int) -> list[str]:
         if case.ranks == 1 and case.network is None:
             return own
         distribution = "smddp" if case.strategy in (None, "sagemaker", "smddp") else "torch_distributed"

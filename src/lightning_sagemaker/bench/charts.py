@@ -51,7 +51,7 @@ def plot(title: str, x_name: str, y_name: str, lines: Sequence[Line], mark: floa
 
     """
     xs = sorted({x for line in lines for x, _ in line.points})
-    top = _TICKS * _round_up(max(y for line in lines for _, y in [*line.points, *line.bars]) / _TICKS)
+    top = _TICKS * round_up(max(y for line in lines for _, y in [*line.points, *line.bars]) / _TICKS)
     low, high = xs[0], xs[-1]
 
     def at(x: float, y: float) -> tuple[float, float]:
@@ -64,19 +64,34 @@ def plot(title: str, x_name: str, y_name: str, lines: Sequence[Line], mark: floa
         x, _ = at(mark, 0)
         parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>')
     parts += [_line(line, COLORS[number % len(COLORS)], at) for number, line in enumerate(lines)]
-    legend = "".join(
-        f'<span class="key"><i style="background:{COLORS[number % len(COLORS)]}"></i>{escape(line.name)}</span>'
-        for number, line in enumerate(lines)
-    )
     return (
         f'<figure><figcaption>{escape(title)} <span class="unit">({escape(y_name)})</span></figcaption>'
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
-        f'<div class="legend">{legend}</div></figure>'
+        f"{legend([line.name for line in lines])}</figure>"
     )
 
 
-def _round_up(step: float) -> float:
-    """To 1, 2, 2.5 or 5 times a power of ten."""
+def legend(names: Sequence[str]) -> str:
+    """The colours of some names, in the order of :data:`COLORS`.
+
+    Args:
+        names: What was drawn.
+
+    """
+    keys = (
+        f'<span class="key"><i style="background:{COLORS[number % len(COLORS)]}"></i>{escape(name)}</span>'
+        for number, name in enumerate(names)
+    )
+    return f'<div class="legend">{"".join(keys)}</div>'
+
+
+def round_up(step: float) -> float:
+    """To 1, 2, 2.5 or 5 times a power of ten.
+
+    Args:
+        step: Distance of two ticks that would be enough.
+
+    """
     power = 10.0 ** math.floor(math.log10(step))
     return next(round_one * power for round_one in (1, 2, 2.5, 5, 10) if round_one * power >= step * 0.999)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from lightning_sagemaker.bench import stats
+from lightning_sagemaker.bench import breakdown, stats, traced
+from lightning_sagemaker.bench.breakdown import Breakdown
 from lightning_sagemaker.bench.cases import Case, Program
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.metric_lines import parse_line
@@ -34,9 +36,9 @@ class Round:
 
     Attributes:
         rates: Samples per second of each logged window, in order.
-        warm_up: How many at the beginning are left out.
-        seconds_to_first_line: From the start of the process.
-        seconds: Of the process.
+        warm_up: Number of windows at the beginning that are left out.
+        seconds_to_first_line: Seconds from the start of the process to its first logged step.
+        seconds: Run time of the process.
 
     """
 
@@ -61,25 +63,19 @@ def run_round(program: Program, case: Case, samples: int, folder: Path, threads:
 
     Args:
         program: What is run.
-        case: With these settings.
-        samples: To train on.
-        folder: For what the run writes, and its output as ``output.log``.
-        threads: Of each rank.
+        case: The settings.
+        samples: Number of samples to train on.
+        folder: Folder for what the run writes, and its output as ``output.log``.
+        threads: Threads per rank.
         timeout: Seconds after which it is stopped.
 
     Raises:
         LaunchError: If it fails, takes too long, or logs too few lines.
 
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    command = program.launched(case, samples, folder, threads)
     begin = time.monotonic()
-    lines, code = _lines(command, folder / "output.log", threads, timeout)
+    lines = _completed(case, program.launched(case, samples, folder, threads), folder, threads, timeout)
     seconds = time.monotonic() - begin
-    if code != 0:
-        tail = "\n".join(text for _, text in lines[-_TAIL:])
-        why = f"took longer than --timeout {timeout:g}" if code is None else f"ended with exit code {code}"
-        raise LaunchError(f"{case.name} {why}:\n{tail}\nHINT: all of its output is in {folder / 'output.log'}.")
     rates = window_rates(lines, case.global_batch)
     if len(rates) < 4:
         raise LaunchError(
@@ -91,12 +87,41 @@ def run_round(program: Program, case: Case, samples: int, folder: Path, threads:
     return Round(tuple(rates), stats.warm_up(rates), first, seconds)
 
 
+def run_traced(program: Program, case: Case, folder: Path, threads: int, timeout: float) -> tuple[Breakdown, ...]:
+    """Run a case once more, a few steps only, with torch's profiler.
+
+    Args:
+        program: What is run.
+        case: The settings.
+        folder: Folder for what the run writes, and its output as ``output.log``.
+        threads: Threads per rank.
+        timeout: Seconds after which it is stopped.
+
+    Returns:
+        One breakdown of a step for each rank.
+
+    Raises:
+        LaunchError: If it fails, takes too long, or trains with no Trainer.
+
+    """
+    trace = folder / "trace"
+    shutil.rmtree(trace, ignore_errors=True)  # of an earlier run into the same folder
+    _completed(case, program.launched_traced(case, folder, trace, threads), folder, threads, timeout)
+    found = breakdown.load(trace)
+    if not found:
+        raise LaunchError(
+            f"{case.name}: no Lightning Trainer made {traced.STEPS} optimizer steps. HINT: a script must honour"
+            f" --max_steps; its output is in {folder / 'output.log'}."
+        )
+    return found
+
+
 def window_rates(lines: Sequence[tuple[float, str]], global_batch: int) -> list[float]:
     """Samples per second between logged steps, as the lines say or else by when they came.
 
     Args:
         lines: Monotonic seconds and text.
-        global_batch: Samples of a step.
+        global_batch: Samples per optimizer step.
 
     """
     logged = [(at, found) for at, text in lines if (found := _metrics(text))]
@@ -109,6 +134,19 @@ def window_rates(lines: Sequence[tuple[float, str]], global_batch: int) -> list[
         for (earlier, before), (at, step) in pairwise(steps)
         if step > before and at > earlier
     ]
+
+
+def _completed(
+    case: Case, command: Sequence[str], folder: Path, threads: int, timeout: float
+) -> list[tuple[float, str]]:
+    """The lines of a child that ended well."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines, code = _lines(command, folder / "output.log", threads, timeout)
+    if code != 0:
+        tail = "\n".join(text for _, text in lines[-_TAIL:])
+        why = f"took longer than --timeout {timeout:g}" if code is None else f"ended with exit code {code}"
+        raise LaunchError(f"{case.name} {why}:\n{tail}\nHINT: all of its output is in {folder / 'output.log'}.")
+    return lines
 
 
 def _metrics(text: str) -> dict[str, float]:

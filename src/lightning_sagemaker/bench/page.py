@@ -9,13 +9,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from html import escape
 
-from lightning_sagemaker.bench import verdicts
+from lightning_sagemaker.bench import breakdown, verdicts
+from lightning_sagemaker.bench.bars import stacked
+from lightning_sagemaker.bench.breakdown import PARTS, Breakdown
 from lightning_sagemaker.bench.cases import Case
 from lightning_sagemaker.bench.charts import Line, plot
 from lightning_sagemaker.bench.results import Measured, Results
 from lightning_sagemaker.bench.stats import Interval
 from lightning_sagemaker.bench.verdicts import Pair
 
+_RANKS = 8
+"""Ranks of a case whose steps are shown."""
 _SHOWN = 6
 """Cases whose windows are plotted."""
 _STYLE = """
@@ -45,6 +49,7 @@ def report(results: Results) -> str:
         f"<h1>{escape(title)}</h1>",
         _list(said),
         f"<h2>Results</h2>{_cases_table(results)}",
+        *_step_parts(results),
         f'<div class="plots">{"".join(_plots(results))}</div>',
         f"<h2>Commands</h2><pre>{escape(chr(10).join(one.command for one in results.cases))}</pre>",
         f"<h2>Environment</h2>{_environment(results)}",
@@ -114,6 +119,35 @@ def _cases_table(results: Results) -> str:
     return f'<div class="wide">{_table(head, rows)}</div>'
 
 
+def _step_parts(results: Results) -> list[str]:
+    """Where a step's time goes: a bar for each case, and for each rank of those with several."""
+    known = [one for one in results.cases if one.breakdown]
+    if not known:
+        return []
+    rows = [[one.case.name, *_parts_cells(breakdown.mean(one.breakdown))] for one in known]
+    figures = [stacked("Mean over the ranks", "ms", PARTS, [(row[0], _parts_ms(breakdown.mean(one.breakdown)))
+               for row, one in zip(rows, known, strict=True)])]  # fmt: skip
+    for one in known[:_SHOWN]:
+        if len(one.breakdown) > 1:
+            bars = [(f"rank {rank.rank}", _parts_ms(rank)) for rank in one.breakdown[:_RANKS]]
+            figures.append(stacked(f"Ranks of {one.case.name}", "ms", PARTS, bars))
+    head = ["ms", *PARTS, "all", "without profiler"]
+    return [
+        f'<h2>A step</h2><div class="wide">{_table(head, rows)}</div><div class="plots">{"".join(figures)}</div>',
+        "<p>Recorded by torch's profiler in a short run of its own, on every rank. Communication is what no computation"
+        " hides; waiting for a slower rank is part of it. Other is the training loop, callbacks and logging. The profiler"
+        " itself makes steps slower; without it they take as long as the last column says.</p>",
+    ]
+
+
+def _parts_ms(one: Breakdown) -> dict[str, float]:
+    return {part: 1e3 * seconds for part, seconds in one.seconds.items()}
+
+
+def _parts_cells(one: Breakdown) -> list[str]:
+    return [f"{1e3 * value:.1f}" for value in (*one.seconds.values(), one.traced_seconds, one.untraced_seconds)]
+
+
 def _plots(results: Results) -> list[str]:
     found = []
     if results.kind == "workers":
@@ -144,7 +178,13 @@ def _series(results: Results) -> dict[str, list[Measured]]:
 
 
 def _but_size(case: Case) -> str:
-    parts = [case.strategy, f"batch {case.batch} x {case.accumulation}", case.precision, case.network]
+    parts = [
+        case.strategy,
+        f"batch {case.batch} x {case.accumulation}",
+        case.precision,
+        {None: None, True: "compiled", False: "eager"}[case.compile],
+        case.network,
+    ]
     parts.append(None if case.num_workers is None else f"{case.num_workers} workers")
     return ", ".join(part for part in parts if part)
 

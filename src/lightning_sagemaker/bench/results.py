@@ -17,7 +17,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.bench import stats
+from lightning_sagemaker.bench import breakdown, stats
+from lightning_sagemaker.bench.breakdown import PARTS, Breakdown
 from lightning_sagemaker.bench.cases import Case
 from lightning_sagemaker.bench.measure import Round
 from lightning_sagemaker.errors import LaunchError
@@ -34,13 +35,15 @@ class Measured:
     Attributes:
         case: The settings.
         rounds: One for each run.
-        command: That was run, as one line for a shell.
+        command: The command line, quoted for a shell.
+        breakdown: Parts of a step on each rank, from a run of their own with torch's profiler; may be empty.
 
     """
 
     case: Case
     rounds: tuple[Round, ...]
     command: str
+    breakdown: tuple[Breakdown, ...] = ()
 
     @property
     def windows(self) -> list[tuple[float, ...]]:
@@ -115,6 +118,7 @@ class Results:
             "settings": asdict(one.case),
             "command": one.command,
             "rounds": [asdict(each) for each in one.rounds],
+            "breakdown": [asdict(each) for each in one.breakdown],
         }
 
     def csv(self) -> str:
@@ -137,12 +141,14 @@ class Results:
             "batch": one.case.batch,
             "accumulation": one.case.accumulation,
             "precision": one.case.precision,
+            "compile": one.case.compile,
             "network": one.case.network,
             "samples_per_second": found.value,
             "low": found.low,
             "high": found.high,
             "efficiency": self.efficiency(one),
             "is_steady": one.is_steady,
+            **_parts(one),
         }
 
     @classmethod
@@ -164,6 +170,7 @@ class Results:
                     Case(**one["settings"]),
                     tuple(Round(**(each | {"rates": tuple(each["rates"])})) for each in one["rounds"]),
                     one["command"],
+                    tuple(Breakdown(**each) for each in one.get("breakdown", ())),
                 )
                 for one in found["cases"]
             )
@@ -210,6 +217,13 @@ def best(cases: Sequence[Measured]) -> Measured:
 def _but_for_size(case: Case) -> tuple[object, ...]:
     facts = asdict(case)
     return tuple(value for name, value in facts.items() if name not in ("hosts", "processes", "network"))
+
+
+def _parts(one: Measured) -> dict[str, float | None]:
+    """Seconds of a step's parts, the mean over the ranks; None where they were not recorded."""
+    mean = breakdown.mean(one.breakdown) if one.breakdown else None
+    found = {f"{part}_seconds": None if mean is None else mean.seconds[part] for part in PARTS}
+    return found | {"traced_step_seconds": None if mean is None else mean.traced_seconds}
 
 
 def _processor() -> str:

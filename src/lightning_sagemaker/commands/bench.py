@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING
 from lightning_sagemaker.errors import LaunchError
 
 if TYPE_CHECKING:
+    from lightning_sagemaker.bench.breakdown import Breakdown
     from lightning_sagemaker.bench.cases import Case, Program
     from lightning_sagemaker.bench.results import Results
+    from lightning_sagemaker.job.job import SageMakerJob
 
 HELP = "measure throughput, scaling and loader processes; compare two measurements"
 _KINDS = {
@@ -58,9 +60,17 @@ def _add_sweep(parser: argparse.ArgumentParser, kind: str) -> None:
     add("--batch-size", nargs="+", type=int, default=[8], metavar="N", help="per rank and micro-batch (default: 8)")
     add("--accumulate", nargs="+", type=int, default=[1], metavar="N", help="micro-batches of a step (default: 1)")
     add("--precision", nargs="+", default=[], metavar="NAME", help="of the Trainer")
+    add(
+        "--compile",
+        nargs="+",
+        default=[],
+        choices=("on", "off"),
+        help="torch.compile (a script gets --compile true|false)",
+    )
     add("--network", nargs="+", default=[], metavar="netns:RATE", help="limit the hosts' links (root)")
     add("--samples", type=int, metavar="N", help="each case trains on as many (default: 60 steps of the largest)")
     add("--rounds", type=int, default=2, metavar="N", help="all cases in turn, as often (default: 2)")
+    add("--no-breakdown", action="store_true", help="leave out each case's extra run with torch's profiler")
     add("--timeout", type=float, default=600.0, metavar="SECONDS", help="of a run (default: 600)")
     add("--output", type=Path, metavar="DIR", help="default: runs/bench-TIME, in a training job the model's folder")
 
@@ -81,6 +91,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     from lightning_sagemaker.bench.cases import Program
     from lightning_sagemaker.bench.page import report
     from lightning_sagemaker.bench.results import cores, write
+    from lightning_sagemaker.bench.text_report import table
     from lightning_sagemaker.job.job import SageMakerJob
 
     program = Program(arguments.target, tuple(arguments.script_arguments))
@@ -92,15 +103,26 @@ def _measure(arguments: argparse.Namespace) -> int:
     if arguments.rounds < 1:
         raise LaunchError(f"--rounds {arguments.rounds} was given. HINT: it must be at least 1.")
     job = SageMakerJob.from_environment()
-    in_job = job.in_container and not job.simulated
-    default = Path(job.model_dir) / "bench" if in_job else Path("runs") / f"bench-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = (arguments.output or default).absolute()
+    if job.in_container and job.global_rank not in (0, None):
+        print("lightning-sagemaker bench: rank 0 measures; nothing to do here")
+        return 0
+    folder, scratch = _folders(arguments.output, job)
     threads = max(1, cores() // max(case.ranks for case in cases))
-    results = _run(arguments.kind, program, cases, samples, threads, arguments, folder)
+    results = _run(arguments.kind, program, cases, samples, threads, arguments, scratch)
     results.save(folder)
     write(folder / "report.html", report(results))
-    print(f"\n{_table(results)}\n\nreport: {folder / 'report.html'}")
+    print(f"\n{table(results)}\n\nreport: {folder / 'report.html'}")
     return 0 if all(len(one.rounds) == arguments.rounds for one in results.cases) else 1
+
+
+def _folders(given: Path | None, job: SageMakerJob) -> tuple[Path, Path]:
+    """Where the report is written, and where the runs write: in a job with the model and with the other output."""
+    if given is not None:
+        return given.absolute(), given.absolute()
+    if job.in_container:
+        return Path(job.model_dir) / "bench", Path(job.output_dir) / "bench"
+    folder = (Path("runs") / f"bench-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    return folder, folder
 
 
 def _cases(arguments: argparse.Namespace) -> list[Case]:
@@ -122,6 +144,7 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
             batch=arguments.batch_size,
             accumulation=arguments.accumulate,
             precision=arguments.precision,
+            compile=[value == "on" for value in arguments.compile],
             network=arguments.network if hosts > 1 else [],
         )
     ]
@@ -168,24 +191,24 @@ def _run(
             case,
             tuple(rounds[case]),
             shlex.join(program.launched(case, samples, folder / "runs" / case.name, threads)),
+            () if given.no_breakdown else _breakdown(program, case, folder, threads, given.timeout),
         )
         for case in cases
     )
     return Results(kind, program.target, samples, threads, about, measured)
 
 
-def _table(results: Results) -> str:
-    from lightning_sagemaker.bench.plan_report import columns
-    from lightning_sagemaker.bench.verdicts import sentences
+def _breakdown(program: Program, case: Case, folder: Path, threads: int, timeout: float) -> tuple[Breakdown, ...]:
+    """Parts of a step on each rank; a run that cannot be recorded leaves none, and says why."""
+    from lightning_sagemaker.bench.measure import run_traced
 
-    rows = [["case", "samples/s", "from", "to", "over the first", "T(N)/(N T(1))"]]
-    first = results.cases[0].rate.value
-    for one in results.cases:
-        rate, efficiency = one.rate, results.efficiency(one)
-        figures = [f"{value:.4g}" for value in (rate.value, rate.low, rate.high)]
-        share = "" if efficiency is None else f"{efficiency:.3f}"
-        rows.append([one.case.name, *figures, f"{rate.value / first:.3f}", share])
-    return "\n".join([*columns(rows), "", *sentences(results)])
+    try:
+        found = run_traced(program, case, folder / "runs" / f"{case.name}-traced", threads, timeout)
+    except LaunchError as error:
+        print(f"lightning-sagemaker bench: no breakdown of a step: {error}", file=sys.stderr)
+        return ()
+    print(f"traced   {case.name}: {found[0].steps} steps", flush=True)
+    return found
 
 
 def _compare(arguments: argparse.Namespace) -> int:
