@@ -20,10 +20,12 @@ import pytest
 
 from lightning_sagemaker import cli
 from lightning_sagemaker.bench import stats, verdicts
+from lightning_sagemaker.bench.breakdown import PARTS, Breakdown
 from lightning_sagemaker.bench.cases import Case, Program, sweep
 from lightning_sagemaker.bench.measure import Round, window_rates
 from lightning_sagemaker.bench.page import comparison, report
 from lightning_sagemaker.bench.results import Measured, Results
+from lightning_sagemaker.bench.text_report import table
 
 SCRIPT = """
 import argparse, os, sys, time
@@ -70,9 +72,14 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
     return code, said.out, said.err
 
 
-def made(rates_of_rounds: list[list[float]], **settings: object) -> Measured:
+def made(rates_of_rounds: list[list[float]], parts: tuple[Breakdown, ...] = (), **settings: object) -> Measured:
     rounds = tuple(Round(tuple(rates), 0, 1.0, 2.0) for rates in rates_of_rounds)
-    return Measured(Case(**settings), rounds, "python train.py")
+    return Measured(Case(**settings), rounds, "python train.py", parts)
+
+
+def a_step(rank: int = 0, **seconds: float) -> Breakdown:
+    found = dict.fromkeys(PARTS, 0.01) | seconds
+    return Breakdown(rank, found, sum(found.values()), sum(found.values()) * 0.97, 8)
 
 
 def results(*cases: Measured, kind: str = "throughput", **environment: object) -> Results:
@@ -128,6 +135,7 @@ def test_workers_of_a_program_that_waits_for_its_data(script, tmp_path, capsys):
         capsys, "workers", script, "--workers", 0, 2, "--batch-size", 4, "--samples", 160, "--output", folder
     )
     assert code == 0, err
+    assert "no breakdown of a step" in err  # it trains with no Trainer
     gain = re.search(r"Best: --num_workers 2, \+([\d.]+)% over 0", out)
     assert gain, out
     assert 20 < float(gain[1]) < 300  # without waiting a step is 4 instead of 10 ms
@@ -145,7 +153,16 @@ def test_workers_of_a_program_that_waits_for_its_data(script, tmp_path, capsys):
 def test_compare_tells_a_change_from_none(script, tmp_path, capsys):
     for name, compute in (("a", 0.004), ("b", 0.004), ("c", 0.016)):
         code, _, err = run(
-            capsys, "throughput", script, "--samples", 240, "--output", tmp_path / name, "--compute", compute
+            capsys,
+            "throughput",
+            script,
+            "--samples",
+            240,
+            "--output",
+            tmp_path / name,
+            "--no-breakdown",
+            "--compute",
+            compute,
         )
         assert code == 0, err
     code, out, _ = run(capsys, "compare", tmp_path / "a", tmp_path / "c", "--output", tmp_path / "page.html")
@@ -169,7 +186,7 @@ def test_a_failed_program_is_one_error_with_its_last_lines(script, tmp_path, cap
 def test_complete_rounds_are_kept_when_a_later_one_fails(script, tmp_path, capsys):
     mark = tmp_path / "ran"
     script.write_text(SCRIPT.replace("pool.shutdown", f"open({str(mark)!r}, 'x').close()\npool.shutdown"))
-    code, out, err = run(capsys, "throughput", script, "--samples", 160, "--output", tmp_path / "out")
+    code, out, err = run(capsys, "throughput", script, "--samples", 160, "--output", tmp_path / "out", "--no-breakdown")
     assert code == 1
     assert "round 2 is left out" in err
     assert "FileExistsError" in err
@@ -340,7 +357,12 @@ def a_report() -> Results:
         made([noisy(100, 0), noisy(101, 1)], strategy="ddp"),
         made([noisy(170, 2), noisy(171, 3)], strategy="ddp", hosts=2),
         made([noisy(98, 4), noisy(97, 5)], strategy="smddp"),
-        made([noisy(180, 6), noisy(182, 7)], strategy="smddp", hosts=2),
+        made(
+            [noisy(180, 6), noisy(182, 7)],
+            (a_step(0, communication=0.03), a_step(1, forward=0.04)),
+            strategy="smddp",
+            hosts=2,
+        ),
         kind="scaling",
         evil="<script>alert(1)</script>",
     )
@@ -348,7 +370,7 @@ def a_report() -> Results:
 
 def test_pages_are_complete_and_ask_for_nothing():
     text = report(a_report())
-    check_page(text, plots=6)
+    check_page(text, plots=8)
     assert "&lt;script&gt;" in text
     pairs = verdicts.compare(a_report(), a_report())
     check_page(comparison(a_report(), a_report(), pairs), plots=0)
@@ -386,7 +408,44 @@ def test_a_browser_shows_the_page(tmp_path):
     assert wrong == []
 
 
+def test_parts_of_a_step_are_in_every_form_of_the_results(tmp_path):
+    found = a_report()
+    found.save(tmp_path)
+    rows = list(csv.DictReader((tmp_path / "results.csv").open()))
+    assert [row["communication_seconds"] for row in rows] == ["", "", "", "0.02"]
+    assert Results.load(tmp_path) == found
+    assert "communication" in table(found)
+    text = report(found)
+    for words in ("communication 30 ms", "forward 40 ms", "rank 1"):
+        assert words in text
+
+
 # a recipe, and simulated hosts
+
+
+@pytest.mark.slow
+def test_in_a_job_the_report_is_stored_with_the_model(tmp_path):
+    bench = [sys.executable, "-m", "lightning_sagemaker.cli", "bench", "throughput", "sequence-classification"]
+    bench += ["--config", "tiny.yaml", "--rounds", "1", "--max_train_samples", "1000", "--max_eval_samples", "8"]
+    job = [
+        sys.executable,
+        "-m",
+        "lightning_sagemaker.cli",
+        "local",
+        "--hosts",
+        "1",
+        "--root",
+        str(tmp_path),
+        "--",
+        *bench,
+    ]
+    done = subprocess.run(job, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout[-3000:]
+    found = Results.load(tmp_path / "algo-1" / "model" / "bench")
+    (one,) = found.cases[0].breakdown
+    assert one.seconds["forward"] > 0
+    assert (tmp_path / "algo-1" / "model" / "bench" / "report.html").stat().st_size > 5000
+    assert not list((tmp_path / "algo-1" / "model").rglob("model.safetensors"))  # the runs' own models are no artefact
 
 
 @pytest.mark.slow

@@ -103,9 +103,11 @@ def _measure(arguments: argparse.Namespace) -> int:
     if arguments.rounds < 1:
         raise LaunchError(f"--rounds {arguments.rounds} was given. HINT: it must be at least 1.")
     job = SageMakerJob.from_environment()
-    if job.in_container and job.global_rank not in (0, None):
-        print("lightning-sagemaker bench: rank 0 measures; nothing to do here")
-        return 0
+    if job.in_container and (job.world_size or 1) > 1:
+        raise LaunchError(
+            f"bench runs in a job of {job.world_size} processes. HINT: run it in a job of one host and one process; --ranks"
+            " says how many it simulates there."
+        )
     folder, scratch = _folders(arguments.output, job)
     threads = max(1, cores() // max(case.ranks for case in cases))
     results = _run(arguments.kind, program, cases, samples, threads, arguments, scratch)
