@@ -10,7 +10,7 @@ PYTEST_AT_ONCE = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu test-slow test-of-aws test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-reduction bench-rehearsal bench-recipes bench-pipeline bench-plan bench-memory bench-safe chaos chaos-recovery bench-recovery stopping-times compat docs picture docs-look test-docs peers clean
+.PHONY: help demo test gpu test-slow test-of-aws test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-reduction bench-rehearsal bench-recipes bench-guard bench-pipeline bench-plan bench-memory bench-safe chaos chaos-recovery bench-recovery stopping-times compat docs picture docs-look test-docs peers clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -210,6 +210,9 @@ bench-recipes: $(VENV)/dev ## the recipes against transformers.Trainer; takes ha
 
 bench-plan: $(VENV)/dev ## what `plan` predicts of published results, row by row
 	$(BIN)/python benchmarks/plan_validation.py
+
+bench-guard: $(VENV)/dev ## ratios that do not depend on the machine against the committed ones; five minutes, quiet
+	$(BIN)/python benchmarks/guard.py
 
 bench-pipeline: $(VENV)/dev ## a pipeline of two processes against its ideal
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 benchmarks/pipeline.py

@@ -25,20 +25,20 @@ def stacked(title: str, unit: str, parts: Sequence[str], bars: Sequence[tuple[st
     """
     height = _TOP + len(bars) * (_BAR + _GAP) + _BOTTOM
     most = max(sum(values.values()) for _, values in bars)
-    top = _TICKS * round_up(most / _TICKS)
+    step = round_up(most / _TICKS)
     shown = []
-    for number in range(_TICKS + 1):
-        x = _WIDTH * number / _TICKS
-        anchor = "start" if number == 0 else "end" if number == _TICKS else "middle"
+    for number in range(int(most / step) + 1):
+        x = _WIDTH * number * step / most
+        anchor = "start" if number == 0 else "end" if x > _WIDTH - 20 else "middle"
         shown.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{height - _BOTTOM + 4}"/>')
-        shown.append(f'<text x="{x:.1f}" y="{height - 6}" text-anchor="{anchor}">{top * number / _TICKS:.4g}</text>')
+        shown.append(f'<text x="{x:.1f}" y="{height - 6}" text-anchor="{anchor}">{step * number:.4g}</text>')
     for place, (name, values) in enumerate(bars):
         y = _TOP + place * (_BAR + _GAP)
         total = sum(values.values())
         shown.append(f'<text x="0" y="{y + 13}">{escape(name)}: {total:.4g} {escape(unit)}</text>')
         left = 0.0
         for part, color in zip(parts, COLORS, strict=True):
-            width = _WIDTH * values[part] / top
+            width = _WIDTH * values[part] / most
             words = f"{part} {values[part]:.3g} {unit}, {values[part] / total:.0%}"
             shown.append(
                 f'<rect x="{left:.1f}" y="{y + 17}" width="{width:.1f}" height="{_BAR}" fill="{color}">'

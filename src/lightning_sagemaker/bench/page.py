@@ -34,10 +34,11 @@ figure { margin: 1rem 0; break-inside: avoid } figcaption { font-weight: 600 } .
 svg { width: 100%; height: auto; background: #fcfcfc } svg text { font: 12px system-ui, sans-serif; fill: #444 }
 .grid { stroke: #e4e4e4 } .mark { stroke: #999; stroke-dasharray: 3 3 }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; font-size: .88rem }
-.key i { display: inline-block; width: .9em; height: .9em; margin-right: .35em; vertical-align: -.1em }
+.key i { display: inline-block; width: .9em; height: .9em; margin-right: .35em; vertical-align: -.1em;
+ print-color-adjust: exact; -webkit-print-color-adjust: exact }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #f6f6f6; padding: .6rem; font-size: .85rem }
 @media print { body { max-width: none; padding: 0; font-size: 11pt } .wide { overflow: visible } pre { background: none }
- h2 { break-after: avoid } tr { break-inside: avoid } svg { max-height: 7cm } }
+ .plots { grid-template-columns: 1fr 1fr } h2 { break-after: avoid } tr { break-inside: avoid } svg { max-height: 7cm } }
 """
 
 
