@@ -5,8 +5,8 @@
     python benchmarks/guard.py --only pipeline
     python benchmarks/guard.py --write             # commit what is measured now as the reference
 
-Each ratio comes from two things measured in turn in one run of another benchmark. A tolerance covers what runs of the same code
-on the same machine differ by.
+Each ratio comes from two things measured in turn in one run of another benchmark. A tolerance covers what runs of the same
+code on the same machine differ by.
 """
 
 from __future__ import annotations

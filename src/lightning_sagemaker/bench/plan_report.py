@@ -51,9 +51,11 @@ def layouts_table(question: Question, found: Sequence[tuple[Cluster, list[Judged
     for cluster, judged in found:
         if not judged[0].fits:
             least = judged[0]
+            ways = ["more hosts"] if question.workload.recompute else ["more hosts", "--recompute"]
+            ways += ["a smaller --batch-size"] if question.workload.batch > 1 else []
             lines.append(
                 f"On {cluster.hosts} x {cluster.instance.name} nothing fits; the least is {least.layout} with"
-                f" {least.memory / GIB:.1f} GiB. HINT: more hosts, --recompute, or a smaller --batch-size."
+                f" {least.memory / GIB:.1f} GiB. HINT: {' or '.join(ways)}."
             )
     return "\n".join(lines)
 
