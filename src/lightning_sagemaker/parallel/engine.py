@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import functools
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from lightning_sagemaker._compat import pytree
@@ -279,17 +277,6 @@ def share_results(results: list[Any], groups: ParallelGroups) -> list[Any]:
         PipelineError: On all of them, if the results cannot be pickled.
 
     """
-    source, group = groups.pipeline_ranks[-1], groups.cpu_groups["PP"]
-    box: list[Any] = [None]
-    if groups.rank == source:
-        box = [(None, pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), results))]
-    try:
-        dist.broadcast_object_list(box, source, group)
-    except (pickle.PicklingError, TypeError, AttributeError) as error:  # raised before anything is sent
-        box = [(f"what the step returned or logged cannot be sent to the other stages ({error})", [])]
-        dist.broadcast_object_list(box, source, group)
-    failure, shared = box[0]
-    if failure is not None:
-        raise PipelineError(f"{failure}. HINT: return tensors, numbers and containers of them.")
-    found: list[Any] = shared
-    return found
+    shared = groups.results.share(results)
+    assert isinstance(shared, list)
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), shared)  # type: ignore[no-any-return]

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from lightning_sagemaker.parallel.degrees import Coordinates, ParallelDegrees
 from lightning_sagemaker.parallel.exchange import Channel
+from lightning_sagemaker.parallel.structure import StructureChannel
 
 KINDS = ("PP", "TP", "RDP", "MP", "DP")
 
@@ -27,6 +28,9 @@ class ParallelGroups:
         groups: Kind -> its process group.
         cpu_groups: Kind -> the same for objects and tensors on the CPU.
         channels: Ordered pairs of neighbouring stages of its copy of the model -> where their messages go.
+        batches: From the first process of a model replica to all others of it.
+        inputs: From the first stage to the others of its pipeline.
+        results: From the last stage to the others of its pipeline.
 
     """
 
@@ -37,6 +41,9 @@ class ParallelGroups:
     groups: dict[str, Any]
     cpu_groups: dict[str, Any]
     channels: dict[tuple[int, int], Channel]
+    batches: StructureChannel
+    inputs: StructureChannel
+    results: StructureChannel
 
     @classmethod
     def build(cls, degrees: ParallelDegrees) -> ParallelGroups:
@@ -59,7 +66,19 @@ class ParallelGroups:
             cpu_groups[kind] = groups[kind] if on_cpu else _own_group(members, rank, "gloo")
         channels = _channels(degrees.groups("PP", world_size), rank, on_cpu) if degrees.pipeline > 1 else {}
         at = degrees.coordinates(rank, world_size)
-        return cls(degrees, rank, at, ranks, groups, cpu_groups, channels)
+        of_replica, of_pipeline = (cpu_groups["MP"], ranks["MP"]), (cpu_groups["PP"], ranks["PP"])
+        return cls(
+            degrees,
+            rank,
+            at,
+            ranks,
+            groups,
+            cpu_groups,
+            channels,
+            batches=StructureChannel(*of_replica, ranks["MP"][0], rank),
+            inputs=StructureChannel(*of_pipeline, ranks["PP"][0], rank),
+            results=StructureChannel(*of_pipeline, ranks["PP"][-1], rank),
+        )
 
     def stage_rank(self, stage: int) -> int:
         """Global rank of the process of this model replica that has a stage."""

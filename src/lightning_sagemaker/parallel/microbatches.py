@@ -91,9 +91,9 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any], itself: Callable[[A
     if itself is not None and hasattr(value, "smp_slice"):
         return itself(value)
     if isinstance(value, Mapping):
-        return _like(value, {key: map_tensors(entry, change, itself) for key, entry in value.items()})
+        return like(value, {key: map_tensors(entry, change, itself) for key, entry in value.items()})
     if isinstance(value, list | tuple | set):
-        return _like(value, [map_tensors(entry, change, itself) for entry in value])
+        return like(value, [map_tensors(entry, change, itself) for entry in value])
     return value
 
 
@@ -120,10 +120,10 @@ def split(value: Any, count: int, axis: int = 0, name: str = "the batch") -> lis
         return [value.smp_slice(count, number, axis) for number in range(count)]
     if isinstance(value, Mapping):
         parts = {key: split(entry, count, axis, f"{name}[{key!r}]") for key, entry in value.items()}
-        return [_like(value, {key: part[number] for key, part in parts.items()}) for number in range(count)]
+        return [like(value, {key: part[number] for key, part in parts.items()}) for number in range(count)]
     if isinstance(value, list | tuple | set):
         pieces = [split(entry, count, axis, f"{name}[{place}]") for place, entry in enumerate(value)]
-        return [_like(value, [piece[number] for piece in pieces]) for number in range(count)]
+        return [like(value, [piece[number] for piece in pieces]) for number in range(count)]
     return [value] * count
 
 
@@ -138,7 +138,7 @@ def _split_tensor(tensor: Tensor, count: int, axis: int, name: str) -> list[Any]
     return list(tensor.chunk(count, axis)) if tensor.shape[axis] else [tensor] * count
 
 
-def _like(original: Any, content: Any) -> Any:
+def like(original: Any, content: Any) -> Any:
     """``content`` as the kind of container that ``original`` is."""
     kind = type(original)
     if isinstance(original, tuple) and hasattr(original, "_fields"):

@@ -179,12 +179,8 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
 
     def _batch_of_first(self, batch: Any) -> Any:
         """The batch of the first process of this model replica, on all of them."""
-        first, group = self.groups.ranks["MP"][0], self.groups.cpu_groups["MP"]
-        box = [moved_to(batch, "cpu") if self.global_rank == first else None]
-        dist.broadcast_object_list(box, first, group)
-        if self.global_rank != first:
-            batch = moved_to(box[0], self.root_device)
-        return batch
+        shared = self.groups.batches.share(batch)
+        return batch if shared is batch else moved_to(shared, self.root_device)
 
     def _even_parts(self, batch: Any) -> list[Any]:
         """The batch in microbatches, or in one where it cannot be split evenly: evaluations log each with equal weight."""

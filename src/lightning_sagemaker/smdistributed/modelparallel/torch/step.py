@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from lightning_sagemaker.parallel.microbatches import map_tensors, split
@@ -149,12 +148,11 @@ def _of_first_stage(arguments: dict[str, Any]) -> dict[str, Any]:
         return arguments
     tensors: list[Tensor] = []
     map_tensors(arguments, lambda tensor: tensors.append(tensor))
-    is_first = state.groups.rank == ranks[0]
-    box: list[Any] = [[tensor.detach().cpu() for tensor in tensors] if is_first else None]
-    dist.broadcast_object_list(box, ranks[0], state.groups.cpu_groups["PP"])
-    if is_first:
+    shared = state.groups.inputs.share(tensors)
+    if shared is tensors:
         return arguments
-    found = iter(box[0])
+    assert isinstance(shared, list)
+    found = iter(shared)
     replaced: dict[str, Any] = map_tensors(arguments, lambda _: next(found))
     return replaced
 

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nested values from one process to the others of its group: the structure when it is new, the tensors always.
+
+Pickling a batch on the processor costs more than sending it. So a value is taken apart into its tensors, which are sent as
+they are, and what is left, its structure, which is pickled once and has a number from then on. Shapes are sent when they
+differ from those of the value before.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lightning_sagemaker.parallel.microbatches import like
+from lightning_sagemaker.parallel.stage import PipelineError
+from lightning_sagemaker.parallel.trace import TensorNumber
+
+_HEADER = 3
+_NEW, _FAILED = -1, -2
+_MOST = 16
+"""Structures that are remembered, as those of training, validation and an epoch's last batch."""
+_PACKED, _ALIGNED = 64 * 2**10, 16
+"""Smaller tensors, in bytes, are sent together, each at a multiple of so many bytes."""
+_DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
+_PLAIN = (int, bool, str, bytes, type(None), TensorNumber, torch.dtype)
+"""Types whose equality says that nothing has changed; an object of any other is sent each time."""
+
+
+class StructureChannel:
+    """Values of one process, for all processes of a group.
+
+    Args:
+        group: Process group for tensors on the CPU.
+        members: Global ranks of the group.
+        source: Global rank of the process that sends.
+        rank: Global rank of this process.
+
+    Attributes:
+        pickled: Number of structures that were pickled or unpickled here.
+        sent_bytes: Bytes that this process has sent.
+
+    """
+
+    def __init__(self, group: dist.ProcessGroup, members: Sequence[int], source: int, rank: int) -> None:
+        self._group, self._source = group, source
+        self._is_source = rank == source
+        self._targets = [member for member in members if member != source] if self._is_source else []
+        self._known: list[object] = []
+        self._shapes: list[int] = []
+        self.pickled = 0
+        self.sent_bytes = 0
+
+    def share(self, value: object) -> object:
+        """The source's ``value``: there the object itself, elsewhere a copy with its tensors on the CPU. Collective.
+
+        Args:
+            value: Nested tensors, numbers and objects that can be pickled; ignored on other processes than the source.
+
+        Raises:
+            PipelineError: On all processes, if it holds what cannot be pickled.
+
+        """
+        if not self._is_source:
+            return self._receive()
+        structure, tensors = take_apart(value)
+        tensors = [tensor.detach().cpu().contiguous() for tensor in tensors]
+        number = next((place for place, known in enumerate(self._known) if same(known, structure)), _NEW)
+        pickled = b""
+        failure: str | None = None
+        if number == _NEW:
+            try:
+                pickled = pickle.dumps(structure)
+                self.pickled += 1
+            except Exception as error:  # whatever the classes of a script may raise
+                number, failure = _FAILED, _unsendable(error)
+                pickled, tensors = failure.encode(), []
+        shapes = [word for tensor in tensors for word in (_DTYPES.index(tensor.dtype), tensor.dim(), *tensor.shape)]
+        is_new_shape = shapes != self._shapes and failure is None
+        header = torch.tensor([number, len(pickled), len(shapes) if is_new_shape else _NEW])
+        messages = [header]
+        if pickled:
+            messages.append(torch.frombuffer(bytearray(pickled), dtype=torch.uint8))
+        if is_new_shape and shapes:
+            messages.append(torch.tensor(shapes))
+        self._send(messages + _messages(tensors))
+        if failure is not None:
+            raise PipelineError(failure)
+        self._remember(number, structure, shapes)
+        return value
+
+    def _send(self, messages: Sequence[Tensor]) -> None:
+        works = [dist.isend(message, target, self._group) for target in self._targets for message in messages]
+        for work in works:
+            if work is not None:
+                work.wait()
+        self.sent_bytes += sum(message.nbytes for message in messages) * len(self._targets)
+
+    def _receive(self) -> object:
+        number, length, words = self._take(_HEADER, torch.int64).tolist()
+        pickled = bytes(self._take(length, torch.uint8).numpy()) if length else b""
+        if number == _FAILED:
+            raise PipelineError(pickled.decode(errors="replace"))
+        if number == _NEW:
+            structure: object = pickle.loads(pickled)
+            self.pickled += 1
+        else:
+            structure = self._known[number]
+        shapes = self._shapes if words == _NEW else self._take(words, torch.int64).tolist() if words else []
+        self._remember(number, structure, shapes)
+        tensors = self._receive_tensors(shapes)
+        return _map_leaves(structure, lambda leaf: _value_of(leaf, tensors))
+
+    def _receive_tensors(self, shapes: Sequence[int]) -> list[Tensor]:
+        words = iter(shapes)
+        kinds = [(_DTYPES[word], [next(words) for _ in range(next(words))]) for word in words]
+        small = [_bytes(dtype, shape) for dtype, shape in kinds if _bytes(dtype, shape) < _PACKED]
+        packed = self._take(sum(map(_aligned, small)), torch.uint8) if small else torch.empty(0, dtype=torch.uint8)
+        place = 0
+        tensors = []
+        for dtype, shape in kinds:
+            size = _bytes(dtype, shape)
+            if size < _PACKED:
+                tensors.append(packed[place : place + size].view(dtype).view(shape))
+                place += _aligned(size)
+            else:
+                tensor = torch.empty(shape, dtype=dtype)
+                dist.recv(tensor, self._source, self._group)
+                tensors.append(tensor)
+        return tensors
+
+    def _take(self, length: int, dtype: torch.dtype) -> Tensor:
+        tensor = torch.empty(length, dtype=dtype)
+        if length:
+            dist.recv(tensor, self._source, self._group)
+        return tensor
+
+    def _remember(self, number: int, structure: object, shapes: Sequence[int]) -> None:
+        """The same on all processes, so that numbers mean the same."""
+        if number == _NEW:
+            if len(self._known) == _MOST:
+                self._known.clear()
+            self._known.append(structure)
+        self._shapes = list(shapes)
+
+
+def take_apart(value: object) -> tuple[object, list[Tensor]]:
+    """A value's structure, in which numbers stand for tensors, and the tensors.
+
+    Floating-point numbers, which what a step logs may have anew each time, are the numbers of one more tensor, the last.
+
+    Args:
+        value: Any structure; of its containers, mappings, lists and tuples are looked into.
+
+    """
+    tensors: list[Tensor] = []
+    numbers: list[float] = []
+
+    def note(leaf: object) -> object:
+        if isinstance(leaf, Tensor) and type(leaf) in (Tensor, torch.nn.Parameter) and _is_dense(leaf):
+            tensors.append(leaf)
+            return TensorNumber(len(tensors) - 1)
+        if type(leaf) is float:
+            numbers.append(leaf)
+            return TensorNumber(-len(numbers))
+        return leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf
+
+    structure = _map_leaves(value, note)
+    return structure, [*tensors, torch.tensor(numbers, dtype=torch.float64)] if numbers else tensors
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and not tensor.is_quantized
+
+
+def _value_of(leaf: object, tensors: Sequence[Tensor]) -> object:
+    if not isinstance(leaf, TensorNumber):
+        return leaf
+    return tensors[leaf.number] if leaf.number >= 0 else float(tensors[-1][-leaf.number - 1])
+
+
+def _map_leaves(value: object, change: Callable[[object], object]) -> object:
+    """``value`` with everything changed that is no container."""
+    if isinstance(value, Mapping):
+        return like(value, {key: _map_leaves(entry, change) for key, entry in value.items()})
+    if isinstance(value, list | tuple):
+        return like(value, [_map_leaves(entry, change) for entry in value])
+    return change(value)
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two structures are known to be equal."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(same(left, right) for left, right in zip(one, other, strict=True))
+    return type(one) in _PLAIN and one == other
+
+
+def _messages(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Small tensors as one vector of bytes, then the large ones."""
+    pieces: list[Tensor] = []
+    for tensor in tensors:
+        if tensor.nbytes < _PACKED:
+            pieces.append(tensor.reshape(-1).view(torch.uint8))
+            pieces.append(torch.zeros(_aligned(tensor.nbytes) - tensor.nbytes, dtype=torch.uint8))
+    packed = torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.uint8)
+    return [packed] * bool(packed.numel()) + [tensor for tensor in tensors if tensor.nbytes >= _PACKED]
+
+
+def _bytes(dtype: torch.dtype, shape: Sequence[int]) -> int:
+    return int(torch.Size(shape).numel()) * dtype.itemsize
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def _unsendable(error: Exception) -> str:
+    return (
+        f"what the step returned or logged, or its batch, cannot be sent to the other stages ({type(error).__name__}:"
+        f" {error}). HINT: use tensors, numbers and containers of them."
+    )
