@@ -99,11 +99,14 @@ $(OF_AWS)/made: $(VENV)/dev
 	  echo "import site; site.addsitedir('$$(echo $(abspath $(VENV))/lib/python*/site-packages)')" > others.pth
 	touch $@
 
-# The unit tests that take longest are left to `make test-oldest`.
-LONG := $(addsuffix .py,$(addprefix --ignore=tests/unit/test_,data_wait doctor elastic_order imports loader_workers main position skips stopping))
+# The rooms that work with torch or Lightning and whose tests start few processes.
+UNIT := $(addprefix tests/,callbacks checkpoint collectives compat data job loggers package parallel smdistributed strategies torch_sagemaker)
+# Those of their tests that take longest are left to `make test-oldest`.
+LONG := $(patsubst %,--ignore=tests/%.py,callbacks/test_data_wait callbacks/test_interruption data/test_loader data/test_position \
+  data/test_workers package/test_main package/test_on_import package/test_skips)
 
 test-of-aws: $(OF_AWS)/made ## unit tests, Lightning, the shim and a recipe with the oldest torch, Lightning and transformers
-	$(OF_AWS)/bin/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) --quiet tests/unit $(LONG) \
+	$(OF_AWS)/bin/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) --quiet $(UNIT) $(LONG) \
 	  tests/distributed/test_lightning.py tests/distributed/test_shim.py tests/recipes/test_albert_mlm.py
 
 gpu: $(VENV)/dev ## what one NVIDIA GPU can decide, and the recipes' speed on it; minutes, and nothing without one
@@ -133,7 +136,7 @@ future: ## unit and distributed tests with the newest releases and pre-releases 
 	.venv-future/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --pre torch lightning torchmetrics
 	.venv-future/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	.venv-future/bin/python -m pip list --disable-pip-version-check | grep -iE "^(torch|lightning|pytorch-lightning|torchmetrics) "
-	.venv-future/bin/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) tests/unit tests/distributed
+	.venv-future/bin/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) $(UNIT) tests/distributed
 
 oracle: $(VENV)/dev ## every call of SDK 2 and every image, by the newest SDK 2 itself and by this package; ten minutes
 	test -x .venv-oracle/bin/python || $(PYTHON) -m venv .venv-oracle

@@ -27,7 +27,7 @@ RUN = ("lightning-sagemaker", "python")
 """Programs that `make test-docs` runs."""
 
 _PROGRAMS = (*RUN, "aws", "git", "pip", "sudo", "tensorboard", "torchrun")
-"""Not make: CI runs its own target, and tests/unit/test_documents.py sees that the others exist."""
+"""Not make: CI runs its own target, and tests/docs/test_documents.py sees that the others exist."""
 
 _BLOCK = re.compile(r"((?:^<!-- not run[^\n]*-->\n)*)^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"<!-- not run(?:, lines? ([\d, and]+))?: (.*?) -->")

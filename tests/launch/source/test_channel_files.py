@@ -15,7 +15,7 @@ from lightning_sagemaker.launch.source import channel_files
 from lightning_sagemaker.launch.source.channel_files import choose_channel_files
 from tests.launch.secret_kinds import SHAPES, drawn
 from tests.launch.service import ROLE
-from tests.launch.test_leaks import put
+from tests.launch.source.test_secret_scan import put
 
 DRAW = random.Random(0)
 SEARCHED = (

@@ -13,8 +13,8 @@ import pytest
 
 from lightning_sagemaker.launch import run_local_cluster
 from lightning_sagemaker.simulator import network
+from tests.end_to_end.single_process import WEIGHTS
 from tests.launch import real_containers
-from tests.launch.single_process import WEIGHTS
 
 WORKER = Path(__file__).with_name("worker.py")
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from lightning_sagemaker import AutoResume, MetricLogger, ResumableLoader, SpotInterruption
 from lightning_sagemaker.callbacks.interruption import Interrupted
-from tests.unit.test_stopping import SignalAt
+from tests.callbacks.test_interruption import SignalAt
 
 
 class Model(LightningModule):

@@ -10,7 +10,7 @@ import pytest
 from lightning_sagemaker.launch import run_local_cluster
 from lightning_sagemaker.simulator import network
 from tests.conftest import read_ranks
-from tests.launch.single_process import GRADIENTS, WEIGHTS
+from tests.end_to_end.single_process import GRADIENTS, WEIGHTS
 
 WORKER = Path(__file__).with_name("worker.py")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lightning_sagemaker.launch import run_local_cluster
+from tests.job.test_job_recorded import RUNS, environment_of
 from tests.launch.real_containers import OPEN_MPI
-from tests.unit.test_job_recorded import RUNS, environment_of
 
 WRITE = "import json, os; json.dump(dict(os.environ), open(os.environ['SM_OUTPUT_DATA_DIR'] + '/' + {name}, 'w'))"
 LAUNCHED = "os.environ.get('RANK', os.environ.get('OMPI_COMM_WORLD_RANK', 'x'))"

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is sent of a source folder, as one archive."""
+
+import hashlib
+import io
+import subprocess
+import tarfile
+import time
+
+import pytest
+
+from lightning_sagemaker.launch import Estimator, JobConfig, LaunchError
+from tests.launch.seeds import ROLE
+
+
+def test_a_bundle_over_the_limit_and_requirements_with_torch(tmp_path, monkeypatch):
+    from lightning_sagemaker.launch.source import bundle
+
+    (tmp_path / "train.py").write_text("print()\n")
+    estimator = Estimator(entry_point="train.py", source_dir=str(tmp_path), role=ROLE, region="us-east-1")
+    (tmp_path / "requirements.txt").write_text("pandas\ntorch>=2 # new\n")
+    with pytest.raises(LaunchError, match="lists 'torch>=2 # new', which would replace the image's own"):
+        estimator.plan()
+    (tmp_path / "requirements.txt").write_text("pandas\n--requirement=more/own.txt # ours\n")
+    with pytest.raises(LaunchError, match=r"own.txt # ours', which is not among the files"):
+        estimator.plan()
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "own.txt").write_text("-r ../requirements.txt\ntorch\n")
+    with pytest.raises(LaunchError, match=r"more/own.txt lists 'torch', which would replace the image's own"):
+        estimator.plan()
+    (tmp_path / "more" / "own.txt").write_text("scipy\n")
+    (tmp_path / "pins.txt").write_text("torch==2.5.1\n")
+    (tmp_path / "requirements.txt").write_text("torchmetrics\n-c pins.txt\n-r more/own.txt\n")
+    assert "torchmetrics" in unpacked(estimator.plan().bundle)["requirements.txt"].decode()
+    monkeypatch.setattr(bundle, "MAX_BYTES", 1000)
+    (tmp_path / "vectors.bin").write_bytes(b"x" * 2000)
+    with pytest.raises(LaunchError, match=r"largest file is vectors.bin. HINT: pass data as an input channel"):
+        estimator.plan()
+
+
+def unpacked(bundle):
+    with tarfile.open(fileobj=io.BytesIO(bundle.content)) as archive:
+        return {name: archive.extractfile(name).read() for name in archive.getnames()}
+
+
+def test_the_bundle_is_the_same_for_the_same_files_and_leaves_out_what_is_none(tmp_path):
+    for copy in ("one", "two"):
+        folder = tmp_path / copy
+        (folder / "package").mkdir(parents=True)
+        (folder / "train.py").write_text("print()\n")
+        (folder / "package" / "model.py").write_text("x = 1\n")
+        for name in (".env", "id_rsa", "key.pem", "last.ckpt", "data.parquet", "credentials.json"):
+            (folder / name).write_text("secret")
+        for name in (".git", "__pycache__", ".venv", "runs", ".aws"):
+            (folder / name).mkdir()
+            (folder / name / "file").write_text("x")
+        (folder / "way-out").symlink_to("/etc/passwd")
+        time.sleep(0.01)
+    made = [
+        Estimator(entry_point="train.py", source_dir=str(tmp_path / copy), region="us-east-1").plan().bundle
+        for copy in ("one", "two")
+    ]
+    assert made[0].digest == made[1].digest == hashlib.sha256(made[0].content).hexdigest()
+    (wheel,) = [name for name in made[0].files if name.endswith(".whl")]
+    assert set(made[0].files) == {"train.py", "package/model.py", "requirements.txt", wheel}
+    assert {".env", "id_rsa", ".git", "way-out", "last.ckpt"} <= set(made[0].left_out)
+    assert unpacked(made[0])["requirements.txt"].decode() == f"./{wheel}\n"
+
+
+def test_without_a_folder_the_script_is_sent_alone(tmp_path, monkeypatch):
+    """As in SDK 2: it may stand beside whatever else is in one's home."""
+    for name in ("train.py", "diary.txt", "requirements.txt"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    for entry in ("train.py", str(tmp_path / "train.py")):
+        bundle = Estimator(entry_point=entry, region="us-east-1", include_plugin=False).plan().bundle
+        assert bundle.files == ("train.py",)
+
+
+def test_source_from_git(tmp_path):
+    repository = tmp_path / "repository"
+    (repository / "examples").mkdir(parents=True)
+    (repository / "examples" / "run_qa.py").write_text("print('v1')\n")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(repository)]
+    for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "one"], ["branch", "v4.6.1"]):
+        subprocess.run([*git, *command], check=True)
+    (repository / "examples" / "run_qa.py").write_text("print('v2')\n")
+    subprocess.run([*git, "commit", "-qam", "two"], check=True)
+    config = {"repo": f"file://{repository}", "branch": "v4.6.1"}
+    estimator = Estimator(entry_point="run_qa.py", source_dir="./examples", git_config=config, region="us-east-1")
+    assert unpacked(estimator.plan().bundle)["run_qa.py"] == b"print('v1')\n"
+    with pytest.raises(LaunchError, match="cannot be cloned"):
+        Estimator(entry_point="a.py", git_config={**config, "branch": "none"}, region="us-east-1").plan()
+
+
+@pytest.mark.parametrize(("options", "extras"), [({}, "recipes"), ({"model.lora.rank": 8}, "recipes,lora")])
+def test_a_recipe_asks_for_what_its_options_need(monkeypatch, options, extras):
+    from lightning_sagemaker.launch.source import bundle
+
+    monkeypatch.setattr(bundle, "make_wheel", lambda: ("own.whl", b""))
+    made = bundle.make_bundle(JobConfig(recipe="bert-qa", hyperparameters=options), include_plugin=True)
+    assert unpacked(made)["requirements.txt"].decode().startswith(f"./own.whl[{extras}]\n")
