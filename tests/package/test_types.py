@@ -3,20 +3,65 @@
 
 import io
 import tokenize
+from collections import Counter
 
 from tests.conftest import ROOT
 
-MOST = 5.0
-"""``Any`` per 100 lines of src, imports and comments included. To be lowered with each change that lowers it; goal 1.5."""
+GOAL = 1.5
+"""``Any`` per 100 lines of src, imports included."""
+
+MOST = 4.65
+"""What is allowed until the goal is reached: lower it with each change that lowers it."""
+
+CEILINGS = {
+    # Rooms that import no torch.
+    "commands": 28,
+    "container": 2,
+    "job": 29,
+    "launch": 222,
+    "loggers": 36,
+    "package": 15,
+    "simulator": 46,
+    # Strategies, and what they are made of.
+    "_compat": 122,
+    "callbacks": 172,
+    "checkpoint": 148,
+    "collectives": 128,
+    "smdistributed": 226,
+    "strategies": 255,
+    "torch_sagemaker": 98,
+    # Data.
+    "bench": 10,
+    "data": 177,
+    # Pipelines.
+    "parallel": 202,
+    # Recovery.
+    "recovery": 99,
+    "supervisor": 29,
+}
+"""Room -> how often it may say ``Any``; ``package`` is the files at the top. A row is lowered with its room."""
 
 
-def test_any_does_not_become_more():
-    counted = lines = 0
-    for path in (ROOT / "src" / "lightning_sagemaker").rglob("*.py"):
-        if "recipes" not in path.parts:
+def counted() -> tuple[Counter[str], int]:
+    """How often each room says ``Any``, and the lines of all."""
+    src, found, lines = ROOT / "src" / "lightning_sagemaker", Counter(), 0
+    for path in src.rglob("*.py"):
+        parts = path.relative_to(src).parts
+        if parts[0] != "recipes":
             text = path.read_text()
             lines += len(text.splitlines())
             tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-            counted += sum(token.type == tokenize.NAME and token.string == "Any" for token in tokens)
-    share = 100 * counted / lines
-    assert share <= MOST, f"{counted} times Any in {lines} lines: {share:.2f} per 100, and at most {MOST} are allowed"
+            found[parts[0] if len(parts) > 1 else "package"] += sum(
+                token.type == tokenize.NAME and token.string == "Any" for token in tokens
+            )
+    return found, lines
+
+
+def test_any_does_not_become_more():
+    found, lines = counted()
+    assert set(found) == set(CEILINGS)
+    grown = {room: f"{count}, and at most {CEILINGS[room]}" for room, count in found.items() if count > CEILINGS[room]}
+    assert not grown, f"more often Any than allowed: {grown}"
+    share = 100 * sum(found.values()) / lines
+    assert share <= MOST, f"{found.total()} times Any in {lines} lines: {share:.2f} per 100, and {MOST} are allowed"
+    assert MOST >= GOAL
