@@ -19,6 +19,7 @@ SCENARIOS = {
 """Folders of tests that go through many rooms."""
 
 NAMED_OTHERWISE = {
+    "bench/test_guard.py": "benchmarks/guard.py, which src does not hold",
     "compat/test_private_names.py": "the tables names_*.py of _compat/ against the source and the libraries",
     "data/test_sharing.py": "also simulator/output.py, which a full /dev/shm and a closed terminal concern alike",
     "package/test_layout.py": "the layout of the tests",
