@@ -303,6 +303,25 @@ def test_a_busy_machine_is_said():
     assert quiet == []
 
 
+def test_what_takes_a_large_share_of_a_step_is_said():
+    waiting = made([noisy(9, 0)], (a_step(0, data=0.05),))
+    assert verdicts.sentences(results(waiting)) == ["1x1-batch8x1: 50% of a step is waiting for data."]
+    uneven = made([noisy(9, 0)], (a_step(0, communication=0.035), a_step(1, forward=0.035)), hosts=2)
+    said = verdicts.sentences(results(uneven))
+    assert any("26% of a step is communication" in one for one in said)
+    assert any("rank 1 is a straggler, busy for 25 ms" in one for one in said)
+    assert (
+        verdicts.sentences(results(made([noisy(9, 0)], (a_step(0, forward=0.2), a_step(1, forward=0.2)), hosts=2)))
+        == []
+    )
+
+
+def test_results_of_two_machines_are_compared_with_a_caution():
+    a, b = (results(made([noisy(9, seed)]), processor=name) for seed, name in enumerate(("old", "new")))
+    assert any("the machine: a ratio may be" in one for one in verdicts.differences(a, b))
+    assert verdicts.differences(a, a) == []
+
+
 # the page
 
 

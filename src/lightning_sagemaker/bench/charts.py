@@ -26,9 +26,9 @@ class Line:
     """One line of a plot.
 
     Attributes:
-        name: For the legend.
+        name: Label in the legend.
         points: x and y.
-        bars: For each point, from and to; may be empty.
+        bars: Lower and upper end of each point's interval; may be empty.
         dashed: Whether it is a reference, not a measurement.
 
     """

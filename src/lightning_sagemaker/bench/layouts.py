@@ -27,7 +27,7 @@ class Layout:
     """How a model stands on the ranks.
 
     Attributes:
-        strategy: As in ``Trainer(strategy=...)``; ``"smp"`` for stages and tensor parallelism.
+        strategy: Value of ``Trainer(strategy=...)``; ``"smp"`` for stages and tensor parallelism.
         stages: Pipeline stages.
         tensor: Ranks that share each layer.
         replicas: Copies with different data.

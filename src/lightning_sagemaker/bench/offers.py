@@ -81,10 +81,10 @@ class Question:
     Attributes:
         workload: What is trained.
         anchor: A measurement, if there is one.
-        strategy: Of the Trainer; None for data parallelism if the model fits, else the fastest.
+        strategy: ``Trainer(strategy=...)``; None for data parallelism if the model fits, else the fastest.
         policy: When it saves.
-        prices: Of the region.
-        constants: Of the model of scaling.
+        prices: On-demand prices in one region.
+        constants: Fitted constants of the scaling model.
 
     """
 

@@ -69,7 +69,7 @@ class Results:
         kind: ``throughput``, ``scaling`` or ``workers``.
         target: What was run.
         samples: Each run trained on.
-        threads: Of each rank.
+        threads: Threads per rank.
         environment: The machine and the versions.
         cases: In the order of the sweep.
 

@@ -26,7 +26,7 @@ class Policy:
     """When a run saves, and what an interruption costs it.
 
     Attributes:
-        parameters: Of the model, for the size of a checkpoint.
+        parameters: Number of model parameters, which sets the size of a checkpoint.
         checkpoint_minutes: Between checkpoints.
         startup: Seconds of a start.
         in_background: Whether training goes on while a checkpoint is written.
@@ -56,7 +56,7 @@ class Run:
     Attributes:
         hours: On demand.
         spot_hours: On spot instances: with few, usual, many interruptions.
-        interruptions: As many are expected on the way, usually.
+        interruptions: Expected number of interruptions at the usual rate.
 
     """
 
@@ -69,7 +69,7 @@ def run_time(samples: float, rate: float, hosts: int, policy: Policy) -> Run:
     """Hours of a training.
 
     Args:
-        samples: To train on.
+        samples: Number of samples to train on.
         rate: Samples per second.
         hosts: Number of hosts: the interruption of any interrupts all.
         policy: When it saves.

@@ -60,7 +60,7 @@ class Step:
         communication: Reduction of the gradients, hidden or not.
         exposed: What of it is not hidden.
         feeding: What of loading is not hidden.
-        samples: Of the step, over all ranks.
+        samples: Global batch size.
 
     """
 

@@ -210,7 +210,7 @@ def read(events: list[FunctionEvent]) -> Recorded:
     Where kernels ran on a GPU, collectives and computation are those of its streams, else operators of the processor.
 
     Args:
-        events: Of one rank.
+        events: Events of one rank's profiler.
 
     """
     kernels = [one for one in events if one.device_type != DeviceType.CPU and not _is_range(one)]

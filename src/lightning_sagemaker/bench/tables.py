@@ -41,7 +41,7 @@ class Constants:
     """What the model of scaling was fitted to, by ``benchmarks/plan_validation.py --write``.
 
     Attributes:
-        date: Of the fit.
+        date: Date of the fit.
         source: What it was fitted to.
         matmul_share: Share of the peak that matrix multiplications reach.
         traffic_bytes: Bytes moved in GPU memory for each token, layer and hidden unit, 16-bit, forward and backward.
@@ -51,7 +51,7 @@ class Constants:
         smddp_speedup: How much faster SMDDP's all-reduce between hosts is than a ring's.
         overlap: Share of the backward pass under which gradients can be reduced.
         straggler_spread: Relative standard deviation of a rank's micro-batch.
-        feed_seconds: Of one vCPU, to load a sample.
+        feed_seconds: Seconds one vCPU takes to load a sample.
         unhidden_feed: Share of reading what other ranks train on that loader processes do not hide.
         anchored_error: Relative error not exceeded by nine of ten predictions that start from a measurement.
         unanchored_error: The same of predictions from operations and peaks.

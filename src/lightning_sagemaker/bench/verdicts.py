@@ -5,17 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import median_low
 
-from lightning_sagemaker.bench import stats
+from lightning_sagemaker.bench import breakdown, stats
 from lightning_sagemaker.bench.cases import Case
 from lightning_sagemaker.bench.results import Measured, Results, best
 from lightning_sagemaker.errors import LaunchError
 
 _COMPARED = ("processor", "cores", "torch", "lightning", "transformers", "instance_type")
+_MACHINE = ("processor", "cores", "instance_type")
 _WORTH = 1.10
 """A gain that would be missed."""
 _WILD = 1.5
 """Ratio of an interval's ends from which on it says nothing."""
+_LARGE = 0.10
+"""Share of a step that is worth a sentence."""
+_LIMITS = {"data": "waiting for data", "communication": "communication that no computation hides"}
 _BUSY = 0.5
 """Load for each core from which on figures are doubtful."""
 
@@ -25,9 +30,9 @@ class Pair:
     """The same case in two results.
 
     Attributes:
-        name: Of the case.
+        name: Name of the case.
         first: Samples per second of the first.
-        second: Of the second.
+        second: Samples per second of the second.
         ratio: The second over the first.
 
     """
@@ -73,6 +78,8 @@ def differences(first: Results, second: Results) -> list[str]:
         for name in _COMPARED
         if first.environment.get(name) != second.environment.get(name)
     ]
+    if any(first.environment.get(name) != second.environment.get(name) for name in _MACHINE):
+        found.append("the machine: a ratio may be the machine's, not the program's. HINT: measure both on one machine")
     for name in ("target", "samples", "threads"):
         a, b = getattr(first, name), getattr(second, name)
         found += [f"{name}: {a} in A, {b} in B"] if a != b else []
@@ -94,6 +101,7 @@ def sentences(results: Results) -> list[str]:
         found.append(
             f"{most} ranks shared {cores} processor cores: what falls with the number of ranks says nothing of a cluster."
         )
+    found += _breakdown_sentences(results.cases)
     load = results.environment.get("load_before") or 0.0
     if load > _BUSY * cores:
         found.append(f"The machine was busy before the first run (load {load:g} on {cores} cores): measure again.")
@@ -105,6 +113,27 @@ def sentences(results: Results) -> list[str]:
         top, base = best(results.cases), results.cases[0]
         if top is not base:
             found.append(f"Fastest: {top.case.name}, {_times(_pair('', base, top).ratio)} {base.case.name}.")
+    return found
+
+
+def _breakdown_sentences(cases: Sequence[Measured]) -> list[str]:
+    """What takes a large share of a step, and which rank the others wait for."""
+    found = []
+    for one in cases:
+        if not one.breakdown:
+            continue
+        mean = breakdown.mean(one.breakdown)
+        for part, words in _LIMITS.items():
+            if mean.share(part) > _LARGE:
+                found.append(f"{one.case.name}: {mean.share(part):.0%} of a step is {words}.")
+        own = [rank.traced_seconds - rank.seconds["communication"] for rank in one.breakdown]
+        slowest, typical = max(own), median_low(own)
+        if slowest - typical > _LARGE * mean.traced_seconds:
+            rank = one.breakdown[own.index(slowest)].rank
+            found.append(
+                f"{one.case.name}: rank {rank} is a straggler, busy for {1e3 * (slowest - typical):.0f} ms of a step more"
+                " than the others, which wait for it."
+            )
     return found
 
 

@@ -14,7 +14,7 @@ class Model:
     """A transformer, as far as its speed depends on it.
 
     Attributes:
-        name: For people.
+        name: Display name.
         parameters: Number of trained parameters.
         layers: Layers that are computed.
         hidden: Hidden size.
@@ -83,12 +83,12 @@ class Workload:
         length: Tokens of a sample.
         batch: Samples of a micro-batch on one replica.
         accumulation: Micro-batches of an optimizer step.
-        precision: As in ``Trainer(precision=...)``.
-        samples: To train on in all; None if only the speed is asked for.
+        precision: Value of ``Trainer(precision=...)``.
+        samples: Number of samples to train on; None if only the speed is asked for.
         workers: Loader processes for each rank; None: vCPUs over ranks.
-        feed_seconds: Of one vCPU, to load a sample; None: the fitted default.
+        feed_seconds: Seconds one vCPU takes to load a sample; None: the fitted default.
         reads_all: Whether each rank reads all ranks' samples and keeps its own, as a sharded ``IterableDataset`` does.
-        gradient_bytes: For each parameter.
+        gradient_bytes: Bytes of gradients per parameter.
         overlaps: Whether gradients are reduced beside the backward pass, as DDP does; never for shared layers.
         recompute: Whether activations are computed again in the backward pass.
 
