@@ -37,6 +37,10 @@ _KINDS = {
 }
 
 
+_STEPS = {"throughput": 60, "scaling": 60, "workers": 160}
+"""Optimizer steps of the largest case by default: differences between numbers of loader processes are small."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker bench``."""
     kinds = parser.add_subparsers(title="what", metavar="WHAT", required=True, dest="kind")
@@ -68,7 +72,12 @@ def _add_sweep(parser: argparse.ArgumentParser, kind: str) -> None:
         help="torch.compile (a script gets --compile true|false)",
     )
     add("--network", nargs="+", default=[], metavar="netns:RATE", help="limit the hosts' links (root)")
-    add("--samples", type=int, metavar="N", help="each case trains on as many (default: 60 steps of the largest)")
+    add(
+        "--samples",
+        type=int,
+        metavar="N",
+        help=f"each case trains on as many (default: {_STEPS[kind]} steps of the largest)",
+    )
     add("--rounds", type=int, default=2, metavar="N", help="all cases in turn, as often (default: 2)")
     add("--no-breakdown", action="store_true", help="leave out each case's extra run with torch's profiler")
     add("--timeout", type=float, default=600.0, metavar="SECONDS", help="of a run (default: 600)")
@@ -97,7 +106,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     program = Program(arguments.target, tuple(arguments.script_arguments))
     program.path()  # a mistake is said before anything runs
     cases = _cases(arguments)
-    samples = arguments.samples or 60 * max(case.global_batch for case in cases)
+    samples = arguments.samples or _STEPS[arguments.kind] * max(case.global_batch for case in cases)
     for case in cases:
         case.steps(samples)
     if arguments.rounds < 1:
@@ -176,7 +185,7 @@ def _run(
     rounds: dict[Case, list[Round]] = {case: [] for case in cases}
     for number in range(1, given.rounds + 1):
         try:
-            for case in cases:
+            for case in cases if number % 2 else reversed(cases):  # a machine that gets slower is fair to all
                 place = folder / "runs" / f"{case.name}-{number}"
                 made = run_round(program, case, samples, place, threads, given.timeout)
                 rounds[case].append(made)
