@@ -95,6 +95,7 @@ class Outcome:
         output: What it has printed.
         problems: What differs from the job that was left alone; empty if nothing does.
         gaps: Seconds from each fault to the next optimizer step, and its kind.
+        faults: Kind and time of each, in seconds since 1970.
 
     """
 
@@ -103,6 +104,7 @@ class Outcome:
     output: str = ""
     problems: list[str] = field(default_factory=list)
     gaps: list[tuple[str, float]] = field(default_factory=list)
+    faults: list[tuple[str, float]] = field(default_factory=list)
 
 
 def start(
@@ -215,7 +217,7 @@ def run(
     if code is None:
         outcome.problems.append(f"it hung for {limit:.0f} s")
     steps = [row[2] for row in rows(folder / "steps.jsonl") if row[0] == "step"]
-    outcome.gaps = [(kind, _gap(steps, at)) for kind, at in times]
+    outcome.gaps, outcome.faults = [(kind, _gap(steps, at)) for kind, at in times], times
     return outcome
 
 

@@ -99,6 +99,27 @@ def test_asked_to_stop_it_saves_and_goes_on_from_there(tmp_path):
     assert (tmp_path / f"checkpoints/auto-step={saved}.ckpt").is_file()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_checkpoint_of_a_smaller_quorum_is_resumed_by_all_ranks(tmp_path):
+    """The order is drawn by the script, so the place in it follows from the shards alone."""
+    setting = Setting(3, samples=1800, epochs=2, dropout=0.2, order="weighted")
+    assert run(setting, tmp_path / "alone", None).code == 0
+    folder = tmp_path / "job"
+    folder.mkdir()
+    process = start(setting, folder, "--max-restarts", "0")
+    wait_for(lambda: len(steps_of(folder)) > 9, process)
+    inflict("kill the first", folder, 3, random.Random(0))  # so that the order of the others is not that of the shards
+    wait_for(lambda: len(steps_of(folder)) > 19, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143, (folder / "output.txt").read_text()
+    assert start(setting, folder).wait(120) == 0
+    said = (folder / "output.txt").read_text()
+    assert "Resuming from step" in said
+    assert "The checkpoint was made on" not in said
+    assert compare(tmp_path / "alone", folder, setting, 2) == []
+
+
 def test_a_batch_that_kills_whoever_trains_on_it_ends_the_job(tmp_path):
     (tmp_path / "job").mkdir()
     process = start(Setting(3), tmp_path / "job", "--attempts", "2", training=WRONG, words=["poison"])

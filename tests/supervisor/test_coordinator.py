@@ -280,3 +280,30 @@ def test_strangers_are_not_heard(ranks, said):
         wire.send(stranger, {"token": "another", "rank": 0, "info": {}})
         assert wire.receive(stranger) is None
     assert job.start(0)[0]["kind"] == "first"
+
+
+def test_a_job_begins_with_fewer_ranks_and_goes_on_with_those_that_have_come(ranks):
+    """With a rejoin timeout too, which is for ranks that are lost: nobody waits for a host that has not come yet."""
+    job = ranks(world_size=4, to_begin=2, rejoin_timeout=60)
+    first, _ = job.start(0, 1)
+    assert (first["kind"], first["order"]) == ("first", [0, 1])
+    assert job.ask(job.join(2).start).result(5)["kind"] == "join"
+    joining = job.ask(job.members[2].next_quorum, None)
+    decisions = [job.ask(job.members[rank].commit, 1, True) for rank in (0, 1)]
+    assert [one.result(5)["change"] for one in decisions] == [True, True]
+    assert [reply["order"] for reply in job.quorum([1], 0, 1)] == [[0, 1, 2]] * 2
+    assert joining.result(5)["sources"] == [0, 1]
+
+
+def test_ranks_leave_by_plan_at_the_end_of_a_step(ranks):
+    job = ranks(world_size=3)
+    job.start(0, 1, 2)
+    job.coordinator.leave([2])
+    decisions = [job.ask(job.members[rank].commit, 1, True).result for rank in (0, 1, 2)]
+    assert [one(5) for one in decisions] == [{"id": 2, "commit": True, "change": True}] * 3
+    replies = job.quorum([1], 0, 1, 2)
+    assert [reply["kind"] for reply in replies] == ["quorum", "quorum", "leave"]
+    assert replies[0]["order"] == [0, 1]
+    assert not any(notice.is_set() for notice in job.notices.values())
+    job.coordinator.leave([0, 1])  # somebody must stay
+    assert job.commit(2, 0, 1) == [True, True]

@@ -77,7 +77,7 @@ class FitLoaders:
         sizes = [batch_size_of(watched.loader) for watched in self._training]
         samples = [self._samples(watched, size, batches) for watched, size in zip(self._training, sizes, strict=True)]
         return {
-            "world_size": self._trainer.world_size,
+            "world_size": self.place[0],
             "replicas": self._replicas["num_replicas"],
             "batch_sizes": sizes,
             "samples": samples,
@@ -97,6 +97,16 @@ class FitLoaders:
             return None
         done, after = self._dealt.get(id(watched), (0, 0))
         return done + (batches - after) * size * self._replicas["num_replicas"]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Number of ranks that have a part of the data, and this rank's among them.
+
+        Where a training recovers in the job, a rank that is lost still has a part: another one trains on it.
+        """
+        if getattr(self._trainer.strategy, "recovers", False):
+            return self._replicas["num_replicas"], self._replicas["rank"]
+        return self._trainer.world_size, self._trainer.global_rank
 
     @property
     def _replicas(self) -> dict[str, int]:

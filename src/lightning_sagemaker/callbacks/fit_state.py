@@ -40,6 +40,7 @@ class FitState:
 
     Attributes:
         found: The checkpoint from which it goes on, and whether data alone is read of it.
+        complete: Called with the states of all ranks; gives those to be written.
 
     """
 
@@ -47,6 +48,7 @@ class FitState:
         self._trainer, self._events, self._steps_are_long = trainer, events, steps_are_long
         self.loaders = FitLoaders(trainer, rank_zero_warn)
         self.found: tuple[str, bool | None] | None = None
+        self.complete: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = list
         if trainer.ckpt_path is not None:  # which is another one after a finder's trial
             self.found = trainer.ckpt_path, None
         self._before_validation: dict[str, Any] | None = None
@@ -85,7 +87,7 @@ class FitState:
             "phase": phase.value,
             "cut": noted["cut"],
             "batches": snapshot["batches"],
-            "ranks": of_all(own, self._trainer.world_size),
+            "ranks": self.complete(of_all(own, self._trainer.world_size)),
             "accumulate": self._trainer.accumulate_grad_batches,
             "buckets": noted["buckets"],
             **noted["facts"],
@@ -246,8 +248,8 @@ class FitState:
             self._find_place(loaded, loaded["own"], fetcher)
             self._restore(loaded["own"], phase)
             return
-        ranks, rank = loaded["ranks"], trainer.global_rank
-        if len(ranks) == trainer.world_size and self.loaders.fits(loaded):
+        ranks, (size, rank) = loaded["ranks"], self.loaders.place
+        if len(ranks) == size and self.loaders.fits(loaded):
             own = ranks[rank]
             self._find_place(loaded, own, fetcher)
             rebuild_as(trainer.strategy.model, loaded["buckets"])
@@ -263,12 +265,10 @@ class FitState:
             rest = self.loaders.deal(loaded, fetcher), stretch_schedules(trainer, self.loaders.step_ratio(loaded))
             rank_zero_info(
                 f"The checkpoint was made on {len(ranks)} ranks with batches of {loaded['batch_sizes']}, accumulated"
-                f" {loaded['accumulate']} times; here it is {trainer.world_size}, {here} and"
+                f" {loaded['accumulate']} times; here it is {size}, {here} and"
                 f" {trainer.accumulate_grad_batches}. {' '.join(filter(None, rest))} Random numbers (dropout) are others."
             )
-            metrics = merged_metrics(
-                trainer.lightning_module, [one["metrics"] for one in ranks], rank, trainer.world_size
-            )
+            metrics = merged_metrics(trainer.lightning_module, [one["metrics"] for one in ranks], rank, size)
             restore_metrics(trainer.lightning_module, metrics)
             restore_trainer_memory(trainer, ranks[0]["memory"])
             restore_module_flags(trainer.lightning_module, ranks[0].get("flags"))

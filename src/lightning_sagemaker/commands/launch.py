@@ -67,6 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     job.add_argument("--save", metavar="job.yaml", help="write the job's description to a file, and end")
     run = parser.add_argument_group("what to do with it")
+    run.add_argument(
+        "--target",
+        choices=("sagemaker", "hyperpod"),
+        default="sagemaker",
+        help="hyperpod: print a manifest for HyperPod's training operator, for kubectl, and end (default: sagemaker)",
+    )
     run.add_argument("--dry-run", action="store_true", help="print the request as JSON, and end")
     run.add_argument(
         "--rehearse", action="store_true", help="run it on this machine, and end; with --yes, start it if that passes"
@@ -137,6 +143,11 @@ def _launch(arguments: argparse.Namespace) -> int:
                 f"--save {arguments.save!r} cannot be written: {why}. HINT: give a file in an existing folder."
             ) from error
         print(f"{arguments.save}: start it by `lightning-sagemaker launch --config {arguments.save}`")
+        return 0
+    if arguments.target == "hyperpod":
+        from lightning_sagemaker.launch.hyperpod import manifest, to_yaml
+
+        print(to_yaml(manifest(config)), end="")
         return 0
     if arguments.refresh_prices:
         from lightning_sagemaker.launch.aws import sentences

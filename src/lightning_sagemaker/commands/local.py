@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rehearse a SageMaker job on this machine: N hosts with the files, variables and launcher of the real containers.
 
-Example: ``lightning-sagemaker local --hosts 2 --distribution smddp -- python train.py --epochs 1``.
+Examples::
+
+    lightning-sagemaker local --hosts 2 --distribution smddp -- python train.py --epochs 1
+    lightning-sagemaker local --hosts 2:4 --schedule 10:+1,30:-1 -- python train.py
+
 """
 
 from __future__ import annotations
@@ -19,7 +23,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker local``."""
     from lightning_sagemaker.simulator.cluster import CONTRACTS, DISTRIBUTIONS
 
-    parser.add_argument("--hosts", type=int, default=2, metavar="N", help="number of hosts (default: 2)")
+    parser.add_argument(
+        "--hosts",
+        default="2",
+        metavar="N|MIN:MAX",
+        help="number of hosts (default: 2); MIN:MAX: it begins with MIN, others join and leave, up to MAX",
+    )
+    parser.add_argument(
+        "--schedule", metavar="S:+N,S:-N", help="when hosts join and leave, in seconds, with --hosts MIN:MAX"
+    )
     parser.add_argument(
         "--processes-per-host", type=int, default=1, metavar="M", help="ranks on each host (default: 1)"
     )
@@ -68,6 +80,7 @@ def main(arguments: argparse.Namespace) -> int:
         result = run_local_cluster(
             command,
             hosts=arguments.hosts,
+            schedule=arguments.schedule,
             processes_per_host=arguments.processes_per_host,
             distribution=arguments.distribution,
             contract=arguments.contract,

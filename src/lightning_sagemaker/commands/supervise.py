@@ -8,6 +8,8 @@ Examples::
     lightning-sagemaker supervise --processes 4 train.py --epochs 3
     lightning-sagemaker supervise --processes 8 --rejoin-timeout 60 -m lightning_sagemaker.cli run albert-mlm
     lightning-sagemaker supervise --processes 8 --hosts 2 --host-rank 1 --coordinator 10.0.0.1:29400 train.py
+
+SIGUSR2 asks a host to leave the job: its ranks end after a step and the others train on.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.simulator.elastic import host_range
 from lightning_sagemaker.supervisor.events import FILE, Events, no_notes
 
 HELP = "start ranks on this host and replace those that die, while the others go on"
@@ -35,11 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker supervise``."""
     add = parser.add_argument
     add("--processes", type=int, metavar="N", help="ranks of this host (default: its GPUs, or 1)")
-    add("--hosts", type=int, metavar="N", help="hosts of the job (default: the job's, or 1)")
+    add(
+        "--hosts",
+        metavar="N|MIN:MAX",
+        help="hosts of the job (default: the job's, or 1); MIN:MAX: it begins with MIN, others join and leave, up to MAX",
+    )
     add("--host-rank", type=int, metavar="K", help="number of this host, from 0 (default: the job's, or 0)")
     add("--coordinator", metavar="HOST:PORT", help=f"of the first host (default: the job's first host, port {_PORT})")
     add("--address", metavar="HOST", help="by which the others reach this host (default: found by the coordinator's)")
-    add("--minimum", type=int, default=1, metavar="N", help="ranks without which the job ends (default: 1)")
+    add("--minimum", type=int, metavar="N", help="ranks without which the job ends (default: 1, or those of MIN hosts)")
     add(
         "--rejoin-timeout",
         type=float,
@@ -80,13 +88,13 @@ def _main(args: argparse.Namespace) -> int:
     from lightning_sagemaker.supervisor.link import Link
     from lightning_sagemaker.supervisor.ranks import Settings
 
-    hosts, host_rank, first = _place(args)
-    processes = args.processes or _gpus() or 1
-    _check(args, hosts, host_rank, processes)
-    world_size = hosts * processes
-    host, _, port = first.rpartition(":")
-    token = os.environ.get(wire.TOKEN) or (secrets.token_hex(16) if hosts == 1 else _shared_token(first, world_size))
-    settings = Settings(world_size, args.minimum, args.rejoin_timeout, args.silence, args.attempts)
+    place = _place(args)
+    _check(args, place)
+    hosts, host_rank, processes = place.hosts, place.host_rank, place.processes
+    host, _, port = place.coordinator.rpartition(":")
+    token = os.environ.get(wire.TOKEN)
+    if token is None:
+        token = secrets.token_hex(16) if hosts == 1 else _shared_token(place.coordinator, place.world_size)
     agents: list[Agent] = []
 
     def kill(rank: int) -> None:
@@ -95,8 +103,10 @@ def _main(args: argparse.Namespace) -> int:
 
     training: Coordinator | Link
     if host_rank == 0:
+        to_begin = place.fewest * processes
+        minimum = args.minimum or (to_begin if place.fewest < hosts else 1)
         training = Coordinator(
-            settings,
+            Settings(place.world_size, minimum, args.rejoin_timeout, args.silence, args.attempts, to_begin=to_begin),
             token,
             on_silent=kill,
             say=lambda sentence: print(f"lightning-sagemaker: {sentence}", file=sys.stderr, flush=True),
@@ -108,33 +118,14 @@ def _main(args: argparse.Namespace) -> int:
         address = f"127.0.0.1:{training.port}"
     else:
         numbers = range(host_rank * processes, (host_rank + 1) * processes)
-        training = Link(first, token, host_rank, numbers, kill, args.reconnect_timeout)
-        own, address = training.own_address, first
+        training = Link(place.coordinator, token, host_rank, numbers, kill, args.reconnect_timeout)
+        own, address = training.own_address, place.coordinator
     own = args.address or own
+    variables = {wire.ADDRESS: address, wire.TOKEN: token, wire.HOST: own, "MASTER_PORT": address.rpartition(":")[2]}
+    if hosts > 1 and "GLOO_SOCKET_IFNAME" not in os.environ and (interface := _interface_of(own)) is not None:
+        variables["GLOO_SOCKET_IFNAME"] = interface  # gloo asks for the host's name, which may be any
+    ranks = [Rank(rank, {**place.environment(rank), **variables}) for rank in place.ranks]
     command = [sys.executable, *(["-m"] if args.module else []), args.script, *args.arguments]
-    ranks = []
-    for local_rank in range(processes):
-        rank = host_rank * processes + local_rank
-        environment = {
-            **os.environ,
-            "RANK": str(rank),
-            "LOCAL_RANK": str(local_rank),
-            "WORLD_SIZE": str(world_size),
-            "LOCAL_WORLD_SIZE": str(processes),
-            "GROUP_RANK": str(host_rank),
-            "GROUP_WORLD_SIZE": str(hosts),
-            "MASTER_ADDR": host,
-            "MASTER_PORT": address.rpartition(":")[2],
-            "TORCHELASTIC_RUN_ID": "lightning-sagemaker",
-            wire.ADDRESS: address,
-            wire.TOKEN: token,
-            wire.MODE: "in_job",
-            wire.HOST: own,
-        }
-        environment.setdefault("OMP_NUM_THREADS", "1")
-        if hosts > 1 and (interface := _interface_of(own)) is not None:
-            environment.setdefault("GLOO_SOCKET_IFNAME", interface)  # gloo asks for the host's name, which may be any
-        ranks.append(Rank(rank, environment))
     try:
         agents.append(Agent(command, ranks, training, args.max_restarts, not args.no_preload and hasattr(os, "fork")))
         return agents[0].run()
@@ -142,27 +133,79 @@ def _main(args: argparse.Namespace) -> int:
         training.close()
 
 
-def _place(args: argparse.Namespace) -> tuple[int, int, str]:
+@dataclass(frozen=True)
+class _Place:
+    """This host's place in the job.
+
+    Attributes:
+        hosts: Number of hosts of the job, at most.
+        fewest: Number of hosts with which the training begins.
+        host_rank: This host's number, from 0.
+        processes: Ranks of each host.
+        coordinator: ``host:port`` of the first host.
+
+    """
+
+    hosts: int
+    fewest: int
+    host_rank: int
+    processes: int
+    coordinator: str
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the complete job."""
+        return self.hosts * self.processes
+
+    @property
+    def ranks(self) -> range:
+        """Ranks of this host."""
+        return range(self.host_rank * self.processes, (self.host_rank + 1) * self.processes)
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """Variables of one of them, as torchrun sets them, and of recovery in the job."""
+        from lightning_sagemaker.recovery import wire
+
+        values = {
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank - self.ranks[0]),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_WORLD_SIZE": str(self.processes),
+            "GROUP_RANK": str(self.host_rank),
+            "GROUP_WORLD_SIZE": str(self.hosts),
+            "MASTER_ADDR": self.coordinator.rpartition(":")[0],
+            "TORCHELASTIC_RUN_ID": "lightning-sagemaker",
+            wire.MODE: "in_job",
+        }
+        values.setdefault("OMP_NUM_THREADS", "1")
+        return values
+
+
+def _place(args: argparse.Namespace) -> _Place:
     from lightning_sagemaker.job import SageMakerJob
 
     job = SageMakerJob.from_environment()
-    hosts = args.hosts or (job.num_nodes if job.in_container else 1)
+    fewest, hosts = host_range(args.hosts) if args.hosts else (0, job.num_nodes if job.in_container else 1)
     host_rank = args.host_rank if args.host_rank is not None else (job.node_rank if job.in_container else 0)
     default = f"{job.main_address}:{_PORT}" if job.in_container and hosts > 1 else f"127.0.0.1:{_PORT}"
     if args.coordinator is None and hosts > 1 and not job.in_container:
         raise LaunchError(
-            f"--hosts {hosts} was set without --coordinator: the hosts could not find each other."
+            f"--hosts {args.hosts} was set without --coordinator: the hosts could not find each other."
             f" HINT: set --coordinator HOST:{_PORT} on all of them, with the first host's address."
         )
-    return hosts, host_rank, args.coordinator or default
+    return _Place(hosts, fewest or hosts, host_rank, args.processes or _gpus() or 1, args.coordinator or default)
 
 
-def _check(args: argparse.Namespace, hosts: int, host_rank: int, processes: int) -> None:
-    if not 0 <= host_rank < hosts:
-        raise LaunchError(f"--host-rank {host_rank} was set, with {hosts} host(s). HINT: count from 0.")
-    if not 1 <= args.minimum <= hosts * processes:
+def _check(args: argparse.Namespace, place: _Place) -> None:
+    if not 0 <= place.host_rank < place.hosts:
         raise LaunchError(
-            f"--minimum {args.minimum} was set, with {hosts * processes} rank(s). HINT: set 1 to {hosts * processes}."
+            f"--host-rank {place.host_rank} was set, with {place.hosts} host(s). HINT: count from 0 to"
+            f" {place.hosts - 1}; --hosts MIN:MAX sets how many there may be."
+        )
+    if args.minimum is not None and not 1 <= args.minimum <= place.world_size:
+        raise LaunchError(
+            f"--minimum {args.minimum} was set, with {place.world_size} rank(s). HINT: set 1 to {place.world_size}."
         )
     if args.coordinator is not None and not args.coordinator.rpartition(":")[2].isdigit():
         raise LaunchError(f"--coordinator {args.coordinator} has no port. HINT: set HOST:{_PORT}.")

@@ -7,10 +7,13 @@ each of them holds (:mod:`.held`); a replacement gets all of it from one who has
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 
@@ -21,7 +24,7 @@ from lightning_sagemaker.callbacks.interruption import SpotInterruption
 from lightning_sagemaker.callbacks.places import checkpoint_folder, name_of
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.bars import show_bars
-from lightning_sagemaker.recovery.held import HeldState, Moment
+from lightning_sagemaker.recovery.held import HeldState, Moment, of_all_shards
 from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.log_files import go_on_with_files
 from lightning_sagemaker.recovery.member import RecoveryError
@@ -81,6 +84,7 @@ class RecoveringFit(Callback):
         events = self._events = events_of(trainer)
         resume = next(one for one in trainer.callbacks if isinstance(one, AutoResume)).fit_state
         self._held = HeldState(trainer, resume, self._steps, self._rank.number)
+        resume.complete = lambda states: of_all_shards(states, self._rank.order, self._world_size, pl_module)
         inner = events.goes_on
         assert inner is not None
         events.goes_on = lambda run: self._run(lambda: inner(run))
@@ -192,6 +196,8 @@ class RecoveringFit(Callback):
         while True:
             if reply["kind"] == "over":
                 raise SystemExit(reply["code"])
+            if reply["kind"] == "leave":
+                self._leave()
             if reply["kind"] == "alone":
                 raise RecoveryError(
                     "No rank is left that has the training's state. HINT: start the job again; it goes on from its last"
@@ -207,6 +213,15 @@ class RecoveringFit(Callback):
             reply = self._member.next_quorum(self._held.at)
         self._end = reply.get("end")
         self._go_on()
+
+    def _leave(self) -> NoReturn:
+        """End this process, whose host leaves the job, without anything that other ranks would have to join."""
+        for logger in self._trainer.loggers:
+            with contextlib.suppress(Exception):  # what cannot be written is no reason to fail
+                logger.save()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
     def _share(self, reply: dict[str, Any]) -> None:
         """Give the state to those who lack it. Collective."""

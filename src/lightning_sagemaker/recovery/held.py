@@ -8,8 +8,12 @@ schedulers, the place in the data. It is put back by the same means by which a j
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
+
+from torch import nn
 
 from lightning_sagemaker._compat.connectors import plain_copy
 from lightning_sagemaker._compat.in_job import end_batch_hooks, forget_interruption
@@ -147,6 +151,27 @@ class HeldState:
         held["own"]["metrics"] = merged_metrics(trainer.lightning_module, [held["own"]["metrics"]], 1, 2)
         shards.as_shard(held["own"]["loaders"], self._shard)
         self._held, self._at, self._steps.seed = held, state["at"], state["seed"]
+
+
+def of_all_shards(
+    states: Sequence[dict[str, Any]], order: Sequence[int], world_size: int, module: nn.Module
+) -> list[dict[str, Any]]:
+    """States for a checkpoint, by shard, so that it can be resumed by the complete job.
+
+    Args:
+        states: One of each rank of the quorum.
+        order: Their ranks in the job.
+        world_size: Shards of the job. One whose rank is lost gets the first rank's state, as a replacement would.
+        module: The one that is trained.
+
+    """
+    found = dict(zip(order, states, strict=True))
+    for shard in range(world_size):
+        if shard not in found:
+            found[shard] = copy.deepcopy({**states[0], "metrics": None})
+            found[shard]["metrics"] = merged_metrics(module, [states[0]["metrics"]], 1, 2)
+        shards.as_shard(found[shard]["loaders"], shard)
+    return [found[shard] for shard in range(world_size)]
 
 
 def _flags(callback: Any) -> dict[str, bool]:

@@ -42,6 +42,8 @@ class JobRank:
         reply = self.member.start()
         if reply["kind"] == "over":
             raise SystemExit(reply["code"])
+        if reply["kind"] == "leave":
+            raise SystemExit(0)
         self.joins = reply["kind"] == "join"
         self.restarts = not self.joins and reply["quorum"] > 1
         """Whether all ranks were lost at once: nobody has the training's state in memory."""

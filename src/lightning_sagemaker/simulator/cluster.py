@@ -10,7 +10,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -18,8 +18,10 @@ from typing import Any, TextIO
 
 from lightning_sagemaker.simulator import checks
 from lightning_sagemaker.simulator.containers import modeltrainer, toolkit
-from lightning_sagemaker.simulator.contract import MASTER_PORT, Cluster, Folders, write_atomically
+from lightning_sagemaker.simulator.contract import MASTER_PORT, Cluster, Folders, LocalClusterError, write_atomically
 from lightning_sagemaker.simulator.display import Digest, Lines
+from lightning_sagemaker.simulator.elastic import FILE as HOSTS_FILE
+from lightning_sagemaker.simulator.elastic import ElasticHosts, host_range, parse_schedule
 from lightning_sagemaker.simulator.hosts import (
     free_port,
     gpu_variables,
@@ -30,7 +32,7 @@ from lightning_sagemaker.simulator.hosts import (
     rank_environment,
     visible_gpus,
 )
-from lightning_sagemaker.simulator.launchers import Program, host_shim, plan_launch
+from lightning_sagemaker.simulator.launchers import Program, host_shim, plan_elastic, plan_launch
 from lightning_sagemaker.simulator.live_table import display
 from lightning_sagemaker.simulator.network import Network
 from lightning_sagemaker.simulator.network import network as make_network
@@ -58,7 +60,7 @@ class LocalResult:
     Attributes:
         returncode: 0, or the exit code of the rank or launcher that failed first; 130 after Ctrl-C, 124 after a timeout.
         root: The folder with one folder per host.
-        launcher: ``torchrun``, ``mpirun`` or ``direct``.
+        launcher: ``torchrun``, ``mpirun``, ``supervise`` or ``direct``.
         failure: What failed first, with its last lines; None after success.
 
     """
@@ -72,7 +74,8 @@ class LocalResult:
 def run_local_cluster(
     command: Sequence[str],
     *,
-    hosts: int = 2,
+    hosts: int | str = 2,
+    schedule: str | None = None,
     processes_per_host: int = 1,
     distribution: str = "smddp",
     contract: str = "toolkit",
@@ -93,7 +96,10 @@ def run_local_cluster(
     Args:
         command: ``["python", "train.py", "--epochs", "1"]``, ``["train.py", ...]``, ``["python", "-m", "module", ...]`` or
             any program. Its ``--name value`` arguments become hyperparameters as well.
-        hosts: Number of hosts, named ``algo-1`` and so on.
+        hosts: Number of hosts, named ``algo-1`` and so on. ``"2:4"`` begins with two, and up to two more join and leave:
+            ``lightning-sagemaker supervise`` starts the ranks then, and the script recovers in the job. How many there shall
+            be can be written into the file ``hosts`` in ``root`` at any time.
+        schedule: When hosts join and leave, such as ``"10:+1,30:-1"`` in seconds after the start.
         processes_per_host: Processes that the launcher starts on each host.
         distribution: ``smddp``, ``ddp``, ``torch_distributed``, ``mpi``, ``smp`` (with ``mp_parameters`` among the
             hyperparameters) or ``none``.
@@ -122,7 +128,14 @@ def run_local_cluster(
     checks.check_system()
     checks.check_choice("distribution", distribution, DISTRIBUTIONS)
     checks.check_choice("contract", contract, tuple(CONTRACTS))
-    checks.check_counts(hosts, processes_per_host)
+    fewest, most = host_range(str(hosts))
+    checks.check_counts(most, processes_per_host)
+    is_elastic = isinstance(hosts, str) and ":" in hosts
+    if schedule is not None and not is_elastic:
+        raise LocalClusterError(
+            f"schedule={schedule!r} was set, and hosts={hosts} is a fixed number. HINT: set --hosts MIN:MAX, such as 2:4."
+        )
+    changes = parse_schedule(schedule or "", fewest, most)
     own, output = output is None, lasting(sys.stdout if output is None else output)
     rate = None if network is None else parse_network(network)
     if network is not None and (reason := network_obstacle()) is not None:
@@ -137,7 +150,7 @@ def run_local_cluster(
     visible = visible_gpus()
     cluster = Cluster(
         job_name=name,
-        hosts=tuple(f"algo-{number}" for number in range(1, hosts + 1)),
+        hosts=tuple(f"algo-{number}" for number in range(1, most + 1)),
         processes_per_host=processes_per_host,
         distribution=distribution,
         contract=contract,
@@ -150,7 +163,7 @@ def run_local_cluster(
         code=Path.cwd(),
         hyperparameters=values,
         channels=tuple(sources),
-        gpus_per_host=gpus_per_host(len(visible), hosts, 1 if distribution == "none" else processes_per_host),
+        gpus_per_host=gpus_per_host(len(visible), most, 1 if distribution == "none" else processes_per_host),
         region=os.environ.get("AWS_REGION", _REGION),
         environment=dict(environment or {}),
     )
@@ -160,7 +173,7 @@ def run_local_cluster(
         folder = Path(stack.enter_context(checks.scratch_folder(checks.temporary_folder())))
         joined = stack.enter_context(make_network(cluster.hosts, rate)) if network else None
         run = _Run(cluster, program, module, place, folder, output, own, code, sources, visible, joined, preload, debug)
-        return run.execute(timeout)
+        return run.execute(timeout, (fewest, changes) if is_elastic else None)
 
 
 @dataclass(frozen=True)
@@ -181,8 +194,11 @@ class _Run:
     preload: bool | None
     debug: bool
 
-    def execute(self, timeout: float | None) -> LocalResult:
-        launch = plan_launch(self.cluster, self.program, self.folder, self.network)
+    def execute(self, timeout: float | None, elastic: tuple[int, list[tuple[float, int]]] | None) -> LocalResult:
+        if elastic is None:
+            launch = plan_launch(self.cluster, self.program, self.folder, self.network)
+        else:
+            launch = plan_elastic(self.cluster, self.program, elastic[0])
         names = self.cluster.hosts
         environments = [self._prepare(index) for index in range(len(names))]
         own_folders = None if self.code is None else environments[0].get("PYTHONPATH")
@@ -204,18 +220,28 @@ class _Run:
         job = Job(self.folder, shown, self._make_logs())
         for rank, index in launch.ranks.items():
             job.add_rank(rank, names[index])
+        tick: Callable[[], None] | None = None
         try:
             if forks:
                 with preloading.listen(self.folder) as listener:
                     command = preloading.server_command(self.cluster, self.program, listener)
                     job.help("preload", command, preloading.server_environment(environments[0]), self._cwd(0), listener)
-            for index, commands in launch.commands.items():
-                for command, variables in commands:
+
+            def start_host(index: int) -> None:
+                for command, variables in launch.commands[index]:
                     first = host_shim(command, names[index], self.network, self.folder)
                     job.start(names[index], first, environments[index] | variables, self._cwd(index))
+
+            if elastic is not None:
+                place = self.root / HOSTS_FILE
+                tick = ElasticHosts(names, *elastic, place, job, start_host, shown.say).tick
+                _say(self.output, f"echo NUMBER > {place} changes the number of hosts")
+            else:
+                for index in launch.commands:
+                    start_host(index)
         finally:
             try:
-                failure = job.wait(timeout)
+                failure = job.wait(timeout, tick)
             finally:
                 shown.close()
         if failure is not None:

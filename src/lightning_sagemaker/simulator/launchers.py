@@ -19,6 +19,7 @@ from lightning_sagemaker.simulator.processes import GRACE
 
 SHIM = Path(__file__).with_name("host_init.py")
 
+_SUPERVISED = ("smddp", "ddp", "torch_distributed")
 _FLAGS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
@@ -105,7 +106,7 @@ class Launch:
     """One way to start a job.
 
     Attributes:
-        launcher: ``torchrun``, ``mpirun`` or ``direct``.
+        launcher: ``torchrun``, ``mpirun``, ``supervise`` or ``direct``.
         reason: One line: which and why.
         commands: Host index -> the commands that run there, with the variables that each adds.
         ranks: Global rank -> host index, for every rank whose output is told apart.
@@ -153,6 +154,38 @@ def plan_launch(cluster: Cluster, program: Program, folder: Path, network: Netwo
     except NoOpenMPIError as why:
         return _direct(cluster, program, folder, str(why), elastic=False)
     return _mpirun(open_mpi, cluster, program, folder, network)
+
+
+def plan_elastic(cluster: Cluster, program: Program, fewest: int) -> Launch:
+    """``lightning-sagemaker supervise`` on each host, for hosts that join and leave.
+
+    Args:
+        cluster: The job with as many hosts as it can have.
+        program: What every rank runs: a Python script or module.
+        fewest: Hosts with which it begins.
+
+    Raises:
+        LocalClusterError: If the program or the distribution cannot be supervised.
+
+    """
+    if cluster.distribution not in _SUPERVISED:
+        raise LocalClusterError(
+            f"distribution={cluster.distribution!r} was set with hosts that join and leave. HINT: choose one of"
+            f" {', '.join(_SUPERVISED)}, or a fixed number of hosts."
+        )
+    if not program.interpreter or program.target[0] == "-c":
+        raise LocalClusterError(
+            f"{' '.join(program.command)!r} was given with hosts that join and leave. HINT: run a Python script or module."
+        )
+    command = [program.python, "-m", "lightning_sagemaker.cli", "supervise"]
+    command += ["--hosts", f"{fewest}:{len(cluster.hosts)}", "--processes", str(cluster.processes_per_host)]
+    command += ["--coordinator", f"{cluster.main_address}:{cluster.main_port}"]
+    commands: dict[int, list[tuple[list[str], dict[str, str]]]] = {
+        index: [([*command, "--host-rank", str(index), *program.target, *program.arguments], {})]
+        for index in range(len(cluster.hosts))
+    }
+    reason = f"supervise on each host, {cluster.processes_per_host} process(es) per host; it begins with {fewest}"
+    return Launch("supervise", reason, commands)
 
 
 def _all_ranks(cluster: Cluster) -> dict[int, int]:

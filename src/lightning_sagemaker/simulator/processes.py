@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +57,8 @@ class Job:
         self._control = b""
         self._received: list[int] = []
         self._failure: Failure | None = None
+        self._dismissed: set[int] = set()
+        self._leaving: set[int] = set()
 
     def add_rank(self, rank: int, host: str) -> None:
         """Prepare the output stream of one rank."""
@@ -69,6 +71,28 @@ class Job:
         if not self._processes:
             self._selector.register(_make_pipe(self.folder / "control"), selectors.EVENT_READ, "control")
         self._processes.append((host, self._spawn(host, command, environment, cwd)))
+
+    def is_running(self, host: str) -> bool:
+        """Whether a first process of ``host`` runs."""
+        return any(name == host and process.poll() is None for name, process in self._processes)
+
+    def is_over(self) -> bool:
+        """Whether a first process has ended by itself, without a failure: the training has."""
+        return any(process.poll() == 0 and process.pid not in self._leaving for _, process in self._processes)
+
+    def ask_to_leave(self, host: str) -> None:
+        """Send ``host`` the signal by which it leaves the job; it may not have come as far as to hear it."""
+        for name, process in self._processes:
+            if name == host and process.poll() is None:
+                self._leaving.add(process.pid)
+                process.send_signal(signal.SIGUSR2)
+
+    def dismiss(self, host: str) -> None:
+        """End a host at once; how it ends is not a failure of the job."""
+        for name, process in self._processes:
+            if name == host and process.poll() is None:
+                self._dismissed.add(process.pid)
+                process.kill()
 
     def help(
         self, name: str, command: Sequence[str], environment: dict[str, str], cwd: Path, inherited: socket.socket
@@ -96,8 +120,12 @@ class Job:
         self._selector.register(process.stdout, selectors.EVENT_READ, name)
         return process
 
-    def wait(self, timeout: float | None = None) -> Failure | None:
+    def wait(self, timeout: float | None = None, tick: Callable[[], None] | None = None) -> Failure | None:
         """Watch until every host has ended; end all of them at the first failure, signal or ``timeout`` seconds.
+
+        Args:
+            timeout: In seconds; None: no limit.
+            tick: Called at each look, as to start further hosts.
 
         Returns:
             None when every host ended with 0, else what went wrong first.
@@ -110,6 +138,8 @@ class Job:
                 while running and self._failure is None:
                     running = bool(self._running())  # before the last look, so that no failure is missed
                     self._pump(0.05)
+                    if tick is not None and running:
+                        tick()
                     self._notice_host_failures()
                     if self._failure is None:
                         self._failure = self._stopped(timeout, deadline)
@@ -167,8 +197,10 @@ class Job:
             self._pump(0)  # a rank that failed has reported before its launcher ended
         for host, process in self._processes:
             code = process.poll()
-            if code and self._failure is None:
+            if code and self._failure is None and process.pid not in self._dismissed:
                 code = 128 - code if code < 0 else code
+                if code == 128 + signal.SIGUSR2 and process.pid in self._leaving:
+                    continue
                 self._fail(Failure(host, None, code, (), f"the launcher failed with exit code {code}"))
 
     def _stopped(self, timeout: float | None, deadline: float | None) -> Failure | None:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from lightning_sagemaker.supervisor.link import Training
 
 _POLL = 0.02
+_TO_LEAVE = 30.0
+"""Seconds for a step to end, after which ranks that are to leave are killed."""
 _GRACE = 150.0
 """Seconds from a signal that asks the ranks to end to one that they cannot ignore: SageMaker gives 120."""
 _START = "import sys; from lightning_sagemaker.supervisor import template; template.main(sys.argv[1:])"
@@ -75,6 +77,8 @@ class Agent:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._due: list[Rank] = []
         self._stopped: float | None = None
+        self._leaves: float | None = None
+        self._has_said_it = False
         self._signal = 0
         self._gave_up = False
         self._failed_later: list[int] = []
@@ -87,6 +91,7 @@ class Agent:
 
         """
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        before[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, self._leave)
         try:
             for rank in self._ranks:
                 self._start(rank)
@@ -95,6 +100,7 @@ class Agent:
                     for rank in [one for one in self._ranks if one.pid == pid]:
                         self._note_end(rank, pid, code)
                 self._start_due_ones()
+                self._say_that_it_leaves()
                 self._end_late_ones()
         finally:
             self._kill_all()
@@ -105,6 +111,8 @@ class Agent:
         codes = [rank.code for rank in self._ranks]
         if self._signal:
             return 128 + self._signal
+        if self._leaves is not None:
+            return 0
         if 0 in codes and not self._failed_later:
             return 0
         failed = self._failed_later or [code for code in codes if code]
@@ -147,7 +155,7 @@ class Agent:
         rank.pid, rank.code = None, code
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)  # its loader processes hold copies of its connections
-        if code == 0 or self._signal or self._gave_up:
+        if code == 0 or self._signal or self._gave_up or self._leaves is not None:
             return
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
         training = self._training
@@ -201,8 +209,22 @@ class Agent:
                 with suppress(ProcessLookupError):
                     os.kill(rank.pid, number)
 
+    def _leave(self, *_: object) -> None:
+        self._leaves = self._leaves or time.monotonic()
+
+    def _say_that_it_leaves(self) -> None:
+        if self._leaves is None or self._has_said_it:
+            return
+        self._has_said_it = True
+        self._due.clear()
+        _say("this host leaves the job after the present step.")
+        self._training.leave([rank.number for rank in self._ranks])
+
     def _end_late_ones(self) -> None:
-        if self._stopped is not None and time.monotonic() - self._stopped > _GRACE:
+        now = time.monotonic()
+        if self._stopped is not None and now - self._stopped > _GRACE:
+            self._kill_all()
+        if self._leaves is not None and now - self._leaves > _TO_LEAVE:
             self._kill_all()
 
     def _kill_all(self) -> None:

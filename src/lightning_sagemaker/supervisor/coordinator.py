@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import math
 import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from lightning_sagemaker.recovery import wire
@@ -65,6 +66,7 @@ class Coordinator:
         self._active: list[int] = []
         self._votes: dict[int, int] = {}
         self._left: set[int] = set()
+        self._leaving: set[int] = set()
         self._broken_at: float | None = None
         self._failures: Counter[int] = Counter()
         self._lost_at: dict[int, list[int]] = {}
@@ -78,7 +80,7 @@ class Coordinator:
         """Whether the ranks were asked to stop: one that ends is not missed."""
         self.is_reachable, self.is_gone = True, False
         self._closed = threading.Event()
-        self._hosts = Hosts(settings.silence, self._status, self.lose, self._stop)
+        self._hosts = Hosts(settings.silence, self._status, self.lose, self._stop, self.leave)
         note("start", world_size=settings.world_size)
         for target in (self._accept, self._tick):
             threading.Thread(target=target, name="coordinator", daemon=True).start()
@@ -109,6 +111,34 @@ class Coordinator:
                 self._drop(member)
             if rank in self._left:  # it has failed; the others may be in another fit
                 self._break()
+
+    def leave(self, ranks: Collection[int]) -> None:
+        """Let ranks go, by plan, at the end of a step: nothing is done again for it.
+
+        Args:
+            ranks: Those of a host that leaves the job. If nobody would be left, they stay.
+
+        """
+        with self._lock:
+            if self._active and not set(self._active) - self._leaving - set(ranks):
+                self._say("a host was asked to leave and stays: no other one trains.")
+                return
+            self._leaving |= set(ranks)
+            self._dismiss()
+
+    def _dismiss(self) -> None:
+        """Ranks that leave and wait are told that it is over for them; the others form the next quorum."""
+        for rank in sorted(self._leaving & self._members.keys()):
+            member = self._members[rank]
+            if member.starting is None and member.asking is None:
+                continue
+            if rank in self._active:
+                self._active.remove(rank)
+                self._say(f"rank {rank} leaves after step {self.step}; {len(self._active)} go on.")
+                self._note("left", rank=rank, step=self.step)
+            del self._members[rank]
+            self._leaving.discard(rank)
+            self._reply(member, "asking" if member.starting is None else "starting", {"kind": "leave"})
 
     def _stop(self) -> None:
         self.is_stopping = True
@@ -194,7 +224,7 @@ class Coordinator:
         if self.finished or self.ended or self._active:
             for member in waiting:
                 self._reply(member, "starting", self._over or {"kind": "join"})
-        elif len(waiting) == self._settings.world_size:
+        elif len(waiting) >= (self._settings.to_begin or self._settings.world_size):
             self._begin(waiting, "starting")
 
     @property
@@ -216,8 +246,10 @@ class Coordinator:
             return
         if any(rank not in asking for rank in self._active):
             return
+        self._dismiss()
+        asking = {rank: member for rank, member in asking.items() if rank in self._members}
         step = self.step
-        waited = 0.0 if self._broken_at is None else time.monotonic() - self._broken_at
+        waited = math.inf if self._broken_at is None else time.monotonic() - self._broken_at
         too_few = len(asking) < self._settings.minimum
         patience = max(self._settings.rejoin_timeout, self._settings.patience if too_few else 0.0)
         if len(asking) < self._settings.world_size and waited < patience:
@@ -271,7 +303,9 @@ class Coordinator:
             self._break()
         elif len(self._votes) == len(self._active):
             self.step = message["step"]
-            joins = any(one.asking is not None for one in self._members.values())
+            joins = any(one.asking is not None for one in self._members.values()) or bool(
+                self._leaving.intersection(self._active)
+            )
             self._decide({"commit": True, "change": joins})
             self._note_step(joins)
 
@@ -303,6 +337,7 @@ class Coordinator:
 
     def _drop(self, member: Member) -> None:
         self._members.pop(member.rank, None)
+        self._leaving.discard(member.rank)
         with contextlib.suppress(OSError):
             member.connection.shutdown(socket.SHUT_RDWR)
         member.connection.close()

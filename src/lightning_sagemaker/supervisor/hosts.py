@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -20,6 +20,7 @@ class Hosts:
         status: What they hear with each answer.
         lose: Called with a rank that one has seen end.
         stop: Called when one was asked to stop its ranks.
+        leave: Called with the ranks of one that leaves the job.
 
     """
 
@@ -29,8 +30,9 @@ class Hosts:
         status: Callable[[], dict[str, Any]],
         lose: Callable[[int], None],
         stop: Callable[[], None],
+        leave: Callable[[Collection[int]], None],
     ) -> None:
-        self._silence, self._status, self._lose, self._stop = silence, status, lose, stop
+        self._silence, self._status, self._lose, self._stop, self._leave = silence, status, lose, stop, leave
         self._of_rank: dict[int, _Host] = {}
         self._to_kill: set[int] = set()
         self._lock = threading.Lock()
@@ -51,6 +53,8 @@ class Hosts:
             if "lost" in message:
                 self.is_replaced(int(message["lost"]))
                 self._lose(int(message["lost"]))
+            if "leaving" in message:
+                self._leave([int(rank) for rank in message["leaving"]])
             host.tell({"id": message["id"], **self._status()})
         with self._lock:
             for rank in ranks:

@@ -8,7 +8,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -54,6 +54,9 @@ class Training(Protocol):
 
     def lose(self, rank: int) -> None:
         """A rank's supervisor has seen it end."""
+
+    def leave(self, ranks: Collection[int]) -> None:
+        """Ranks of a host leave the job by plan, at the end of a step."""
 
 
 class Link:
@@ -136,6 +139,10 @@ class Link:
         if self._send({"id": number, "lost": rank, "stopping": self.is_stopping}):
             while (reply := self._replies.get()) is not None and reply != number:
                 pass
+
+    def leave(self, ranks: Collection[int]) -> None:
+        """Say it; the ranks are told when they may end."""
+        self._send({"id": 0, "leaving": sorted(ranks), "stopping": self.is_stopping})
 
     def close(self) -> None:
         """This host's ranks have ended for good."""

@@ -17,12 +17,13 @@ class Settings:
     """What a job asks of its quorums.
 
     Attributes:
-        world_size: Ranks of the job.
+        world_size: Ranks of the job, which is the number of shards that its data has.
         minimum: Ranks without which it does not go on.
         rejoin_timeout: Seconds for which a replacement is waited for before the others go on without it.
         silence: Seconds without a sign of life after which a rank is lost.
         attempts: Times that the same step may fail.
         patience: Seconds for which the minimum is waited for.
+        to_begin: Ranks with which the training begins; the others join when they come. None: all.
 
     """
 
@@ -32,6 +33,7 @@ class Settings:
     silence: float = 5.0
     attempts: int = 3
     patience: float = 60.0
+    to_begin: int | None = None
 
 
 @dataclass

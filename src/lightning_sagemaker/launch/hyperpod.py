@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job as a manifest for HyperPod's training operator (kind ``HyperPodPyTorchJob``), to be given to ``kubectl apply``.
+
+In each container runs ``hyperpodrun``, of the package ``hyperpod-elastic-agent``: torchrun's elastic agent with the
+operator's rendezvous. The operator restarts processes and replaces nodes; ``AutoResume`` continues the training from its
+last checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+
+from lightning_sagemaker.errors import LaunchError
+from lightning_sagemaker.launch.planning.instances import find_instance
+from lightning_sagemaker.launch.spec.config import JobConfig
+from lightning_sagemaker.launch.spec.distribution import parse_distribution
+
+API_VERSION, KIND = "sagemaker.amazonaws.com/v1", "HyperPodPyTorchJob"
+
+_CARRIED = (
+    "recipe", "entry_point", "instance_type", "instance_count", "image_uri", "hyperparameters", "environment",
+    "distribution", "max_run", "max_retry_attempts", "base_job_name", "region",
+)  # fmt: skip
+"""Keys of a job that a manifest says something for."""
+_STARTED = ("none", "ddp", "torch_distributed")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_AGENT_PORT = 8080
+"""Port of ``hyperpodrun`` that the operator calls."""
+
+
+def manifest(config: JobConfig) -> dict[str, object]:
+    """The manifest of a job.
+
+    Args:
+        config: The job. Its image has the program, this package and ``hyperpod-elastic-agent``; nothing is sent.
+
+    Raises:
+        LaunchError: If the job has what a manifest cannot say, or lacks what it needs.
+
+    """
+    _check(config)
+    instance = find_instance(config.instance_type)
+    request = parse_distribution(config.distribution)
+    processes = request.processes_per_host or instance.gpus or 1
+    name = _name(config)
+    resources: dict[str, object] = {"nvidia.com/gpu": instance.gpus} if instance.gpus else {}
+    container: dict[str, object] = {
+        "name": "training",
+        "image": config.image_uri,
+        "imagePullPolicy": "Always",
+        "command": ["hyperpodrun"],
+        "args": [
+            f"--nnodes={config.instance_count}",
+            f"--nproc-per-node={processes}",
+            "--rdzv-backend=hyperpod",
+            # Ranks are asked before they are killed: SpotInterruption saves a checkpoint then.
+            "--shutdown-signal=SIGTERM",
+            "--shutdown-timeout=110",
+            *_program(config),
+        ],
+        "ports": [{"containerPort": _AGENT_PORT}],
+    }
+    if config.environment:
+        container["env"] = [{"name": key, "value": value} for key, value in config.environment.items()]
+    if resources:
+        container["resources"] = {"requests": resources, "limits": dict(resources)}
+    spec = {
+        "nodeSelector": {"node.kubernetes.io/instance-type": config.instance_type},
+        "terminationGracePeriodSeconds": 120,
+        "containers": [container],
+    }
+    policy: dict[str, object] = {"cleanPodPolicy": "None", "activeDeadlineSeconds": config.max_run}
+    if config.max_retry_attempts is not None:
+        policy["jobMaxRetryCount"] = config.max_retry_attempts
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name},
+        "spec": {
+            "nprocPerNode": str(processes),
+            "replicaSpecs": [{"name": "pod", "replicas": config.instance_count, "template": {"spec": spec}}],
+            "runPolicy": policy,
+        },
+    }
+
+
+def to_yaml(found: Mapping[str, object]) -> str:
+    """A manifest as text."""
+    import yaml
+
+    return str(yaml.safe_dump(dict(found), sort_keys=False, allow_unicode=True, width=10_000))
+
+
+def _check(config: JobConfig) -> None:
+    default = JobConfig()
+    for one in fields(config):
+        if one.name not in _CARRIED and getattr(config, one.name) != getattr(default, one.name):
+            raise LaunchError(
+                f"{one.name} was set, which a HyperPodPyTorchJob does not say. HINT: leave it out with --target hyperpod;"
+                " the image has the program, and volumes and the service account are added to the manifest."
+            )
+    if config.image_uri is None:
+        raise LaunchError(
+            "--target hyperpod was set without image_uri. HINT: set it to an image with the program, lightning-sagemaker and"
+            " hyperpod-elastic-agent: --set image_uri=ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG."
+        )
+    if config.recipe is None and config.entry_point is None:
+        raise LaunchError("The job has no program. HINT: name a recipe, or a script by its path in the image.")
+    if config.entry_point is not None and not config.entry_point.endswith(".py"):
+        raise LaunchError(
+            f"{config.entry_point} was given with --target hyperpod, and hyperpodrun starts Python. HINT: give a .py script."
+        )
+    kind = parse_distribution(config.distribution).kind
+    if kind not in _STARTED:
+        raise LaunchError(
+            f"distribution={kind!r} was set with --target hyperpod, where hyperpodrun starts the ranks. HINT: choose"
+            f" {', '.join(_STARTED[1:])}, or leave it out."
+        )
+
+
+def _name(config: JobConfig) -> str:
+    """The job's name, which Kubernetes restricts to 63 letters, digits and dashes."""
+    given = config.base_job_name
+    if given is None:
+        program = config.recipe or (config.entry_point or "").rpartition("/")[2].removesuffix(".py")
+        given = re.sub(r"[^a-z0-9]+", "-", program.lower()).strip("-")[:63].strip("-") or "training"
+    if not _NAME.fullmatch(given):
+        raise LaunchError(
+            f"base_job_name={given!r} was set. HINT: Kubernetes takes up to 63 small letters, digits and dashes, with a"
+            " letter or digit first and last."
+        )
+    return given
+
+
+def _program(config: JobConfig) -> list[str]:
+    words: list[str] = []
+    for name, value in sorted(config.hyperparameters.items()):  # as SageMaker's containers write them
+        is_structure = isinstance(value, list | tuple | Mapping)
+        text = json.dumps(value) if is_structure else "" if value is None else str(value)
+        words += [f"-{name}" if len(name) == 1 else f"--{name}", text]
+    if config.recipe is not None:
+        return ["-m", "lightning_sagemaker.cli", "run", config.recipe, *words]
+    return [str(config.entry_point), *words]
