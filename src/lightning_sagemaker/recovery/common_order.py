@@ -31,7 +31,7 @@ class CommonOrder:
 
     Args:
         wrapper: Lightning's ``DistributedSamplerWrapper``.
-        seed: Of the job's random numbers.
+        seed: The job's seed of random numbers.
 
     """
 

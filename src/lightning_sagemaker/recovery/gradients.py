@@ -23,7 +23,7 @@ def average(parameters: Sequence[nn.Parameter], shards: int) -> None:
     Args:
         parameters: Those that may have gradients, in the same order on all ranks. One whose gradient is None here counts as
             zero if another rank has one, and stays None if none has.
-        shards: Of which each rank holds the sum over its own.
+        shards: Number of shards of the step; each rank holds the sum over its own.
 
     Raises:
         RuntimeError: If the group has lost a rank; gradients are of no use then.

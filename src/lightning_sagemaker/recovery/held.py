@@ -44,7 +44,7 @@ class HeldState:
         trainer: Whose fit it is.
         fit_state: What of it is not in Lightning's checkpoints.
         steps: Its steps.
-        shard: Of this rank.
+        shard: The shard of data that is this rank's own.
 
     Attributes:
         is_current: Whether the weights are still those of the state: not between a step and its end.

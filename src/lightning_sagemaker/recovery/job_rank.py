@@ -20,12 +20,12 @@ class JobRank:
 
     Args:
         number: Its rank in the job.
-        backend: Of the process groups, as of ``init_process_group``.
+        backend: Backend of the process groups, as for ``init_process_group``.
 
     Attributes:
         order: Ranks of the present quorum.
         joins: Whether others train, and this rank does not yet.
-        seed: Of the job's random numbers.
+        seed: The job's seed of random numbers.
         member: Its side of the coordinator.
 
     Raises:

@@ -32,7 +32,7 @@ class Member:
     Args:
         address: ``host:port``.
         token: What the coordinator wants to hear.
-        rank: Of this process.
+        rank: This process's rank in the job.
         info: What the others shall know of it, such as the address of its store.
         on_change: Called by another thread as soon as a rank of the quorum is lost.
 

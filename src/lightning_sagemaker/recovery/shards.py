@@ -30,8 +30,8 @@ def deal(loader: Any, seed: int) -> None:
     """Have each rank know the batches of the others.
 
     Args:
-        loader: Of training.
-        seed: Of the job's random numbers.
+        loader: The training's.
+        seed: The job's seed of random numbers.
 
     Raises:
         RecoveryError: If its order is not one of a ``DistributedSampler``.
@@ -113,7 +113,7 @@ def evaluate_shards(loader: Any, shards: Callable[[], Sequence[int]], seed: int)
     Args:
         loader: One whose data is not dealt to ranks is left as it is.
         shards: Says which are this rank's.
-        seed: Of the job's random numbers.
+        seed: The job's seed of random numbers.
 
     """
     if not isinstance(loader, DataLoader) or not isinstance(loader.sampler, DistributedSampler):

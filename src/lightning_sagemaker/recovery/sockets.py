@@ -29,7 +29,7 @@ def shut_down(numbers: set[int], but_at: int) -> None:
     """End these connections, for whoever waits on them; their numbers stay taken until their owner closes them.
 
     Args:
-        numbers: Of sockets.
+        numbers: File descriptors of sockets.
         but_at: A port of this process: connections that others have made to it are left alone.
 
     """

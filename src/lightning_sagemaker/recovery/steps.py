@@ -25,7 +25,7 @@ class Steps:
         trainer: Whose they are.
         shard: This rank's own.
         world_size: Shards of the job.
-        seed: Of the job's random numbers.
+        seed: The job's seed of random numbers.
 
     """
 

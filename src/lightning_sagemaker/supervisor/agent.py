@@ -36,7 +36,7 @@ class Rank:
     Attributes:
         number: Its rank.
         environment: Variables of the process.
-        pid: Of the present process; None if there is none.
+        pid: Id of the present process; None if there is none.
         code: Exit code of the last one.
         deaths: At which step -> how often.
 
@@ -54,7 +54,7 @@ class Agent:
 
     Args:
         command: What each rank runs; the interpreter first.
-        ranks: Of this host.
+        ranks: The ranks of this host.
         training: The job's coordinator, on its first host; a connection to it on the others.
         max_restarts: Replacements of each rank.
         preload: Whether ranks are forked from a process that has imported torch and Lightning.

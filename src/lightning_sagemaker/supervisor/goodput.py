@@ -30,7 +30,7 @@ class Span:
     Attributes:
         cause: One of :data:`CAUSES`.
         begin: Seconds since 1970.
-        end: The same.
+        end: Seconds since 1970.
 
     """
 

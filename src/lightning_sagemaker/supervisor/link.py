@@ -66,10 +66,10 @@ class Link:
         address: ``host:port`` of the coordinator.
         token: What it wants to hear.
         host: Number of this host.
-        ranks: Of this host.
+        ranks: Numbers of this host's ranks.
         on_kill: Called by another thread with a rank that is frozen or was cut off.
         patience: Seconds for which a coordinator that does not answer is tried again.
-        to_start: The same before its first answer: hosts do not start at once.
+        to_start: Seconds for which its first answer is waited for: hosts do not start at once.
 
     Raises:
         LaunchError: If there is no coordinator.

@@ -41,13 +41,13 @@ class Member:
     """One process, as long as its connection lasts.
 
     Attributes:
-        rank: Of the job.
+        rank: Its rank in the job.
         connection: To it.
         info: What the others shall know of it.
         heard: When it last gave a sign of life.
         joined: Number of its first quorum.
         starting: Number of its question, while it waits for the first quorum.
-        asking: The same for any later one.
+        asking: Number of its question, while it waits for a later quorum.
         at: Where in the training it is; None if it has no state.
         sending: Whose turn it is to send.
 
