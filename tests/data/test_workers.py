@@ -21,7 +21,7 @@ from tests.conftest import is_contract_variable
 from tests.forked import run_forked
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
-PROGRAM = Path(__file__).with_name("loader_workers_program.py")
+PROGRAM = Path(__file__).with_name("workers_program.py")
 CONTEXTS = ["fork", pytest.param("forkserver", marks=pytest.mark.slow), pytest.param("spawn", marks=pytest.mark.slow)]
 FAST = 3.0
 """Seconds: one on a machine with nothing else to do, and torch's own end takes five and more."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training with worker processes, to be stopped from outside.
 
-``loader_workers_program.py FOLDER OPTIONS`` (JSON: ``workers``, ``context``, ``persistent``, ``mended``, ``strategy``,
+``workers_program.py FOLDER OPTIONS`` (JSON: ``workers``, ``context``, ``persistent``, ``mended``, ``strategy``,
 ``hangs_at``, ``stops_at``, ``exits_at``) writes to FOLDER: ``pids`` of the workers, ``step`` when training is under way,
 ``stopped`` when ``fit`` was left.
 """
