@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from lightning_sagemaker.job import Distribution, Launcher, SageMakerJob
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
@@ -111,7 +110,7 @@ def gather_engines(job: SageMakerJob) -> SmddpEngines:
     return job_engines(replace(job, launcher=Launcher.TORCHRUN) if bare else job)
 
 
-def _shards_only(parameters: Mapping[str, Any]) -> bool:
+def _shards_only(parameters: Mapping[str, object]) -> bool:
     """Whether parameters are to be sharded, and neither layers nor matrices."""
     try:
         degrees, _ = ParallelDegrees.from_parameters(parameters)

@@ -10,18 +10,18 @@ from tests.conftest import ROOT
 GOAL = 1.5
 """``Any`` per 100 lines of src, imports included."""
 
-MOST = 4.65
+MOST = 3.92
 """What is allowed until the goal is reached: lower it with each change that lowers it."""
 
 CEILINGS = {
     # Rooms that import no torch.
-    "commands": 28,
+    "commands": 8,
     "container": 2,
-    "job": 29,
-    "launch": 222,
-    "loggers": 36,
-    "package": 15,
-    "simulator": 46,
+    "job": 0,
+    "launch": 79,
+    "loggers": 13,
+    "package": 13,
+    "simulator": 20,
     # Strategies, and what they are made of.
     "_compat": 122,
     "callbacks": 172,
@@ -59,7 +59,7 @@ def counted() -> tuple[Counter[str], int]:
 
 def test_any_does_not_become_more():
     found, lines = counted()
-    assert set(found) == set(CEILINGS)
+    assert set(found) <= set(CEILINGS)
     grown = {room: f"{count}, and at most {CEILINGS[room]}" for room, count in found.items() if count > CEILINGS[room]}
     assert not grown, f"more often Any than allowed: {grown}"
     share = 100 * sum(found.values()) / lines

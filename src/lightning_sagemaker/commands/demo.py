@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from lightning_sagemaker.recipe_packages import has_packages
 
@@ -118,7 +117,7 @@ def _report(host: Path, seconds: float) -> int:
     return 0 if passed else 1
 
 
-def _rows(pairs: Iterable[tuple[str, Any]]) -> list[str]:
+def _rows(pairs: Iterable[tuple[str, object]]) -> list[str]:
     rows = [(name, str(value)) for name, value in pairs]
     width = max(len(name) for name, _ in rows)
     return [f"{name:<{width}}  {value}" for name, value in rows]

@@ -137,13 +137,13 @@ def examine(quick: bool = False) -> dict[str, Any]:
     return report
 
 
-def _describe(job: SageMakerJob) -> dict[str, dict[str, Any]]:
+def _describe(job: SageMakerJob) -> dict[str, dict[str, object]]:
     skipped = ("notes", "sources")
     names = [field.name for field in dataclasses.fields(job) if field.name not in skipped]
     return {name: {"value": _plain(getattr(job, name)), "source": job.sources.get(name, "")} for name in names}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -222,7 +222,7 @@ def _smddp_lines(smddp: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {title:<17}  {'refused' if smddp[name]['refused'] else 'allowed':<8}  {smddp[name]['reason']}"
 
 
-def _show(value: Any) -> str:
+def _show(value: object) -> str:
     if value is None or value in ([], {}):
         return "-"
     return value if isinstance(value, str) else json.dumps(value)

@@ -12,11 +12,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from lightning_sagemaker.commands.register import register_command, register_model, with_registration
 from lightning_sagemaker.errors import LaunchError, pairs, suggestion
 from lightning_sagemaker.launch.spec.script_arguments import script_hyperparameters
+
+if TYPE_CHECKING:
+    from lightning_sagemaker.launch.planning.job_plan import JobPlan
+    from lightning_sagemaker.launch.spec.config import JobConfig
+    from lightning_sagemaker.launch.tracking.jobs import JobStatus
 
 HELP = "run a recipe or a script as a SageMaker training job"
 
@@ -178,7 +183,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     return _start(arguments, plan)
 
 
-def read_config(arguments: argparse.Namespace) -> Any:
+def read_config(arguments: argparse.Namespace) -> JobConfig:
     """The job that the command line and its file describe.
 
     Raises:
@@ -191,7 +196,7 @@ def read_config(arguments: argparse.Namespace) -> Any:
     from lightning_sagemaker.recipe_table import RECIPES
 
     config = JobConfig() if arguments.config is None else JobConfig.from_yaml(arguments.config)
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     if arguments.program is not None:
         if arguments.program.endswith((".py", ".sh")):
             changes |= {"entry_point": arguments.program, "recipe": None}
@@ -231,7 +236,7 @@ def read_config(arguments: argparse.Namespace) -> Any:
     return config.changed(**{name: getattr(checked, name) for name in changes})
 
 
-def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+def _mapping(name: str, value: object) -> Mapping[str, object]:
     """What ``--set NAME.KEY=VALUE`` adds to."""
     from lightning_sagemaker.launch.spec.inputs import named_inputs
 
@@ -242,7 +247,7 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     raise LaunchError(f"--set {name}.KEY=VALUE was given, but {name} is {value!r}. HINT: write --set {name}=VALUE.")
 
 
-def _rehearse(arguments: argparse.Namespace, plan: Any, output: TextIO) -> int:
+def _rehearse(arguments: argparse.Namespace, plan: JobPlan, output: TextIO) -> int:
     from pathlib import Path
 
     from lightning_sagemaker.launch.rehearsal import rehearse
@@ -259,7 +264,7 @@ def _rehearse(arguments: argparse.Namespace, plan: Any, output: TextIO) -> int:
     return done.result.returncode
 
 
-def _start(arguments: argparse.Namespace, plan: Any) -> int:
+def _start(arguments: argparse.Namespace, plan: JobPlan) -> int:
     from lightning_sagemaker.launch.estimator import Estimator
     from lightning_sagemaker.launch.planning import rules
     from lightning_sagemaker.launch.planning.plan import price
@@ -270,7 +275,7 @@ def _start(arguments: argparse.Namespace, plan: Any) -> int:
         return 1
     estimator = Estimator.from_config(plan.config)
 
-    def follow(name: str, one: Any) -> Any:
+    def follow(name: str, one: JobPlan) -> JobStatus | None:
         print(f"{'started' if one.config.job_queue is None else 'queued'}: {name}", flush=True)
         cost = price(one)
         per_hour = None if cost is None else cost.per_hour
@@ -304,7 +309,7 @@ def _agreed() -> bool:
     return input("Start the job? [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _value(text: str, name: str = "") -> Any:
+def _value(text: str, name: str = "") -> object:
     """A value as YAML reads it; variables and tags are texts whatever they look like."""
     import yaml
 
@@ -316,7 +321,7 @@ def _value(text: str, name: str = "") -> Any:
         return text
 
 
-def _print_rows(rows: list[tuple[str, str]], stream: Any) -> None:
+def _print_rows(rows: list[tuple[str, str]], stream: TextIO) -> None:
     width = max(len(word) for word, _ in rows) + 2
     for word, text in rows:
         print(f"{word:<{width}}{text}", file=stream, flush=True)

@@ -9,9 +9,13 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_sagemaker.errors import LaunchError
+
+if TYPE_CHECKING:
+    from lightning_sagemaker.launch.estimator import Estimator
+    from lightning_sagemaker.launch.spec.config import JobConfig
 
 HELP = "register the model of a job"
 
@@ -51,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def with_registration(request: dict[str, Any], arguments: argparse.Namespace, config: Any) -> dict[str, Any]:
+def with_registration(request: dict[str, Any], arguments: argparse.Namespace, config: JobConfig) -> dict[str, object]:
     """Both requests of ``--dry-run --register``; the model's is that of a job which has succeeded, without its metrics."""
     from lightning_sagemaker.launch.tracking.registry import git_source, package_request
 
@@ -63,13 +67,13 @@ def with_registration(request: dict[str, Any], arguments: argparse.Namespace, co
     return {"CreateTrainingJob": request, "CreateModelPackage": package}
 
 
-def register_model(arguments: argparse.Namespace, estimator: Any) -> int:
+def register_model(arguments: argparse.Namespace, estimator: Estimator) -> int:
     """After ``launch --register``; the exit code."""
     from lightning_sagemaker.launch.tracking.registry import git_source, register
 
     source = git_source(estimator.config)
     try:
-        arn = register(estimator.jobs, estimator.job_name, arguments.register, arguments.inference_image, source)
+        arn = register(estimator.jobs, str(estimator.job_name), arguments.register, arguments.inference_image, source)
     except LaunchError as error:
         print(
             f"The model was not registered: {error} Later: `{register_command(arguments, estimator)}`.",
@@ -82,7 +86,7 @@ def register_model(arguments: argparse.Namespace, estimator: Any) -> int:
     return 0
 
 
-def register_command(arguments: argparse.Namespace, estimator: Any) -> str:
+def register_command(arguments: argparse.Namespace, estimator: Estimator) -> str:
     """The command that registers the model of ``launch --register`` later."""
     from lightning_sagemaker.launch.tracking.registry import git_source
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lightning_sagemaker.job.process import Ranks
 from lightning_sagemaker.job.source import Source, check_names
@@ -141,14 +140,14 @@ def _driver_gpus() -> int:
         return 0
 
 
-def _resource_config(source: Source) -> tuple[dict[str, Any], str]:
+def _resource_config(source: Source) -> tuple[dict[str, object], str]:
     config = source.file("resourceconfig")
     if config is not None:
         return config, "resourceconfig.json"
     return source.json("SM_RESOURCE_CONFIG", dict) or {}, "SM_RESOURCE_CONFIG"
 
 
-def _all_hosts(source: Source, config: dict[str, Any], origin: str) -> tuple[str, ...]:
+def _all_hosts(source: Source, config: dict[str, object], origin: str) -> tuple[str, ...]:
     """Every host, in the order of ``SM_HOSTS`` where that names the same ones: SDK 3 sorts it, and ranks by it."""
     listed = source.names("SM_HOSTS")
     in_config = None if config.get("hosts") is None else check_names(config["hosts"], f"hosts in {origin}")
@@ -160,7 +159,7 @@ def _all_hosts(source: Source, config: dict[str, Any], origin: str) -> tuple[str
     return source.found("hosts", "the current host alone", (alone,))
 
 
-def _current_host(source: Source, config: dict[str, Any], origin: str, everybody: tuple[str, ...]) -> str:
+def _current_host(source: Source, config: dict[str, object], origin: str, everybody: tuple[str, ...]) -> str:
     in_file = _text(config, "current_host")
     if in_file is not None and origin == "resourceconfig.json":
         return source.found("current_host", origin, in_file)
@@ -171,7 +170,7 @@ def _current_host(source: Source, config: dict[str, Any], origin: str, everybody
     return source.found("current_host", origin if in_file else "the first host", in_file or everybody[0])
 
 
-def _groups(source: Source, config: dict[str, Any], origin: str) -> tuple[InstanceGroup, ...]:
+def _groups(source: Source, config: dict[str, object], origin: str) -> tuple[InstanceGroup, ...]:
     entries = config.get("instance_groups")
     if not entries:
         entries, origin = list((source.json("SM_INSTANCE_GROUPS_DICT", dict) or {}).values()), "SM_INSTANCE_GROUPS_DICT"
@@ -188,7 +187,7 @@ def _groups(source: Source, config: dict[str, Any], origin: str) -> tuple[Instan
 
 
 def _current_group(
-    source: Source, config: dict[str, Any], origin: str, groups: tuple[InstanceGroup, ...], current: str
+    source: Source, config: dict[str, object], origin: str, groups: tuple[InstanceGroup, ...], current: str
 ) -> str | None:
     holding = next((group.name for group in groups if current in group.hosts), None)
     if holding is not None:
@@ -220,7 +219,7 @@ def _training_hosts(
     return source.found("hosts", "the current host alone", (current,))
 
 
-def _fact(source: Source, field: str, config: dict[str, Any], key: str, origin: str, variable: str) -> str | None:
+def _fact(source: Source, field: str, config: dict[str, object], key: str, origin: str, variable: str) -> str | None:
     """A text from the configuration, else from a variable."""
     value = _text(config, key)
     if value is not None:
@@ -229,6 +228,6 @@ def _fact(source: Source, field: str, config: dict[str, Any], key: str, origin: 
     return None if value is None else source.found(field, variable, value)
 
 
-def _text(config: dict[str, Any], key: str) -> str | None:
+def _text(config: dict[str, object], key: str) -> str | None:
     value = config.get(key)
     return value if isinstance(value, str) and value else None

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lightning_sagemaker.job.source import Source, decode_or_keep, is_true
 from lightning_sagemaker.job.types import Distribution, SageMakerJobError
@@ -32,8 +31,8 @@ class Intent:
     """What was asked for, whether or not it came about."""
 
     distribution: Distribution
-    hyperparameters: Mapping[str, Any]
-    model_parallel_parameters: Mapping[str, Any]
+    hyperparameters: Mapping[str, object]
+    model_parallel_parameters: Mapping[str, object]
 
 
 def read_intent(source: Source) -> Intent:
@@ -83,7 +82,7 @@ def _channel_folder(source: Source, name: str) -> Path:
     return source.root / "input" / "data" / name if folder is None else Path(folder)
 
 
-def _all_hyperparameters(source: Source) -> dict[str, Any]:
+def _all_hyperparameters(source: Source) -> dict[str, object]:
     """The file has the service's own beside the user's; ``SM_HPS``, decoded by the container, has the user's."""
     file = source.file("hyperparameters")
     in_file = {name: decode_or_keep(value) for name, value in (file or {}).items()}
@@ -95,8 +94,8 @@ def _all_hyperparameters(source: Source) -> dict[str, Any]:
 
 
 def _model_parallel_parameters(
-    source: Source, hyperparameters: dict[str, Any], config: dict[str, Any] | None
-) -> dict[str, Any]:
+    source: Source, hyperparameters: dict[str, object], config: dict[str, object] | None
+) -> dict[str, object]:
     """``mp_parameters`` of either generation; empty when there are none."""
     given = source.json("SM_HP_MP_PARAMETERS", dict)
     if given:
@@ -116,11 +115,11 @@ def _model_parallel_parameters(
 
 def _distribution(
     source: Source,
-    parallel: dict[str, Any],
-    flags: dict[str, Any],
+    parallel: dict[str, object],
+    flags: dict[str, object],
     origin: str,
-    hyperparameters: dict[str, Any],
-    config: dict[str, Any] | None,
+    hyperparameters: dict[str, object],
+    config: dict[str, object] | None,
 ) -> Distribution:
     if parallel:
         return source.found("distribution", source.origins["model_parallel_parameters"], Distribution.MODEL_PARALLEL)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 from lightning_sagemaker.job import hosts as _hosts
@@ -95,9 +94,9 @@ class SageMakerJob:
     model_dir: Path = Path(DEFAULT_ROOT, "model")
     output_dir: Path = Path(DEFAULT_ROOT, "output", "data")
     checkpoint_dir: Path = Path(DEFAULT_ROOT, "checkpoints")
-    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    hyperparameters: Mapping[str, object] = field(default_factory=dict)
     distribution: Distribution = Distribution.NONE
-    model_parallel_parameters: Mapping[str, Any] = field(default_factory=dict)
+    model_parallel_parameters: Mapping[str, object] = field(default_factory=dict)
     launcher: Launcher = Launcher.NONE
     global_rank: int | None = None
     local_rank: int | None = None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lightning_sagemaker.job.types import SageMakerJobError
 
@@ -88,7 +88,7 @@ class Source:
         value = self.json(name, list)
         return None if value is None else check_names(value, name)
 
-    def file(self, name: str) -> dict[str, Any] | None:
+    def file(self, name: str) -> dict[str, object] | None:
         """The object in ``input/config/NAME.json``; None when there is no such file.
 
         Raises:
@@ -108,7 +108,7 @@ class Source:
         return _decode(text, str(path), dict, "correct or remove the file")
 
 
-def check_names(value: Any, where: str) -> tuple[str, ...]:
+def check_names(value: object, where: str) -> tuple[str, ...]:
     """``value`` as a tuple of different, non-empty names.
 
     Raises:
@@ -122,7 +122,7 @@ def check_names(value: Any, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def decode_or_keep(text: Any) -> Any:
+def decode_or_keep(text: object) -> object:
     """A hyperparameter's value: what its JSON text stands for, or the text where it is not JSON."""
     if not isinstance(text, str):
         return text
@@ -132,7 +132,7 @@ def decode_or_keep(text: Any) -> Any:
         return text
 
 
-def is_true(value: Any) -> bool:
+def is_true(value: object) -> bool:
     """Whether a flag is set: real booleans, numbers, and the words that producers write for them."""
     return value.strip().lower() in ("true", "1", "yes") if isinstance(value, str) else bool(value)
 
@@ -147,6 +147,6 @@ def _decode(text: str, where: str, kind: type[T], hint: str) -> T:
     return value
 
 
-def _quote(value: Any) -> str:
+def _quote(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

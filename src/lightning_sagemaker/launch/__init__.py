@@ -8,7 +8,7 @@ which are the SDK's side; ``SMDDP`` and ``ModelParallel`` come from there.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lightning_sagemaker.errors import LaunchError
@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"lightning_sagemaker.{_HOMES[name]}"), name)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import Any
 
+from lightning_sagemaker.aws_types import Client, Session
 from lightning_sagemaker.errors import LaunchError
 
 _INSTALL = "pip install 'lightning-sagemaker[launch]'"
@@ -32,7 +32,7 @@ def lacks_capacity(reason: str | None) -> bool:
     return bool(_NO_CAPACITY.match(reason or ""))
 
 
-def make_session(region: str | None = None) -> Any:
+def make_session(region: str | None = None) -> Session:
     """A boto3 session.
 
     Raises:
@@ -44,13 +44,13 @@ def make_session(region: str | None = None) -> Any:
     except ImportError:
         raise LaunchError(f"boto3 is not installed. HINT: {_INSTALL}.") from None
     with sentences("AWS"):
-        session = boto3.Session(region_name=region)
+        session: Session = boto3.Session(region_name=region)
     if session.region_name is None:
         raise LaunchError("No AWS region is configured. HINT: give region, or set AWS_DEFAULT_REGION.")
     return session
 
 
-def make_client(service: str, region: str | None = None) -> Any:
+def make_client(service: str, region: str | None = None) -> Client:
     """A boto3 client of ``service``.
 
     Raises:

@@ -56,9 +56,9 @@ class Estimator(Settings):
 
     _kind = "Estimator"
 
-    def __init__(self, *given: Any, **arguments: Any) -> None:
+    def __init__(self, *given: object, **arguments: object) -> None:
         named = by_position(self._kind, given, arguments)
-        self._session = named.pop("sagemaker_session", None)
+        self._session: Any = named.pop("sagemaker_session", None)  # of boto3, or the SDK's
         self.config = JobConfig.from_mapping(job_values(named))
         self.job_name: str | None = None
         self._queued: str | None = None
@@ -66,7 +66,7 @@ class Estimator(Settings):
         self._jobs: TrainingJobs | None = None
 
     @classmethod
-    def from_config(cls, config: JobConfig, sagemaker_session: Any = None) -> Estimator:
+    def from_config(cls, config: JobConfig, sagemaker_session: object = None) -> Estimator:
         """An estimator of a job that is described already."""
         estimator = cls.__new__(cls)
         Estimator.__init__(estimator, sagemaker_session=sagemaker_session)
@@ -77,7 +77,7 @@ class Estimator(Settings):
     def attach(
         cls,
         training_job_name: str,
-        sagemaker_session: Any = None,
+        sagemaker_session: object = None,
         model_channel_name: str = "model",
         region: str | None = None,
     ) -> Estimator:
@@ -99,7 +99,7 @@ class Estimator(Settings):
         estimator.job_name = training_job_name
         return estimator
 
-    def plan(self, inputs: Any = None) -> JobPlan:
+    def plan(self, inputs: object = None) -> JobPlan:
         """What will be sent; nothing leaves this machine.
 
         Args:
@@ -108,7 +108,9 @@ class Estimator(Settings):
         """
         return make_plan(self.config if inputs is None else self.config.changed(inputs=inputs))
 
-    def request(self, inputs: Any = None, plan: JobPlan | None = None, job_name: str | None = None) -> dict[str, Any]:
+    def request(
+        self, inputs: object = None, plan: JobPlan | None = None, job_name: str | None = None
+    ) -> dict[str, object]:
         """The complete CreateTrainingJob request, with a stand-in for the account; needs neither credentials nor the SDK.
 
         Args:
@@ -123,7 +125,7 @@ class Estimator(Settings):
 
     def fit(
         self,
-        inputs: Any = None,
+        inputs: object = None,
         wait: bool = True,
         logs: bool | str | Sequence[str] | None = True,
         job_name: str | None = None,
@@ -310,7 +312,7 @@ class HuggingFace(Estimator):
 
     _kind = "HuggingFace"
 
-    def __init__(self, *given: Any, **arguments: Any) -> None:
+    def __init__(self, *given: object, **arguments: object) -> None:
         super().__init__(*given, **arguments)
         if self.config.transformers_version is None and self.config.image_uri is None:
             raise LaunchError("HuggingFace needs transformers_version, or image_uri. HINT: set transformers_version.")

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -79,7 +79,7 @@ def rehearse(
     plan: JobPlan,
     root: Path,
     *,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
     folders: Mapping[str, str] | None = None,
     hosts: int | None = None,
     timeout: float | None = 600.0,
@@ -158,7 +158,7 @@ def _known(plan: JobPlan) -> str:
 
 
 def _with_hosts(config: JobConfig, hosts: int) -> JobConfig:
-    others = [{**group, "instance_count": min(hosts, group["instance_count"])} for group in config.other_groups]
+    others = [{**asdict(one), "instance_count": min(hosts, one.instance_count)} for one in config.groups[1:]]
     return config.changed(instance_count=hosts, other_groups=tuple(others))
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.planning.plan import choose_image, own_region
@@ -23,7 +22,7 @@ class Settings:
 
     config: JobConfig
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """The job's values by the names of SDK 2, such as ``output_path``."""
         if name != "config" and name in JobConfig.__dataclass_fields__:
             return getattr(self.config, name)
@@ -43,7 +42,7 @@ class Settings:
             values["mp_parameters"] = dict(self.config.distributed.parameters)
         return {name: json.dumps(value) for name, value in values.items()}
 
-    def set_hyperparameters(self, **values: Any) -> None:
+    def set_hyperparameters(self, **values: object) -> None:
         """Set further hyperparameters, or others."""
         self.config = self.config.changed(hyperparameters={**self.config.hyperparameters, **values})
 

@@ -10,8 +10,8 @@ import tarfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
+from lightning_sagemaker.aws_types import Client
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import sentences
 
@@ -22,7 +22,7 @@ _SHOWN = 100
 """Characters of a name in a message."""
 
 
-def fetch(s3: Any, uri: str, folder: Path, limit: int | None = None) -> int:
+def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None) -> int:
     """Copy what an ``s3://`` address means, an object or all below a prefix, into ``folder``; return the number of files.
 
     Args:
@@ -52,7 +52,7 @@ def fetch(s3: Any, uri: str, folder: Path, limit: int | None = None) -> int:
     return count
 
 
-def fetch_object(s3: Any, uri: str, target: Path) -> bool:
+def fetch_object(s3: Client, uri: str, target: Path) -> bool:
     """Copy one object to ``target``; False if there is none."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     from botocore.exceptions import ClientError

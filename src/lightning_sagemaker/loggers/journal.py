@@ -53,7 +53,7 @@ class Journal:
         self._progress = folder / f"{key}.progress.json"
         self._file: int | None = None
 
-    def append(self, *rows: dict[str, Any]) -> None:
+    def append(self, *rows: dict[str, object]) -> None:
         """Add rows."""
         self.append_lines([json.dumps(row, separators=(",", ":")) for row in rows])
 

@@ -45,7 +45,7 @@ class JournalLogger(Logger):
         self._key = (job.name if job.in_container else None) or self._found(resume) or uuid.uuid4().hex
         self._journal: Journal | None = None
         self._start_id: str | None = None
-        self._waiting: list[dict[str, Any]] = []
+        self._waiting: list[dict[str, object]] = []
         self._carried: list[str] = []
         self._said_full = False
 
@@ -60,7 +60,7 @@ class JournalLogger(Logger):
         return str(self._folder)
 
     @rank_zero_only
-    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(self, params: dict[str, object] | Namespace, *args: object, **kwargs: object) -> None:
         """Log parameters; the first value of each stays."""
         values = vars(params) if isinstance(params, Namespace) else dict(params)
         self._write({"params": dict(_flat(values))}, opens=False)
@@ -84,7 +84,7 @@ class JournalLogger(Logger):
         about = journal.about or {}
         return all(about.get(name) == self._about[name] for name in self._place)
 
-    def _write(self, row: dict[str, Any], opens: bool = True) -> None:
+    def _write(self, row: dict[str, object], opens: bool = True) -> None:
         self._waiting.append(row)
         if self._journal is None and not opens:
             return
@@ -120,8 +120,8 @@ def why_it_ended() -> str:
     return KILLED if isinstance(sys.exc_info()[1], (KeyboardInterrupt, SystemExit)) else FAILED
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    rows: list[tuple[str, Any]] = []
+def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    rows: list[tuple[str, object]] = []
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             rows += _flat(value, f"{prefix}{name}/")

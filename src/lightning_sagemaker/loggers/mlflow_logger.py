@@ -95,7 +95,7 @@ class MLflowLogger(JournalLogger):
         return Journal(self._folder, self._key).progress().run_id or self._about["run_id"]
 
     @property
-    def client(self) -> Any:
+    def client(self) -> object:
         """MLflow's own client, for artefacts and whatever else; its calls wait for the server."""
         from mlflow.tracking import MlflowClient
 
@@ -112,7 +112,7 @@ class MLflowLogger(JournalLogger):
 
     # What a checkpoint holds
 
-    def run_state(self) -> dict[str, Any]:
+    def run_state(self) -> dict[str, object]:
         """For a checkpoint: which run it is, and what has not arrived there."""
         journal = Journal(self._folder, self._key)
         written = [] if self._journal is None else journal.unsent()

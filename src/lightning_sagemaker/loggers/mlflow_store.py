@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
 """In one request, by MLflow's documentation of ``log-batch``."""
@@ -39,7 +39,7 @@ class MLflowStore:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         from mlflow.tracking import MlflowClient
 
-        self._client: Any = MlflowClient(address)
+        self._client = MlflowClient(address)
 
     def find(self, experiment: str, key: str) -> str | None:
         """The id of the run that was made for ``key`` before."""
@@ -67,7 +67,7 @@ class MLflowStore:
         for first in range(0, len(metrics), _MOST_METRICS):
             self._client.log_batch(run_id, metrics=metrics[first : first + _MOST_METRICS])
 
-    def log_params(self, run_id: str, params: Mapping[str, Any]) -> None:
+    def log_params(self, run_id: str, params: Mapping[str, object]) -> None:
         """Add parameters that a run does not have: MLflow keeps the first value of each."""
         from mlflow.entities import Param
 

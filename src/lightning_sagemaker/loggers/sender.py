@@ -65,7 +65,7 @@ class Delivery:
             self._connect()
         begin, end = self.progress.sent, self.progress.sent
         points: list[Point] = []
-        params: dict[str, Any] = {}
+        params: dict[str, object] = {}
         status: str | None = None
         for count, (row, after) in enumerate(self.journal.rows(begin)):
             ends = "start" in row or "status" in row  # of a start; what follows is not mixed with what was before
@@ -84,7 +84,7 @@ class Delivery:
         self._note(sent=end, error=None)
         return True
 
-    def _log(self, params: dict[str, Any], points: list[Point], status: str | None) -> None:
+    def _log(self, params: dict[str, object], points: list[Point], status: str | None) -> None:
         store, run_id = self._store, self.progress.run_id
         assert store is not None
         assert run_id is not None
@@ -164,7 +164,7 @@ class Delivery:
             and (point.step, point.milliseconds) not in there.get(point.name, ())
         ]
 
-    def _note(self, **changes: Any) -> None:
+    def _note(self, **changes: object) -> None:
         self.progress = Progress(**{**vars(self.progress), **changes})
         self.journal.note(self.progress)
 

@@ -67,11 +67,11 @@ def export(journal: Journal, runs: Path) -> Path:
     return place
 
 
-def read(journal: Journal) -> tuple[dict[str, Any], dict[int, dict[str, float]], dict[str, Any], str | None]:
+def read(journal: Journal) -> tuple[dict[str, object], dict[int, dict[str, float]], dict[str, object], str | None]:
     """Where the run belongs, its values by step, its parameters, and how it ended; None while it has not."""
     about: dict[str, Any] = {}
     steps: dict[int, dict[str, float]] = {}
-    params: dict[str, Any] = {}
+    params: dict[str, object] = {}
     status: str | None = None
     for row, _ in journal.rows():
         about = about or row.get("about", {})

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
@@ -63,7 +62,7 @@ class OfflineWandbLogger(JournalLogger):
             )
         job = SageMakerJob.from_environment()
         folder = job.checkpoint_dir / "wandb" if job.in_container else Path("wandb_journal")
-        about = {"project": project, "name": job.name if name is None else name, "tags": list(tags)}
+        about: dict[str, object] = {"project": project, "name": job.name if name is None else name, "tags": list(tags)}
         super().__init__(folder if save_dir is None else Path(save_dir), about, ("project",), job, resume)
         self._runs = job.output_dir / "wandb" if job.in_container and save_dir is None else self._folder
 
@@ -101,14 +100,14 @@ class OfflineWandbLogger(JournalLogger):
         else:
             _log.info("W&B: `wandb sync %s` uploads this run.", self.run_folder)
 
-    def run_state(self) -> dict[str, Any]:
+    def run_state(self) -> dict[str, object]:
         """For a checkpoint: which run it is."""
         return {"key": self._key, "project": self._about["project"]}
 
-    def load_run_state(self, state: Mapping[str, Any]) -> None:
+    def load_run_state(self, state: Mapping[str, object]) -> None:
         """Go on with the run of a checkpoint."""
         if self._journal is None and state.get("project") == self._about["project"]:
-            self._key = state["key"]
+            self._key = str(state["key"])
 
     def _opened(self, journal: Journal) -> None:
         pass

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TextIO
+from typing import TextIO
 
 from lightning_sagemaker.simulator import checks
 from lightning_sagemaker.simulator.containers import modeltrainer, toolkit
@@ -80,7 +80,7 @@ def run_local_cluster(
     distribution: str = "smddp",
     contract: str = "toolkit",
     root: str | os.PathLike[str] | None = None,
-    hyperparameters: Mapping[str, Any] | None = None,
+    hyperparameters: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
     channels: Mapping[str, str | os.PathLike[str]] | None = None,
     source_dir: str | os.PathLike[str] | None = None,
@@ -303,16 +303,18 @@ def failure_text(where: str, lines: Sequence[str]) -> str:
     return "\n".join([f"{last} ({where})" if last else where, *lines]) + "\n"
 
 
-def with_hyperparameters(program: Program, extra: dict[str, Any], module: ModuleType) -> tuple[Program, dict[str, Any]]:
+def with_hyperparameters(
+    program: Program, extra: dict[str, object], module: ModuleType
+) -> tuple[Program, dict[str, object]]:
     """Add ``extra`` hyperparameters to the command line of ``program``, and read the others from it."""
     typed = hyperparameters_of(program.arguments)
     arguments = (*program.arguments, *module.to_arguments(extra))
     return replace(program, arguments=arguments), typed | extra
 
 
-def hyperparameters_of(arguments: Sequence[str]) -> dict[str, Any]:
+def hyperparameters_of(arguments: Sequence[str]) -> dict[str, object]:
     """The hyperparameters that a command line of ``--name value`` pairs stands for; positional arguments are none."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     waiting: str | None = None
     for argument in arguments:
         option = _OPTION.fullmatch(argument)
@@ -327,7 +329,7 @@ def hyperparameters_of(arguments: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _decode(text: str) -> Any:
+def _decode(text: str) -> object:
     if text in ("True", "False"):
         return text == "True"  # the words that the toolkit writes for booleans
     try:

@@ -82,7 +82,7 @@ class Cluster:
     arguments: tuple[str, ...]
     code: Path
     """Where the program runs."""
-    hyperparameters: Mapping[str, Any]
+    hyperparameters: Mapping[str, object]
     channels: tuple[str, ...]
     gpus_per_host: int
     region: str
@@ -147,7 +147,7 @@ def fabric_variables(cluster: Cluster) -> dict[str, str]:
     return variables
 
 
-def compact(value: Any) -> str:
+def compact(value: object) -> str:
     """JSON as the toolkit writes it: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 

@@ -164,7 +164,7 @@ class _Run:
             **gpu_variables(self._visible, index, self._gpus),
         }
 
-    def _resource_config(self, host: str) -> dict[str, Any]:
+    def _resource_config(self, host: str) -> dict[str, object]:
         group = next(one for one in self._groups if host in one["hosts"])
         return {
             "current_host": host,

@@ -70,7 +70,7 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _decoded(text: str) -> Any:
+def _decoded(text: str) -> object:
     try:
         return json.loads(text)
     except ValueError:

@@ -182,7 +182,7 @@ def image_table_date() -> str:
     return f"{table['date']}, {table['source']}"
 
 
-def _resolve(what: str, asked: str, known: dict[str, Any], where: str = "") -> str:
+def _resolve(what: str, asked: str, known: dict[str, object], where: str = "") -> str:
     if asked in known:
         return asked
     patches = [version for version in known if version.startswith(f"{asked}.")]

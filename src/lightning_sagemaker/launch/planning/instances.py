@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.aws_types import Client
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.aws import make_client
 from lightning_sagemaker.simulator.contract import write_atomically
@@ -81,7 +82,7 @@ def instance_table_date() -> str:
     return f"{table['date']}, {table['source']}"
 
 
-def refresh_instances(region: str, client: Any = None) -> Path:
+def refresh_instances(region: str, client: Client | None = None) -> Path:
     """Read what is in the instance types from EC2 and keep it; needs credentials for ``ec2:DescribeInstanceTypes``.
 
     The names are those that the installed botocore knows for CreateTrainingJob. What EC2 does not list in the region, such

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from lightning_sagemaker.launch.planning.images import Image
 from lightning_sagemaker.launch.source.bundle import Bundle
@@ -47,7 +46,7 @@ class JobPlan:
     image: Image
     bundle: Bundle
     base_name: str
-    hyperparameters: Mapping[str, Any]
+    hyperparameters: Mapping[str, object]
     environment: Mapping[str, str]
     channels: Mapping[str, Input]
     metric_definitions: tuple[Mapping[str, str], ...]
@@ -60,7 +59,7 @@ class JobPlan:
         """Of the source and of local channels."""
         return len(self.bundle.content) + sum(files.size for files in self.uploads.values())
 
-    def changed(self, **values: Any) -> JobPlan:
+    def changed(self, **values: object) -> JobPlan:
         """The same plan with other values of its configuration that nothing else was decided by."""
         return replace(self, config=self.config.changed(**values))
 

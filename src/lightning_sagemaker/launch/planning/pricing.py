@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.aws_types import Client
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.planning.instances import INSTANCES
 from lightning_sagemaker.simulator.contract import write_atomically
@@ -90,7 +91,7 @@ def estimate(prices: Prices, hosts: Mapping[str, int], seconds: int, region: str
     return Estimate(per_hour, per_hour * seconds / 3600, note + "; without storage and transfer")
 
 
-def refresh_prices(region: str, client: Any = None) -> Path:
+def refresh_prices(region: str, client: Client | None = None) -> Path:
     """Read the prices of ``region`` from AWS's price list and keep them; needs credentials for ``pricing:GetProducts``.
 
     Args:

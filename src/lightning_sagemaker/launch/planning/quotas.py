@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
+from lightning_sagemaker.aws_types import Session
 from lightning_sagemaker.launch.aws import CapacityError
 from lightning_sagemaker.launch.spec.config import JobConfig
 
 _log = logging.getLogger(__name__)
 
 
-def check_quota(session: Any, config: JobConfig) -> None:
+def check_quota(session: Session, config: JobConfig) -> None:
     """Compare the number of hosts with the account's quota for training.
 
     Args:

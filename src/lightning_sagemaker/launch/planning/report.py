@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from lightning_sagemaker.container.lightning_redaction import known_secrets, named_secrets
 from lightning_sagemaker.launch.planning.alternatives import alternative_configs
@@ -103,7 +102,7 @@ def _global_batch(plan: JobPlan) -> str:
     return f"what the program takes, x {replicas} processes with data of their own"
 
 
-def _settings(plan: JobPlan) -> Mapping[str, Any]:
+def _settings(plan: JobPlan) -> Mapping[str, object]:
     """The hyperparameters, over those of a recipe's configuration."""
     given = {name.rpartition(".")[2]: value for name, value in plan.hyperparameters.items()}
     if plan.config.recipe is None:

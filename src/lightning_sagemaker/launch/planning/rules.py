@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job import Launcher, SageMakerJobError
@@ -241,7 +240,7 @@ def _check_distribution(config: JobConfig) -> None:
         _check_degrees(request.parameters, config.instance_count * (count or instance.gpus or 1), config)
 
 
-def _check_degrees(parameters: Mapping[str, Any], world_size: int, config: JobConfig) -> None:
+def _check_degrees(parameters: Mapping[str, object], world_size: int, config: JobConfig) -> None:
     from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 
     try:

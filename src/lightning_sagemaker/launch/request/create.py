@@ -53,7 +53,7 @@ def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
     code = code_place(plan, job_name) or f"{uploads}/code/{plan.bundle.name}"
     for name, place in (("code", code), ("sm_drivers", f"{uploads}/sm_drivers")):
         channels.append(_s3_channel(name, TrainingInput(place, instance_groups=groups)))
-    request: dict[str, Any] = {
+    request: dict[str, object] = {
         "TrainingJobName": job_name,
         "HyperParameters": carried_values(plan.hyperparameters),
         "AlgorithmSpecification": {
@@ -114,7 +114,7 @@ def tensorboard_folder(config: JobConfig) -> str:
     return config.tensorboard_local_path or usual
 
 
-def driver_config(plan: JobPlan) -> dict[str, Any]:
+def driver_config(plan: JobPlan) -> dict[str, object]:
     """``distributed.json``: what is asked for, and how to turn back what the SDK's container cannot carry."""
     return {**plan.config.distributed.to_json(), **carried_config(plan.hyperparameters, plan.channels)}
 
@@ -130,7 +130,7 @@ def code_place(plan: JobPlan, job_name: str) -> str | None:
     return None if place is None else f"{place.rstrip('/')}/{job_name}/source/{plan.bundle.name}"
 
 
-def image_config(config: JobConfig) -> dict[str, Any] | None:
+def image_config(config: JobConfig) -> dict[str, object] | None:
     """``TrainingImageConfig``, of an image in a private registry."""
     if config.training_repository_access_mode is None:
         return None
@@ -147,20 +147,20 @@ def compression(config: JobConfig) -> str:
     return "NONE" if config.disable_output_compression else "GZIP"
 
 
-def extras(config: JobConfig) -> dict[str, Any]:
+def extras(config: JobConfig) -> dict[str, object]:
     """Parts of a request that the SDK has no words for, or leaves out where they are switched off."""
     switches = {
         "InfraCheckConfig": ("EnableInfraCheck", config.enable_infra_check),
         "RemoteDebugConfig": ("EnableRemoteDebug", config.enable_remote_debug),
         "SessionChainingConfig": ("EnableSessionTagChaining", config.enable_session_tag_chaining),
     }
-    found: dict[str, Any] = {part: {name: value} for part, (name, value) in switches.items() if value is not None}
+    found: dict[str, object] = {part: {name: value} for part, (name, value) in switches.items() if value is not None}
     if config.experiment_config is not None:
         found["ExperimentConfig"] = dict(config.experiment_config)
     return found
 
 
-def _hosts(config: JobConfig) -> dict[str, Any]:
+def _hosts(config: JobConfig) -> dict[str, object]:
     if not config.groups:
         return {"InstanceType": config.instance_type, "InstanceCount": config.instance_count}
     groups = [
@@ -178,7 +178,7 @@ def _groups(source: Input) -> list[str]:
     return [] if isinstance(source, FileSystemInput) else list(source.instance_groups or ())
 
 
-def _channel(name: str, source: Input, uploads: str, config: JobConfig) -> dict[str, Any]:
+def _channel(name: str, source: Input, uploads: str, config: JobConfig) -> dict[str, object]:
     if isinstance(source, FileSystemInput):
         where = {
             "FileSystemId": source.file_system_id,
@@ -193,7 +193,7 @@ def _channel(name: str, source: Input, uploads: str, config: JobConfig) -> dict[
     return _s3_channel(name, replace(source, input_mode=source.input_mode or config.input_mode))
 
 
-def _s3_channel(name: str, source: TrainingInput) -> dict[str, Any]:
+def _s3_channel(name: str, source: TrainingInput) -> dict[str, object]:
     where = {
         "S3DataType": source.s3_data_type,
         "S3Uri": source.s3_data,

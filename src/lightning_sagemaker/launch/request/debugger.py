@@ -6,14 +6,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from lightning_sagemaker.launch.planning.images import evaluator_image
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.spec.debugger import DETAILED, JOB_NAME
 
 
-def debugger_parts(plan: JobPlan, job_name: str) -> dict[str, Any]:
+def debugger_parts(plan: JobPlan, job_name: str) -> dict[str, object]:
     """What is set, in the API's words.
 
     Args:
@@ -22,7 +21,7 @@ def debugger_parts(plan: JobPlan, job_name: str) -> dict[str, Any]:
 
     """
     config = plan.config
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     if config.debugger_hook_config is not None:
         found["DebugHookConfig"] = {"S3OutputPath": config.output_path, **config.debugger_hook_config}
     if config.profiler_config is not None:
@@ -38,10 +37,10 @@ def debugger_parts(plan: JobPlan, job_name: str) -> dict[str, Any]:
     return found
 
 
-def _rule(rule: Mapping[str, Any], region: str, job_name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(dict(rule)).replace(JOB_NAME, job_name))
+def _rule(rule: Mapping[str, object], region: str, job_name: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(json.dumps(dict(rule)).replace(JOB_NAME, job_name))
     name = str(found["RuleConfigurationName"])
-    found["RuleEvaluatorImage"] = evaluator_image(found["RuleEvaluatorImage"], name, region)
+    found["RuleEvaluatorImage"] = evaluator_image(str(found["RuleEvaluatorImage"]), name, region)
     if name == DETAILED:
         found["RuleConfigurationName"] = f"{name}-{time.strftime('%Y%m%d%H%M%S')}"
     return found

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from botocore.exceptions import NoCredentialsError
 from sagemaker.core.helper.session_helper import Session
@@ -24,7 +23,7 @@ _CHECKS_ROLE = "SAGEMAKER_VALIDATE_ROLE"
 _STAND_IN = f"arn:aws:iam::{ACCOUNT}:role/rehearsal"
 
 
-def sent_request(plan: JobPlan, store: Path) -> dict[str, Any]:
+def sent_request(plan: JobPlan, store: Path) -> dict[str, object]:
     """The request that the SDK would send, with everything that it would upload put into ``store``.
 
     Args:
@@ -62,7 +61,7 @@ class OfflineSession(Session):  # type: ignore[misc]  # the SDK has no types
         self._store = store
         self._default_bucket_name_override = None
         self.default_bucket_prefix = None
-        self.sagemaker_config: dict[str, Any] = {}
+        self.sagemaker_config: dict[str, object] = {}
         self.settings = None
         self.local_mode = False
         self._config = None
@@ -73,7 +72,7 @@ class OfflineSession(Session):  # type: ignore[misc]  # the SDK has no types
         """The name that the SDK would use, with a stand-in for the account."""
         return default_bucket(self._region_name)
 
-    def upload_data(self, path: str, bucket: str, key_prefix: str, **_: Any) -> str:
+    def upload_data(self, path: str, bucket: str, key_prefix: str, **_: object) -> str:
         """Copy a file or folder to where its objects would be; return the address, as the SDK does."""
         source, base = Path(path), self._store / bucket / key_prefix
         if source.is_dir():
@@ -90,7 +89,7 @@ class _NoAWS:
     def __init__(self, region: str) -> None:
         self.region_name = region
 
-    def client(self, name: str, **_: Any) -> Any:
+    def client(self, name: str, **_: object) -> object:
         return _NoService()
 
     resource = client
@@ -99,8 +98,8 @@ class _NoAWS:
 class _NoService:
     """A client whose every call says that there are no credentials, which the SDK knows how to take."""
 
-    def __getattr__(self, action: str) -> Any:
-        def refuse(*_: Any, **__: Any) -> None:
+    def __getattr__(self, action: str) -> object:
+        def refuse(*_: object, **__: object) -> None:
             raise NoCredentialsError
 
         return refuse

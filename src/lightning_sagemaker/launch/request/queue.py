@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lightning_sagemaker.aws_types import Session
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import sentences
 
@@ -31,7 +32,7 @@ _RETRY = {
 """The SDK's default."""
 
 
-def submit(session: Any, request: Mapping[str, Any], queue: str, share: str | None, seconds: int) -> str:
+def submit(session: Session, request: Mapping[str, Any], queue: str, share: str | None, seconds: int) -> str:
     """Put a training job into a queue.
 
     Args:
@@ -61,7 +62,7 @@ def submit(session: Any, request: Mapping[str, Any], queue: str, share: str | No
     return str(done["jobId"])
 
 
-def wait_for_job(session: Any, identifier: str, poll: float, say: Callable[[str], None]) -> str:
+def wait_for_job(session: Session, identifier: str, poll: float, say: Callable[[str], None]) -> str:
     """Wait until the queue has started a training job; return its name.
 
     Args:

@@ -64,7 +64,7 @@ DRIVERS = Path(__file__).parents[2] / "container"
 
 
 class LightningDistributed(DistributedConfig):  # type: ignore[misc]  # the SDK has no types
-    """Any distribution, started by this package's driver in place of the SDK's.
+    """object distribution, started by this package's driver in place of the SDK's.
 
     Attributes:
         request: What is asked for.
@@ -72,7 +72,7 @@ class LightningDistributed(DistributedConfig):  # type: ignore[misc]  # the SDK 
     """
 
     request: DistributionRequest = DistributionRequest()
-    config: dict[str, Any] | None = None
+    config: dict[str, object] | None = None
     """``distributed.json`` where it says more than ``request``."""
 
     @property
@@ -89,7 +89,7 @@ class LightningDistributed(DistributedConfig):  # type: ignore[misc]  # the SDK 
         """What is asked for, without the SDK."""
         return self.request
 
-    def model_dump(self, **kwargs: Any) -> dict[str, Any]:
+    def model_dump(self, **kwargs: object) -> dict[str, object]:
         """What the SDK writes into ``distributed.json``."""
         return self.to_distribution().to_json() if self.config is None else self.config
 
@@ -124,7 +124,7 @@ class ModelParallel(LightningDistributed):
 
     """
 
-    parameters: dict[str, Any]
+    parameters: dict[str, object]
     process_count_per_node: int | None = None
     custom_mpi_options: str = ""
     mpi: bool = False
@@ -148,7 +148,7 @@ def quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def make_session(given: Any, region: str) -> Session:
+def make_session(given: object, region: str) -> Session:
     """The SDK's session: the user's own, or one for ``region``.
 
     Args:
@@ -161,7 +161,7 @@ def make_session(given: Any, region: str) -> Session:
     return Session(boto_session=make_boto_session(region) if given is None else given)
 
 
-def make_request(plan: JobPlan, archive: Path, session: Session, job_name: str | None = None) -> dict[str, Any]:
+def make_request(plan: JobPlan, archive: Path, session: Session, job_name: str | None = None) -> dict[str, object]:
     """The request that the SDK makes of ``plan``, in the words of the API; source and local inputs are uploaded.
 
     Args:
@@ -244,32 +244,32 @@ def make_trainer(plan: JobPlan, archive: str, session: Session) -> ModelTrainer:
     return trainer
 
 
-def _hosts(config: JobConfig) -> dict[str, Any]:
+def _hosts(config: JobConfig) -> dict[str, object]:
     if not config.groups:
         return {"instance_type": config.instance_type, "instance_count": config.instance_count}
     return {"instance_groups": [InstanceGroup(**asdict(one)) for one in config.groups]}
 
 
-def shape(kind: Any, value: Mapping[str, Any] | None) -> Any:
+def shape(kind: Any, value: Mapping[str, object] | None) -> object:
     """An object of the SDK from the API's own dictionary; None from None."""
     if value is None:
         return None
     return kind.model_validate(_snake({name: item for name, item in value.items() if item is not None}))
 
 
-def _snake(value: Any) -> Any:
+def _snake(value: object) -> object:
     if isinstance(value, Mapping):
         return {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): _snake(item) for name, item in value.items()}
     return [_snake(item) for item in value] if isinstance(value, list) else value
 
 
-def make_channels(plan: JobPlan) -> list[Any]:
+def make_channels(plan: JobPlan) -> list[object]:
     """The job's inputs as the SDK takes them; local folders are uploaded by it."""
     names = channel_names(plan.channels)
     return [_channel(names[name], source, plan.config.input_mode) for name, source in plan.channels.items()]
 
 
-def _channel(name: str, source: Input, mode: str) -> Any:
+def _channel(name: str, source: Input, mode: str) -> object:
     if isinstance(source, FileSystemInput):
         where = FileSystemDataSource(
             file_system_id=source.file_system_id,

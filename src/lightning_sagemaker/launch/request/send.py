@@ -7,8 +7,8 @@ import logging
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from lightning_sagemaker.aws_types import Session
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import sentences
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
@@ -33,11 +33,11 @@ class Sent:
     """
 
     job_name: str
-    session: Any
+    session: Session
     queued: str | None
 
 
-def send(plan: JobPlan, given: Any = None, job_name: str | None = None) -> Sent:
+def send(plan: JobPlan, given: object = None, job_name: str | None = None) -> Sent:
     """Upload and start what ``plan`` says.
 
     Args:
@@ -86,7 +86,7 @@ def send(plan: JobPlan, given: Any = None, job_name: str | None = None) -> Sent:
     return Sent(str(request["TrainingJobName"]), session.boto_session, queued)
 
 
-def _role_arn(session: Any, config: JobConfig) -> str:
+def _role_arn(session: Session, config: JobConfig) -> str:
     """The role's ARN; IAM knows it by the name."""
     role = str(config.role)
     return role if "/" in role else str(session.client("iam").get_role(RoleName=role)["Role"]["Arn"])

@@ -7,15 +7,19 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator
+from typing import Protocol, TextIO
 
 _REDRAWN = 0.2
 """Seconds between two drawings."""
 
 
+class _Uploads(Protocol):
+    upload_data: Callable[..., object]
+
+
 @contextlib.contextmanager
-def shown_upload(session: Any, total: int, output: TextIO | None = None) -> Iterator[None]:
+def shown_upload(session: _Uploads, total: int, output: TextIO | None = None) -> Iterator[None]:
     """Show the progress of what a session of the SDK uploads.
 
     Args:
@@ -26,7 +30,7 @@ def shown_upload(session: Any, total: int, output: TextIO | None = None) -> Iter
     """
     progress, original = _Progress(total, output or sys.stderr), session.upload_data
 
-    def upload(*given: Any, **named: Any) -> Any:
+    def upload(*given: object, **named: object) -> object:
         return original(*given, **{"callback": progress.add, **named})
 
     session.upload_data = upload

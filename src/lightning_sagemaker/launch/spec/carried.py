@@ -11,13 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 _PARAMETER = re.compile(r"[A-Za-z0-9_-]+")
 _CHANNEL = re.compile(r"[A-Za-z0-9_]+")
 
 
-def carried_values(values: Mapping[str, Any]) -> dict[str, str]:
+def carried_values(values: Mapping[str, object]) -> dict[str, str]:
     """Hyperparameters as they are sent, by the names under which they are sent."""
     names = parameter_names(values)
     return {names[name]: _packed(value) if _needs_packing(value) else _text(value) for name, value in values.items()}
@@ -33,7 +32,7 @@ def channel_names(channels: Iterable[str]) -> dict[str, str]:
     return _portable(channels, _CHANNEL)
 
 
-def carried_config(values: Mapping[str, Any], channels: Iterable[str]) -> dict[str, Any]:
+def carried_config(values: Mapping[str, object], channels: Iterable[str]) -> dict[str, object]:
     """What the driver must know to turn them back; empty where nothing was changed.
 
     Returns:
@@ -50,16 +49,16 @@ def carried_config(values: Mapping[str, Any], channels: Iterable[str]) -> dict[s
     return {key: value for key, value in found.items() if value}
 
 
-def _needs_packing(value: Any) -> bool:
+def _needs_packing(value: object) -> bool:
     return "'" in _text(value)
 
 
-def _packed(value: Any) -> str:
+def _packed(value: object) -> str:
     """JSON of a JSON text without single quotes: the SDK decodes it once, the driver a second time."""
     return json.dumps(json.dumps(value).replace("'", "\\u0027"))
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """As the SDK writes it, which is a text itself or JSON; a text that would be read as something else is JSON too."""
     if not isinstance(value, str):
         return json.dumps(value)

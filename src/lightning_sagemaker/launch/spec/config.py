@@ -110,14 +110,14 @@ class JobConfig:
     max_cost: float | None = None
     instance_count: int = 1
     instance_group: str | None = None
-    other_groups: tuple[Mapping[str, Any], ...] = ()
+    other_groups: tuple[Mapping[str, object], ...] = ()
     job_queue: str | None = None
     share_identifier: str | None = None
     training_plan: str | None = None
-    instance_placement_config: Mapping[str, Any] | None = None
+    instance_placement_config: Mapping[str, object] | None = None
     role: str | None = None
     region: str | None = None
-    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    hyperparameters: Mapping[str, object] = field(default_factory=dict)
     distribution: Any = None
     inputs: Any = None
     input_mode: str = "File"
@@ -157,14 +157,14 @@ class JobConfig:
     experiment_config: Mapping[str, str] | None = None
     tensorboard_output_path: str | None = None
     tensorboard_local_path: str | None = None
-    debugger_hook_config: Mapping[str, Any] | None = None
-    debugger_rules: tuple[Mapping[str, Any], ...] = ()
-    profiler_config: Mapping[str, Any] | None = None
-    profiler_rules: tuple[Mapping[str, Any], ...] = ()
+    debugger_hook_config: Mapping[str, object] | None = None
+    debugger_rules: tuple[Mapping[str, object], ...] = ()
+    profiler_config: Mapping[str, object] | None = None
+    profiler_rules: tuple[Mapping[str, object], ...] = ()
     include_plugin: bool | None = None
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> JobConfig:
+    def from_mapping(cls, values: Mapping[str, object]) -> JobConfig:
         """A job from plain values, such as those of a YAML file.
 
         Raises:
@@ -172,7 +172,7 @@ class JobConfig:
 
         """
         kinds = {one.name: str(one.type) for one in fields(cls)}
-        checked = {}
+        checked: dict[str, Any] = {}
         for name, value in grouped(listed(values)).items():
             if name not in kinds:
                 raise LaunchError(f"The job has the key {name!r}. HINT: {suggestion(str(name), kinds)}")
@@ -267,7 +267,7 @@ LISTS = {"instance_type": "other_instance_types", "region": "other_regions"}
 """Key that may be a list, or a text with commas -> the key for all but its first."""
 
 
-def listed(values: Mapping[str, Any]) -> dict[str, Any]:
+def listed(values: Mapping[str, object]) -> dict[str, object]:
     """The same values with lists of instance types and regions as their first and the others."""
     found = dict(values)
     for name, others in LISTS.items():
@@ -279,7 +279,7 @@ def listed(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _checked(name: str, kind: str, value: Any) -> Any:
+def _checked(name: str, kind: str, value: object) -> object:
     """``value`` if it is of the field's kind; YAML's lists become tuples."""
     if kind == "Any" or (value is None and "None" in kind):
         return value
@@ -308,7 +308,7 @@ def _checked(name: str, kind: str, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.spec.groups import named_groups
@@ -35,15 +34,15 @@ class DistributionRequest:
     kind: str = "none"
     processes_per_host: int | None = None
     mpi_options: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, object] = field(default_factory=dict)
     uses_torchrun: bool = True
     uses_mpi: bool = True
     groups: tuple[str, ...] = ()
 
     @property
-    def flags(self) -> dict[str, Any]:
+    def flags(self) -> dict[str, object]:
         """``SM_FRAMEWORK_PARAMS`` without the instance type: what the estimators of SDK 2 sent, and scripts look at."""
-        flags: dict[str, Any] = {}
+        flags: dict[str, object] = {}
         if self.kind == "smddp":
             flags["sagemaker_distributed_dataparallel_enabled"] = True
             flags["sagemaker_distributed_dataparallel_custom_mpi_options"] = self.mpi_options
@@ -65,7 +64,7 @@ class DistributionRequest:
             flags["sagemaker_distribution_instance_groups"] = list(self.groups)
         return flags
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """``distributed.json`` of SDK 3's containers, as this package's driver reads it."""
         return {
             "process_count_per_node": self.processes_per_host,
@@ -77,7 +76,7 @@ class DistributionRequest:
         }
 
 
-def parse_distribution(value: Any) -> DistributionRequest:
+def parse_distribution(value: object) -> DistributionRequest:
     """What ``value`` asks for.
 
     Args:
@@ -101,7 +100,7 @@ def parse_distribution(value: Any) -> DistributionRequest:
     return _of_object(value)
 
 
-def _of_dictionary(value: Mapping[str, Any]) -> DistributionRequest:
+def _of_dictionary(value: Mapping[str, object]) -> DistributionRequest:
     groups = named_groups(value.get("instance_groups"))
     request = _of_sections({key: section for key, section in value.items() if key != "instance_groups"})
     if groups and request.kind == "none":
@@ -112,7 +111,7 @@ def _of_dictionary(value: Mapping[str, Any]) -> DistributionRequest:
     return replace(request, groups=groups)
 
 
-def _of_sections(value: Mapping[str, Any]) -> DistributionRequest:
+def _of_sections(value: Mapping[str, object]) -> DistributionRequest:
     for key in value:
         if key not in _TOP:
             raise LaunchError(
@@ -166,7 +165,7 @@ def _of_sections(value: Mapping[str, Any]) -> DistributionRequest:
     )
 
 
-def _of_object(value: Any) -> DistributionRequest:
+def _of_object(value: object) -> DistributionRequest:
     """By the fields, since the classes are of a package that need not be installed."""
     count = getattr(value, "process_count_per_node", None)
     name = type(value).__name__
@@ -185,14 +184,14 @@ def _of_object(value: Any) -> DistributionRequest:
     )
 
 
-def _section(value: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+def _section(value: Mapping[str, object], key: str) -> Mapping[str, object] | None:
     section = value.get(key)
     if section is not None and not isinstance(section, Mapping):
         raise LaunchError(f'distribution[{key!r}] is {section!r}. HINT: write {{"enabled": True}}.')
     return section
 
 
-def _enabled(section: Any) -> Mapping[str, Any] | None:
+def _enabled(section: object) -> Mapping[str, object] | None:
     """The section, if it is switched on."""
     if section is None:
         return None
@@ -205,7 +204,7 @@ def _enabled(section: Any) -> Mapping[str, Any] | None:
     return section if is_on else None
 
 
-def _number(section: Mapping[str, Any] | None, key: str) -> int | None:
+def _number(section: Mapping[str, object] | None, key: str) -> int | None:
     value = (section or {}).get(key)
     if value is None:
         return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
 
 from lightning_sagemaker.errors import LaunchError, suggestion
 
@@ -39,7 +38,7 @@ _FIELDS = tuple(one.name for one in fields(InstanceGroup))
 _OF_API = ("InstanceGroupName", "InstanceType", "InstanceCount")
 
 
-def grouped(values: Mapping[str, Any]) -> dict[str, Any]:
+def grouped(values: Mapping[str, object]) -> dict[str, object]:
     """The same values with ``instance_groups`` as the group that trains, and ``other_groups``.
 
     The group that trains is that of the distribution; without one the first with GPUs, whose image SDK 2 takes for all.
@@ -67,7 +66,8 @@ def grouped(values: Mapping[str, Any]) -> dict[str, Any]:
             f"distribution names the instance group {named[0]!r}, and instance_group {rest['instance_group']!r}. HINT: leave"
             " one out."
         )
-    named = named or tuple(filter(None, [rest.get("instance_group")]))
+    given = rest.get("instance_group")
+    named = named or ((str(given),) if given else ())
     if len(groups) > 1 and not named and distribution not in (None, "none", {}):
         raise LaunchError(
             f"instance_groups has {len(groups)} groups, of which a distribution has one. HINT: add"
@@ -83,7 +83,7 @@ def grouped(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def parse_groups(value: Any) -> tuple[InstanceGroup, ...]:
+def parse_groups(value: object) -> tuple[InstanceGroup, ...]:
     """Groups as they are given: objects of this class or of an SDK's of the same name, or mappings of its arguments.
 
     Raises:
@@ -103,7 +103,7 @@ def parse_groups(value: Any) -> tuple[InstanceGroup, ...]:
     return groups
 
 
-def named_groups(value: Any) -> tuple[str, ...]:
+def named_groups(value: object) -> tuple[str, ...]:
     """Names in ``instance_groups`` of a distribution, which has the groups themselves or their names.
 
     Raises:
@@ -122,7 +122,7 @@ def named_groups(value: Any) -> tuple[str, ...]:
     return names
 
 
-def _group(value: Any) -> InstanceGroup:
+def _group(value: object) -> InstanceGroup:
     if isinstance(value, InstanceGroup):
         found = [getattr(value, name) for name in _FIELDS]
     elif isinstance(value, Mapping):

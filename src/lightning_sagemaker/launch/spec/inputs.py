@@ -71,8 +71,8 @@ class TrainingInput:
     attribute_names: Sequence[str] | None = None
     target_attribute_name: str | None = None
     shuffle_config: ShuffleConfig | None = None
-    hub_access_config: Mapping[str, Any] | None = None
-    model_access_config: Mapping[str, Any] | None = None
+    hub_access_config: Mapping[str, object] | None = None
+    model_access_config: Mapping[str, object] | None = None
 
     @property
     def is_local(self) -> bool:
@@ -103,7 +103,7 @@ class FileSystemInput:
 Input = TrainingInput | FileSystemInput
 
 
-def parse_inputs(value: Any) -> dict[str, Input]:
+def parse_inputs(value: object) -> dict[str, Input]:
     """Channel name -> where its data is.
 
     Args:
@@ -118,7 +118,7 @@ def parse_inputs(value: Any) -> dict[str, Input]:
     return {_check_channel(name): _check(name, _parse(name, one)) for name, one in named}
 
 
-def named_inputs(value: Any) -> Mapping[str, Any]:
+def named_inputs(value: object) -> Mapping[str, object]:
     """Channel name -> what was given for it: one input that has no name is that of ``training``."""
     if value is None:
         return {}
@@ -127,11 +127,11 @@ def named_inputs(value: Any) -> Mapping[str, Any]:
     return {DEFAULT_CHANNEL: value}
 
 
-def _is_arguments(value: Mapping[str, Any]) -> bool:
+def _is_arguments(value: Mapping[str, object]) -> bool:
     return "s3_data" in value or "file_system_id" in value
 
 
-def _parse(channel: str, value: Any) -> Input:
+def _parse(channel: str, value: object) -> Input:
     if isinstance(value, (TrainingInput, FileSystemInput)):
         return value
     if isinstance(value, (str, os.PathLike)):
@@ -188,7 +188,7 @@ def _of_api(config: Mapping[str, Any]) -> Input:
     )
 
 
-def _check_channel(name: Any) -> str:
+def _check_channel(name: object) -> str:
     if not isinstance(name, str) or not _CHANNEL.fullmatch(name):
         raise LaunchError(
             f"Channel {name!r} was set. HINT: SageMaker takes 1 to 64 letters, digits, dots, dashes and underscores."

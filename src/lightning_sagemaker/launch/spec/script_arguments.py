@@ -6,7 +6,6 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from lightning_sagemaker.errors import LaunchError
 
@@ -21,7 +20,7 @@ _OWN = (
 _NEAR = 0.85
 
 
-def script_hyperparameters(arguments: Sequence[str]) -> dict[str, Any]:
+def script_hyperparameters(arguments: Sequence[str]) -> dict[str, object]:
     """Hyperparameters from ``--name value`` and ``--name=value``.
 
     Args:
@@ -35,7 +34,7 @@ def script_hyperparameters(arguments: Sequence[str]) -> dict[str, Any]:
         LaunchError: If there is something else than options with values, or an option that is nearly one of ours.
 
     """
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     rest, is_sure = list(arguments), False
     while rest:
         text = rest.pop(0)
@@ -76,7 +75,7 @@ def _is_option(text: str) -> bool:
     return False
 
 
-def _typed(text: str) -> Any:
+def _typed(text: str) -> object:
     try:
         value = json.loads(text)
     except ValueError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.launch.spec.config import JobConfig
@@ -81,7 +80,7 @@ class TensorBoardOutputConfig:
 _NAMES = tuple(one.name for one in fields(JobConfig))
 
 
-def by_position(kind: str, given: tuple[Any, ...], arguments: Mapping[str, Any]) -> dict[str, Any]:
+def by_position(kind: str, given: tuple[object, ...], arguments: Mapping[str, object]) -> dict[str, object]:
     """All arguments by their names.
 
     Raises:
@@ -98,7 +97,7 @@ def by_position(kind: str, given: tuple[Any, ...], arguments: Mapping[str, Any])
     return {**found, **arguments}
 
 
-def job_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def job_values(arguments: Mapping[str, object]) -> dict[str, object]:
     """Values of a :class:`~lightning_sagemaker.launch.spec.config.JobConfig`.
 
     Args:
@@ -131,7 +130,7 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _tensorboard(value: Any) -> dict[str, Any]:
+def _tensorboard(value: object) -> dict[str, object]:
     """From SDK 2's or SDK 3's ``TensorBoardOutputConfig``, ours, or a mapping of its arguments."""
     given = dict(value) if isinstance(value, Mapping) else {name: getattr(value, name, None) for name in _TENSORBOARD}
     places = [given.get(name) for name in ("s3_output_path", "S3OutputPath") if given.get(name)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from lightning_sagemaker.aws_types import Session
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import lacks_capacity, make_session, sentences
 from lightning_sagemaker.launch.transfer import check_replaceable, fetch, fetch_object, put_in_place, unpack
@@ -74,12 +75,12 @@ class TrainingJobs:
 
     """
 
-    def __init__(self, region: str | None = None, session: Any = None) -> None:
+    def __init__(self, region: str | None = None, session: Session | None = None) -> None:
         self.session = make_session(region) if session is None else session
         self._sagemaker = self.session.client("sagemaker")
         self._logs = self.session.client("logs")
 
-    def list(self, contains: str = "", limit: int = 20) -> list[tuple[str, str, Any]]:
+    def list(self, contains: str = "", limit: int = 20) -> list[tuple[str, str, object]]:
         """Name, status and time of creation of the newest jobs.
 
         Args:

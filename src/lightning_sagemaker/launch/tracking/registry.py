@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from lightning_sagemaker.aws_types import Client
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import sentences
 from lightning_sagemaker.launch.spec.config import JobConfig
@@ -133,7 +134,7 @@ def register(
         return str(client.create_model_package(**request)["ModelPackageArn"])
 
 
-def _make_group(client: Any, group: str) -> None:
+def _make_group(client: Client, group: str) -> None:
     pages = client.get_paginator("list_model_package_groups").paginate(NameContains=group)
     known = {one["ModelPackageGroupName"] for page in pages for one in page["ModelPackageGroupSummaryList"]}
     if group not in known:

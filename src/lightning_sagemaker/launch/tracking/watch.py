@@ -140,7 +140,7 @@ def _table_on(stream: TextIO) -> Any:
     return live
 
 
-def _table(rows: Iterable[JobRow]) -> Any:
+def _table(rows: Iterable[JobRow]) -> object:
     from rich.table import Table
 
     table = Table(*COLUMNS, box=None, header_style="bold")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 from lightning_sagemaker.simulator.contract import (
     LOG_LEVEL,
@@ -27,9 +26,9 @@ SDK_CHANNELS = ("code", "sm_drivers")
 """Channels that the SDK adds to the user's."""
 
 
-def distributed_config(cluster: Cluster) -> dict[str, Any] | None:
+def distributed_config(cluster: Cluster) -> dict[str, object] | None:
     """``SM_DISTRIBUTED_CONFIG``; None without a distribution."""
-    count = {"process_count_per_node": cluster.processes_per_host}
+    count: dict[str, object] = {"process_count_per_node": cluster.processes_per_host}
     return {
         "none": None,
         "mpi": {**count, "mpi_additional_options": None},
@@ -65,7 +64,7 @@ def check(cluster: Cluster) -> str | None:
     return None
 
 
-def to_arguments(hyperparameters: dict[str, Any]) -> list[str]:
+def to_arguments(hyperparameters: dict[str, object]) -> list[str]:
     """Command line of the drivers for hyperparameters: two dashes, in the order given, values as in the file."""
     return [part for name, value in hyperparameters.items() for part in (f"--{name}", _bare(value))]
 
@@ -76,7 +75,7 @@ def host_environment(cluster: Cluster, host: str, folders: Folders) -> dict[str,
     paths = {name: str(folders.data / name) for name in cluster.channels}
     paths |= {"code": str(cluster.code), "sm_drivers": str(folders.data / "sm_drivers")}
     hyperparameters = dict(cluster.hyperparameters)
-    shared: dict[str, Any] = {
+    shared: dict[str, object] = {
         "current_host": host,
         "current_instance_type": cluster.instance_type,
         "hosts": list(cluster.hosts),
@@ -96,7 +95,7 @@ def host_environment(cluster: Cluster, host: str, folders: Folders) -> dict[str,
         "resource_config": resource_config(cluster, host),
     }
     summary = {"channel_input_dirs": paths, "hyperparameters": hyperparameters, "job_name": cluster.job_name, **shared}
-    variables: dict[str, Any] = {f"SM_{name.upper()}": value for name, value in shared.items()}
+    variables: dict[str, object] = {f"SM_{name.upper()}": value for name, value in shared.items()}
     variables |= {
         "SM_CHANNELS": list(channels),
         "SM_CURRENT_HOST_RANK": cluster.hosts.index(host),
@@ -127,5 +126,5 @@ def launcher_environment(cluster: Cluster) -> dict[str, str]:
     return variables
 
 
-def _bare(value: Any) -> str:
+def _bare(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)

@@ -32,7 +32,7 @@ CODE = "code"
 SMDDP_SERVER_PORT = 7592
 """The port of SMDDP's own server on the first host, a constant of the toolkit."""
 
-_FLAGS: dict[str, dict[str, Any]] = {
+_FLAGS: dict[str, dict[str, object]] = {
     "smddp": {
         "sagemaker_distributed_dataparallel_enabled": True,
         "sagemaker_distributed_dataparallel_custom_mpi_options": "",
@@ -45,7 +45,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
 }
 
 
-def framework_parameters(cluster: Cluster) -> dict[str, Any]:
+def framework_parameters(cluster: Cluster) -> dict[str, object]:
     """``SM_FRAMEWORK_PARAMS``: what the SDK 2 estimators send for each ``distribution=``.
 
     The number of processes is sent where it cannot be counted from the GPUs, which is how the real toolkit is told
@@ -83,7 +83,7 @@ def check(cluster: Cluster) -> str | None:
     return None
 
 
-def to_arguments(hyperparameters: dict[str, Any]) -> list[str]:
+def to_arguments(hyperparameters: dict[str, object]) -> list[str]:
     """Command line of the toolkit for hyperparameters: by name, one dash for one letter, words for booleans."""
     arguments: list[str] = []
     for name, value in sorted(hyperparameters.items()):
@@ -195,7 +195,7 @@ def _service_variables(cluster: Cluster, host: str) -> dict[str, str]:
     }
 
 
-def _bare(value: Any) -> str:
+def _bare(value: object) -> str:
     """The toolkit's text of a value in a variable: scalars bare, the rest compact JSON, nothing for None."""
     if isinstance(value, str):
         return value

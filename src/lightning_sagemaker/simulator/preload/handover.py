@@ -16,11 +16,10 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
 
 RANK_NAMES = frozenset(("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"))
 """Variables that differ from rank to rank and are read by the imports below: :func:`_begin` sees to what they set."""
@@ -49,7 +48,7 @@ class Group:
     modules: dict[str, ModuleType] = field(default_factory=dict)
     read: dict[str, str | None] = field(default_factory=dict)
     set: dict[str, str] = field(default_factory=dict)
-    filters: list[Any] = field(default_factory=list)
+    filters: list[object] = field(default_factory=list)
 
 
 def groups() -> tuple[Group, ...]:
@@ -96,14 +95,14 @@ def _reads_recorded(read: dict[str, str | None]) -> Iterator[None]:
     kind, in_bulk = type(os.environ), Counter[str]()
     get, iterate = kind.__getitem__, kind.__iter__
 
-    def note(self: Any, name: str) -> str:
+    def note(self: os._Environ[str], name: str) -> str:
         if in_bulk[name]:
             in_bulk[name] -= 1
         else:
             read.setdefault(name, _value(name))
         return get(self, name)
 
-    def note_bulk(self: Any) -> Iterator[str]:
+    def note_bulk(self: os._Environ[str]) -> Iterator[str]:
         names = list(iterate(self))
         in_bulk.update(names)
         return iter(names)
@@ -147,7 +146,7 @@ class Handover(importlib.abc.MetaPathFinder):
 
     """
 
-    def __init__(self, loaded: Sequence[Group], warn: Any) -> None:
+    def __init__(self, loaded: Sequence[Group], warn: Callable[[str], None]) -> None:
         self._waiting = {group.name: group for group in loaded}
         self._warn = warn
 
