@@ -23,6 +23,7 @@ from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.bars import is_bar
 from lightning_sagemaker.recovery.steps import Steps
 
+_State = dict[str, Any]
 _PACKAGES = ("lightning", "pytorch_lightning", "lightning_sagemaker")
 
 
@@ -53,7 +54,7 @@ class HeldState:
 
     def __init__(self, trainer: Any, fit_state: FitState, steps: Steps, shard: int) -> None:
         self._trainer, self.fit_state, self._steps, self._shard = trainer, fit_state, steps, shard
-        self._held: dict[str, Any] | None = None
+        self._held: _State | None = None
         self._at: list[int] = []
         self.is_current = False
         self._counting: list[Any] = []
@@ -111,7 +112,7 @@ class HeldState:
             finally:
                 self._repeats = False
 
-    def all_of_it(self) -> dict[str, Any]:
+    def all_of_it(self) -> _State:
         """What a replacement needs."""
         trainer = self._trainer
         return {
@@ -126,7 +127,7 @@ class HeldState:
             "loggers": [getattr(logger, "_version", None) for logger in trainer.loggers],
         }
 
-    def take_over(self, state: dict[str, Any]) -> None:
+    def take_over(self, state: _State) -> None:
         """Become a rank that has this state of another.
 
         Args:
@@ -153,9 +154,7 @@ class HeldState:
         self._held, self._at, self._steps.seed = held, state["at"], state["seed"]
 
 
-def of_all_shards(
-    states: Sequence[dict[str, Any]], order: Sequence[int], world_size: int, module: nn.Module
-) -> list[dict[str, Any]]:
+def of_all_shards(states: Sequence[_State], order: Sequence[int], world_size: int, module: nn.Module) -> list[_State]:
     """States for a checkpoint, by shard, so that it can be resumed by the complete job.
 
     Args:

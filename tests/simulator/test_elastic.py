@@ -147,7 +147,7 @@ def test_the_file_of_hosts_is_followed(tmp_path):
 def test_a_schedule_needs_a_range_of_hosts(tmp_path):
     for options, sentence in (
         (("2", "--schedule", "1:+1"), "hosts=2 is a fixed number"),
-        (("1:2", "--distribution", "smp"), "was set with hosts that join and leave"),
+        (("1:2", "--distribution", "mpi"), "was set with hosts that join and leave"),
     ):
         done = subprocess.run(local(tmp_path, *options), capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 2
