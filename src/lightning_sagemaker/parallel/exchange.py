@@ -9,7 +9,7 @@ they were sent: neither gloo nor nccl can have two of them wait for each other. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -53,8 +53,8 @@ class Channel(NamedTuple):
 
     source: int
     target: int
-    headers: Any
-    payload: Any
+    headers: dist.ProcessGroup
+    payload: dist.ProcessGroup
 
 
 class Exchange:
@@ -70,7 +70,7 @@ class Exchange:
     def __init__(self, channels: dict[tuple[int, int], Channel], rank: int, device: torch.device) -> None:
         self._channels, self._rank, self._device = channels, rank, device
         self._kept: dict[tuple[int, Tag], Message] = {}
-        self._under_way: list[tuple[Any, Tensor]] = []
+        self._under_way: list[tuple[dist.Work, Tensor]] = []
 
     def send(self, target: int, tag: Tag, tensors: Sequence[Tensor], failure: str | None = None) -> None:
         """Begin to send."""
@@ -103,8 +103,10 @@ class Exchange:
         self._under_way.clear()
         self._kept.clear()
 
-    def _post(self, tensor: Tensor, target: int, group: Any) -> None:
-        self._under_way.append((dist.isend(tensor, target, group), tensor))
+    def _post(self, tensor: Tensor, target: int, group: dist.ProcessGroup) -> None:
+        work = dist.isend(tensor, target, group)
+        assert work is not None  # this process is in the group
+        self._under_way.append((work, tensor))
 
 
 def _encode(tag: Tag, tensors: Sequence[Tensor], failure: str | None) -> Tensor:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -86,7 +85,7 @@ def _buckets(gradients: Iterable[Tensor]) -> Iterable[list[Tensor]]:
 
 @torch.no_grad()
 def clip_norm(
-    parameters: Iterable[nn.Parameter], counted: Iterable[nn.Parameter], max_norm: float, group: Any
+    parameters: Iterable[nn.Parameter], counted: Iterable[nn.Parameter], max_norm: float, group: dist.ProcessGroup
 ) -> Tensor:
     """Scale gradients so that the norm over all stages is at most ``max_norm``. Collective over ``group``.
 
@@ -113,7 +112,9 @@ def clip_norm(
 
 
 @torch.no_grad()
-def agree_on_overflow(scaler: torch.amp.GradScaler, optimizer: Any, device: torch.device, group: Any) -> None:
+def agree_on_overflow(
+    scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, device: torch.device, group: dist.ProcessGroup
+) -> None:
     """After ``scaler.unscale_(optimizer)``: if one process found an infinite gradient, all skip the step. Collective.
 
     Args:
@@ -130,7 +131,7 @@ def agree_on_overflow(scaler: torch.amp.GradScaler, optimizer: Any, device: torc
     state["found_inf_per_device"] = {device: flag}
 
 
-def sync_overflow_skips(scaler: torch.amp.GradScaler, device: torch.device, group: Any) -> None:
+def sync_overflow_skips(scaler: torch.amp.GradScaler, device: torch.device, group: dist.ProcessGroup) -> None:
     """Let ``scaler.unscale_`` agree on overflows from now on.
 
     Args:
@@ -144,7 +145,7 @@ def sync_overflow_skips(scaler: torch.amp.GradScaler, device: torch.device, grou
     scaler.scale(torch.zeros((), device=device))  # sets it up: only the last stage scales a loss
     unscale = scaler.unscale_
 
-    def unscale_together(optimizer: Any) -> None:
+    def unscale_together(optimizer: torch.optim.Optimizer) -> None:
         unscale(optimizer)
         agree_on_overflow(scaler, optimizer, device, group)
 

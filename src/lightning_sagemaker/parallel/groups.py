@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch.distributed as dist
 
@@ -38,8 +37,8 @@ class ParallelGroups:
     rank: int
     at: Coordinates
     ranks: dict[str, list[int]]
-    groups: dict[str, Any]
-    cpu_groups: dict[str, Any]
+    groups: dict[str, dist.ProcessGroup]
+    cpu_groups: dict[str, dist.ProcessGroup]
     channels: dict[tuple[int, int], Channel]
     batches: StructureChannel
     inputs: StructureChannel
@@ -57,8 +56,8 @@ class ParallelGroups:
         degrees.replicas(world_size)
         on_cpu = dist.get_backend() == "gloo"
         ranks: dict[str, list[int]] = {}
-        groups: dict[str, Any] = {}
-        cpu_groups: dict[str, Any] = {}
+        groups: dict[str, dist.ProcessGroup] = {}
+        cpu_groups: dict[str, dist.ProcessGroup] = {}
         for kind in KINDS:
             members = degrees.groups(kind, world_size)
             ranks[kind] = degrees.group_of(kind, rank, world_size)
@@ -90,9 +89,11 @@ class ParallelGroups:
         return self.ranks["PP"]  # a rank grows with each of its digits, so ascending is in order
 
 
-def _own_group(members: Iterable[Sequence[int]], rank: int, backend: str | None) -> Any:
+def _own_group(members: Iterable[Sequence[int]], rank: int, backend: str | None) -> dist.ProcessGroup:
     """Make all groups of a kind, as torch demands of every process; the one that ``rank`` is in."""
-    made = [(ranks, dist.new_group(list(ranks), backend=backend)) for ranks in members]
+    made: list[tuple[Sequence[int], dist.ProcessGroup]] = [
+        (ranks, dist.new_group(list(ranks), backend=backend)) for ranks in members
+    ]
     return next(group for ranks, group in made if rank in ranks)
 
 

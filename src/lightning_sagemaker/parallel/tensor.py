@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -54,7 +54,8 @@ class TensorParallelLinears:
         if style == COLUMNS:
             parameters, dim, forward = [linear.weight, linear.bias], 0, functools.partial(_by_columns, linear, copied)
         else:
-            compute = {BY_INPUTS: _by_inputs, BY_DIMENSION: _by_dimension}.get(style, _by_rows)
+            known: dict[str, Callable[..., Tensor]] = {BY_INPUTS: _by_inputs, BY_DIMENSION: _by_dimension}
+            compute = known.get(style, _by_rows)
             group = self._groups.groups["TP"]
             parameters, dim, forward = [linear.weight], 1, functools.partial(compute, linear, group)
         for parameter in parameters:
@@ -117,38 +118,44 @@ def map_state(
     return {**state, "state": entries}
 
 
-def _by_columns(linear: Any, copied: _CopiedOnce, x: Tensor) -> Tensor:
+def _by_columns(linear: nn.Linear, copied: _CopiedOnce, x: Tensor) -> Tensor:
     return F.linear(copied(x), linear.weight, linear.bias)
 
 
-def _by_rows(linear: Any, group: Any, x: Tensor) -> Tensor:
+def _by_rows(linear: nn.Linear, group: dist.ProcessGroup, x: Tensor) -> Tensor:
     total: Tensor = _Summed.apply(F.linear(x, linear.weight), group)  # type: ignore[no-untyped-call]
     return total if linear.bias is None else total + linear.bias
 
 
-def _by_inputs(linear: Any, group: Any, x: Tensor) -> Tensor:
+def _by_inputs(linear: nn.Linear, group: dist.ProcessGroup, x: Tensor) -> Tensor:
     return _by_rows(linear, group, _Cut.apply(x, group))  # type: ignore[no-untyped-call]
 
 
-def _by_dimension(embedding: Any, group: Any, numbers: Tensor) -> Tensor:
+def _by_dimension(embedding: nn.Embedding, group: dist.ProcessGroup, numbers: Tensor) -> Tensor:
     own = F.embedding(numbers, embedding.weight, embedding.padding_idx, scale_grad_by_freq=embedding.scale_grad_by_freq)
     joined: Tensor = _Joined.apply(own, group)  # type: ignore[no-untyped-call]
     return joined
 
 
+class _Context(Protocol):
+    """What torch hands from the forward to the backward pass."""
+
+    group: dist.ProcessGroup
+
+
 class _CopiedOnce:
     """Query, key and value are computed from one tensor: its gradient is summed over the group once, not three times."""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
-        self._last: tuple[Any, Any] = (lambda: None, lambda: None)
+        self._last: tuple[Callable[[], Tensor | None], Callable[[], Tensor | None]] = (lambda: None, lambda: None)
 
     def __call__(self, x: Tensor) -> Tensor:
         if not x.requires_grad:
             return x
         last, copy = self._last[0](), self._last[1]()
         if last is x and copy is not None:
-            return copy  # type: ignore[no-any-return]
+            return copy
         made: Tensor = _Copied.apply(x, self._group)  # type: ignore[no-untyped-call]
         self._last = (weakref.ref(x), weakref.ref(made))
         return made
@@ -158,12 +165,12 @@ class _Copied(torch.autograd.Function):
     """The same on all processes; the gradients of what each made of it are summed."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+    def forward(ctx: _Context, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None]:
         total = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=ctx.group)
         return total, None
@@ -173,13 +180,13 @@ class _Summed(torch.autograd.Function):
     """The sum over all processes, each of which has the gradient of it."""
 
     @staticmethod
-    def forward(ctx: Any, part: Tensor, group: Any) -> Tensor:
+    def forward(ctx: _Context, part: Tensor, group: dist.ProcessGroup) -> Tensor:
         total = part.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
 
 
@@ -187,12 +194,12 @@ class _Cut(torch.autograd.Function):
     """This process's part of the last dimension of what all have; the gradients of all parts are joined."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+    def forward(ctx: _Context, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
         return _own_part(x, group)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None]:
         return _join_parts(gradient, ctx.group), None
 
 
@@ -200,20 +207,20 @@ class _Joined(torch.autograd.Function):
     """The parts of all processes along the last dimension, each of which has the gradient of the whole."""
 
     @staticmethod
-    def forward(ctx: Any, part: Tensor, group: Any) -> Tensor:
+    def forward(ctx: _Context, part: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
         return _join_parts(part, group)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None]:
         return _own_part(gradient, ctx.group), None
 
 
-def _own_part(whole: Tensor, group: Any) -> Tensor:
+def _own_part(whole: Tensor, group: dist.ProcessGroup) -> Tensor:
     return whole.chunk(dist.get_world_size(group), -1)[dist.get_rank(group)].contiguous()
 
 
-def _join_parts(part: Tensor, group: Any) -> Tensor:
+def _join_parts(part: Tensor, group: dist.ProcessGroup) -> Tensor:
     part = part.contiguous()
     parts = [torch.empty_like(part) for _ in range(dist.get_world_size(group))]
     dist.all_gather(parts, part, group)
