@@ -34,7 +34,7 @@ CEILINGS = {
     "bench": 10,
     "data": 177,
     # Pipelines.
-    "parallel": 202,
+    "parallel": 155,
     # Recovery.
     "recovery": 99,
     "supervisor": 29,
