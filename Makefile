@@ -131,10 +131,13 @@ test-newest: $(CONTAINERS) ## the same tests with the newest torch, Lightning an
 test-oldest: $(CONTAINERS) ## the same tests with the oldest that the metadata allows
 	$(call TEST_IN,.venv-oldest,$(OLDEST))
 
-future: ## unit and distributed tests with the newest releases and pre-releases of torch and Lightning; gigabytes
+# `make future FUTURE_TORCH=torch==2.13.0` keeps a torch that is at hand.
+FUTURE_TORCH ?= torch
+
+future: ## unit and distributed tests with the newest releases and pre-releases of torch and Lightning; gigabytes with torch's default build
 	test -x .venv-future/bin/python || $(PYTHON) -m venv .venv-future
-	.venv-future/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --pre torch lightning torchmetrics
-	.venv-future/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	.venv-future/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --pre "$(FUTURE_TORCH)" lightning pytorch-lightning torchmetrics
+	.venv-future/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]" "$(FUTURE_TORCH)"
 	.venv-future/bin/python -m pip list --disable-pip-version-check | grep -iE "^(torch|lightning|pytorch-lightning|torchmetrics) "
 	.venv-future/bin/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) $(UNIT) tests/distributed
 
