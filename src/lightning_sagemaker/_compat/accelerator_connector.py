@@ -15,9 +15,31 @@ from functools import partial, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lightning_sagemaker._compat.guard import require
+
+if TYPE_CHECKING:
+    from lightning.pytorch.accelerators import Accelerator
+
+    from lightning_sagemaker._lightning import ClusterEnvironment
+
+
+T = TypeVar("T")
+
+
+class Connector(Protocol):
+    """Lightning's object that chooses, as far as it is touched here."""
+
+    _strategy_flag: object
+    _accelerator_flag: object
+
+
+class Detecting(Protocol):
+    """A class of environments."""
+
+    def detect(self) -> bool: ...
+
 
 Report = Callable[[type, Exception], None]
 """Called with an environment and what its ``detect`` raised."""
@@ -45,10 +67,10 @@ _MARK = "_lightning_sagemaker"
 
 
 def take_over(
-    is_ours: Callable[[Any], bool],
+    is_ours: Callable[[object], bool],
     not_there: Report,
     leaves_mps: Callable[..., bool],
-    knows_ranks: Callable[[Any], bool],
+    knows_ranks: Callable[[object], bool],
 ) -> None:
     """Have the connectors of the Trainer and of Fabric do this for our strategies; others are as they were. Idempotent.
 
@@ -91,7 +113,7 @@ def _modules() -> list[ModuleType]:
     return [import_module(name) for name in _MODULES[PACKAGE]]
 
 
-def _replace(owner: type, name: str, make: Callable[..., Callable[..., Any]], *needed: Any) -> None:
+def _replace(owner: type, name: str, make: Callable[..., Callable[..., object]], *needed: object) -> None:
     original = getattr(owner, name)
     replacement = wraps(original)(make(original, *needed))
     vars(replacement)[_MARK] = True
@@ -99,13 +121,13 @@ def _replace(owner: type, name: str, make: Callable[..., Callable[..., Any]], *n
 
 
 def _environment(
-    choose: Callable[..., Any],
+    choose: Callable[[Connector], T],
     module: ModuleType,
-    is_ours: Callable[[Any], bool],
+    is_ours: Callable[[object], bool],
     not_there: Report,
-    knows_ranks: Callable[[Any], bool],
-) -> Callable[..., Any]:
-    def chosen(connector: Any) -> Any:
+    knows_ranks: Callable[[object], bool],
+) -> Callable[[Connector], T]:
+    def chosen(connector: Connector) -> T:
         if not is_ours(connector._strategy_flag):
             return choose(connector)
         # MPI_Init waits for every rank of the job with a spinning processor, here and when the process ends.
@@ -116,7 +138,7 @@ def _environment(
     return chosen
 
 
-def _environments(module: ModuleType) -> list[Any]:
+def _environments(module: ModuleType) -> list[type[ClusterEnvironment]]:
     from lightning_sagemaker._lightning import ClusterEnvironment
 
     kinds = {id(value): value for value in vars(module).values() if isinstance(value, type)}
@@ -124,12 +146,14 @@ def _environments(module: ModuleType) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _passing_over(kinds: list[Any], not_there: Report, needs_mpi: bool) -> Iterator[None]:
+def _passing_over(kinds: list[type[ClusterEnvironment]], not_there: Report, needs_mpi: bool) -> Iterator[None]:
     """Within the block, an environment that cannot be asked says that it is not in force."""
     with contextlib.ExitStack() as stack:
         for kind in kinds:
             stack.callback(setattr, kind, "detect", staticmethod(kind.detect))
-            kind.detect = staticmethod(_asked(kind, kind.detect, not_there, needs_mpi))
+            kind.detect = staticmethod(  # type: ignore[method-assign]
+                _asked(kind, kind.detect, not_there, needs_mpi)
+            )
         yield
 
 
@@ -152,8 +176,10 @@ def _would_start_mpi(detect: Callable[[], bool]) -> bool:
     return getattr(detect, "__module__", "").endswith("plugins.environments.mpi")
 
 
-def _flags(check: Callable[..., None], mps: Any, is_ours: Callable[[Any], bool]) -> Callable[..., None]:
-    def checked(connector: Any, strategy: Any, accelerator: Any, **rest: Any) -> None:
+def _flags(
+    check: Callable[..., None], mps: type[Accelerator], is_ours: Callable[[object], bool]
+) -> Callable[..., None]:
+    def checked(connector: Connector, strategy: object, accelerator: object, **rest: object) -> None:
         fixed = getattr(strategy, "_accelerator", None) or getattr(strategy, "parallel_devices", None)
         may_be_mps = accelerator in ("auto", "gpu", "mps", None) or isinstance(accelerator, mps)
         if fixed or not may_be_mps or not is_ours(strategy) or not mps.is_available():
@@ -168,7 +194,7 @@ def _flags(check: Callable[..., None], mps: Any, is_ours: Callable[[Any], bool])
 
 
 def _devices(check: Callable[..., None], leaves_mps: Callable[..., bool]) -> Callable[..., None]:
-    def checked(connector: Any, devices: Any, num_nodes: int) -> None:
+    def checked(connector: Connector, devices: object, num_nodes: int) -> None:
         check(connector, devices=devices, num_nodes=num_nodes)
         if _ASKED in vars(connector) and leaves_mps(
             connector._strategy_flag, vars(connector).pop(_ASKED), devices, num_nodes

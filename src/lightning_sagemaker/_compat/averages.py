@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
@@ -12,11 +12,15 @@ from torch.optim.swa_utils import AveragedModel
 from lightning_sagemaker._compat.guard import require
 from lightning_sagemaker._lightning import pytorch_callbacks
 
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Callback
+
+
 _KEEPERS = ("StochasticWeightAveraging", "WeightAveraging")
 _ATTRIBUTE = "_average_model"
 
 
-def keep_averages(callbacks: Iterable[Any]) -> list[Any]:
+def keep_averages(callbacks: Iterable[Callback]) -> list[Callback]:
     """Those of the callbacks that average the weights.
 
     Raises:
@@ -30,7 +34,7 @@ def keep_averages(callbacks: Iterable[Any]) -> list[Any]:
     return found
 
 
-def averages_of(callbacks: Iterable[Any]) -> list[nn.Module]:
+def averages_of(callbacks: Iterable[Callback]) -> list[nn.Module]:
     """The averages that callbacks have by now: deep copies of the module, with other weights."""
     averages = [getattr(callback, _ATTRIBUTE) for callback in keep_averages(callbacks)]
     wrapped = [average.module if isinstance(average, AveragedModel) else average for average in averages]

@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.guard import require
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import CheckpointIO
+
 
 _MODULES = {
     "lightning": "lightning.pytorch.plugins.io.wrapper",
@@ -15,7 +19,7 @@ _MODULES = {
 _CLASS = "_WrappingCheckpointIO"
 
 
-def complete(plugin: Any, inner: Any) -> None:
+def complete(plugin: object, inner: CheckpointIO) -> None:
     """Give a plugin that hands on to another, and has none, ``inner``; nothing happens to any other plugin."""
     from lightning_sagemaker._lightning import PACKAGE
 

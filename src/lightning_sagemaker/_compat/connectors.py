@@ -5,10 +5,20 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+
+from lightning_sagemaker._compat.trainer import callbacks_of
+
+if TYPE_CHECKING:
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from lightning_sagemaker._types import StateDict, Trainer
+
+
+T = TypeVar("T")
 
 _METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 _UNSAVED = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation", "current_score")
@@ -20,7 +30,19 @@ _SYNCS = "require_forward_param_sync"
 """Of DDP: whether its next forward pass, be it of a validation, gives all ranks the buffers of rank zero."""
 
 
-def trainer_memory(trainer: Any) -> dict[str, Any]:
+class TrainerMemory(TypedDict):
+    """What :func:`trainer_memory` gives."""
+
+    logged: dict[str, dict[str, torch.Tensor]]
+    first_loop_iter: bool | None
+    current_fx: str | None
+    should_stop: bool
+    syncs_buffers: bool | None
+    plateaus: list[tuple[StateDict, list[object]]]
+    callbacks: dict[str, StateDict]
+
+
+def trainer_memory(trainer: Trainer) -> TrainerMemory:
     """Logged values that callbacks and schedulers look at, whether to stop, and what checkpoint callbacks remember."""
     connector = trainer._logger_connector
     return {
@@ -39,7 +61,7 @@ def trainer_memory(trainer: Any) -> dict[str, Any]:
     }
 
 
-def restore_trainer_memory(trainer: Any, memory: dict[str, Any]) -> None:
+def restore_trainer_memory(trainer: Trainer, memory: TrainerMemory) -> None:
     """Set what :func:`trainer_memory` gave."""
     connector, device = trainer._logger_connector, trainer.strategy.root_device
     for name in _METRICS:
@@ -59,39 +81,41 @@ def restore_trainer_memory(trainer: Any, memory: dict[str, Any]) -> None:
             setattr(callback, name, value)
 
 
-def _plateaus(trainer: Any) -> list[tuple[Any, list[dict[str, Any]]]]:
+def _plateaus(trainer: Trainer) -> list[tuple[LRScheduler, list[StateDict]]]:
     """Schedules that follow a metric, which may be another on each rank, and the groups whose rates they set."""
     found = [config.scheduler for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
     return [(one, one.optimizer.param_groups) for one in found if hasattr(one, "state_dict")]
 
 
-def callback_states(trainer: Any) -> dict[str, Any]:
+def callback_states(trainer: Trainer) -> dict[str, StateDict]:
     """As Lightning writes them, of now; large tensors (averages, which change with a step only) are not copied."""
-    states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
+    states = {callback.state_key: callback.state_dict() for callback in callbacks_of(trainer)}
     return {key: plain_copy(state) for key, state in states.items() if state}
 
 
-def own_callback_states(trainer: Any, states: dict[str, Any]) -> dict[str, Any]:
+def own_callback_states(trainer: Trainer, states: dict[str, StateDict]) -> dict[str, StateDict]:
     """Of :func:`callback_states` those that are not rank zero's, which a checkpoint holds. Collective.
 
     Callbacks that follow a metric which is not reduced over ranks have seen other values on each. States with large tensors
     are the same on all.
     """
-    sums: list[Any] = [{key: zlib.crc32(pickle.dumps(state)) for key, state in states.items() if _is_small(state)}]
+    sums: list[dict[str, int]] = [
+        {key: zlib.crc32(pickle.dumps(state)) for key, state in states.items() if _is_small(state)}
+    ]
     own = dict(sums[0])
     if trainer.world_size > 1:
         dist.broadcast_object_list(sums, src=0)
     return {key: states[key] for key, value in own.items() if sums[0].get(key) != value}
 
 
-def restore_callback_states(trainer: Any, states: dict[str, Any]) -> None:
+def restore_callback_states(trainer: Trainer, states: dict[str, StateDict]) -> None:
     """Set what :func:`own_callback_states` gave."""
-    for callback in trainer.callbacks:
+    for callback in callbacks_of(trainer):
         if callback.state_key in states:
             callback.load_state_dict(states[callback.state_key])
 
 
-def _is_small(value: Any) -> bool:
+def _is_small(value: object) -> bool:
     if isinstance(value, dict):
         return all(_is_small(entry) for entry in value.values())
     if isinstance(value, list):
@@ -99,23 +123,27 @@ def _is_small(value: Any) -> bool:
     return not isinstance(value, torch.Tensor) or value.numel() <= _SMALL
 
 
-def plain_copy(value: Any) -> Any:
+def plain_copy(value: T) -> T:
     """A copy of plain containers; large tensors, which change with a step only, stay the same ones."""
+    return cast(T, _plain_copy(value))
+
+
+def _plain_copy(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return value.detach().clone() if value.numel() <= _SMALL else value
     if isinstance(value, dict):
-        return {key: plain_copy(entry) for key, entry in value.items()}
-    return [plain_copy(entry) for entry in value] if type(value) is list else value
+        return {key: _plain_copy(entry) for key, entry in value.items()}
+    return [_plain_copy(entry) for entry in value] if isinstance(value, list) and type(value) is list else value
 
 
-def swap_averages(trainer: Any) -> None:
+def swap_averages(trainer: Trainer) -> None:
     """Within a validation callbacks let the module have averages: give it its own weights back, or the other way."""
-    for callback in trainer.callbacks:
+    for callback in callbacks_of(trainer):
         if getattr(callback, "_average_model", None) is not None and hasattr(callback, "_swap_models"):
             callback._swap_models(trainer.lightning_module)
 
 
-def _kept(value: Any) -> Any:
+def _kept(value: object) -> object:
     return _plain(value) if isinstance(value, torch.Tensor) else value
 
 
@@ -123,12 +151,12 @@ _AGAIN = ("GradientAccumulationScheduler", "StochasticWeightAveraging")
 """Callbacks of Lightning whose hook of an epoch's beginning sets what no checkpoint holds."""
 
 
-def begin_epoch_again(trainer: Any) -> None:
+def begin_epoch_again(trainer: Trainer) -> None:
     """Let callbacks prepare an epoch that is resumed, whose first hooks are not called again; rates stay as loaded."""
     module = trainer.lightning_module
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     groups = [[_settings(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers]
-    for callback in trainer.callbacks:
+    for callback in callbacks_of(trainer):
         if any(kind.__name__ in _AGAIN for kind in type(callback).__mro__):
             callback.on_train_epoch_start(trainer, module)
     for optimizer, before in zip(trainer.optimizers, groups, strict=True):
@@ -139,9 +167,9 @@ def begin_epoch_again(trainer: Any) -> None:
             buffer.copy_(buffers[name])
 
 
-def _settings(group: dict[str, Any]) -> dict[str, Any]:
+def _settings(group: StateDict) -> StateDict:
     return {name: value for name, value in group.items() if name != "params"}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> torch.Tensor:
     return torch.as_tensor(value).detach().cpu().clone()

@@ -4,21 +4,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint
 
-def read_whole(path: Path) -> dict[str, Any]:
+
+def read_whole(path: Path) -> Checkpoint:
     """Everything in ``path``, with whole tensors on the CPU, whoever has written it.
 
     Args:
         path: Folder.
 
     """
-    everything: dict[str, Any] = {}
+    everything: Checkpoint = {}
     planner = _EmptyStateDictLoadPlanner()  # type: ignore[no-untyped-call]
     _load_state_dict(everything, dcp.FileSystemReader(path), planner=planner, no_dist=True)
     return everything

@@ -3,17 +3,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from lightning_sagemaker._compat.guard import require
 
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
-def is_set_up(loader: Any) -> bool:
+    from torch import nn
+
+    from lightning_sagemaker._types import FabricDataLoader
+
+
+T = TypeVar("T")
+
+
+def is_set_up(loader: object) -> TypeGuard[FabricDataLoader]:
     """Whether a loader comes from ``fabric.setup_dataloaders``."""
     return type(loader).__name__ == "_FabricDataLoader"
 
 
-def inner_loader(loader: Any) -> Any:
+def inner_loader(loader: T) -> T:
     """The ``DataLoader`` within Fabric's wrapper; any other loader is returned as it is.
 
     Raises:
@@ -23,20 +33,20 @@ def inner_loader(loader: Any) -> Any:
     if not is_set_up(loader):
         return loader
     require(loader, "_dataloader", "_num_iter_calls")
-    return loader._dataloader
+    return cast(T, loader._dataloader)
 
 
-def iterations(loader: Any) -> int:
+def iterations(loader: object) -> int:
     """How often Fabric's wrapper was iterated: it tells that to the sampler as the epoch."""
     return int(loader._num_iter_calls) if is_set_up(loader) else 0
 
 
-def set_iterations(loader: Any, count: int) -> None:
+def set_iterations(loader: object, count: int) -> None:
     """Have Fabric's wrapper go on from a count."""
     if is_set_up(loader):
         loader._num_iter_calls = count
 
 
-def wrapped_module(value: Any) -> Any:
+def wrapped_module(value: object) -> nn.Module | None:
     """What reduces the gradients of a module that Fabric has set up, such as DDP; None of anything else."""
     return getattr(value, "_forward_module", None)

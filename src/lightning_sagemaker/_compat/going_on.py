@@ -4,37 +4,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from lightning_sagemaker._compat.loops import Phase
+from lightning_sagemaker._compat.trainer import counts
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import DataFetcher, FitLoop, Trainer, TrainingEpochLoop
+
 
 _MID_EPOCH = "restarted_mid_epoch"
 
 
-def is_cut(trainer: Any) -> bool:
+def is_cut(trainer: Trainer) -> bool:
     """Whether training has ended within an epoch, at its last step."""
     fit = trainer.fit_loop
     batch, reached = fit.epoch_loop.batch_progress, 0 <= trainer.max_steps <= trainer.global_step
     return bool(reached and batch.current.ready and not fit.epoch_loop._num_ready_batches_reached())
 
 
-def reopen_epoch(trainer: Any) -> bool:
+def reopen_epoch(trainer: Trainer) -> bool:
     """Go back into an epoch that was cut, if there are steps to make now; whether there are."""
     if 0 <= trainer.max_steps <= trainer.global_step:
         return False
     progress = trainer.fit_loop.epoch_progress
-    for counted in (progress.current, progress.total):
+    for counted in (counts(progress.current), counts(progress.total)):
         counted.processed -= 1
         counted.completed -= 1
     return True
 
 
 def go_on(
-    trainer: Any,
+    trainer: Trainer,
     phase: Phase,
-    prepare: Callable[[Any], None],
+    prepare: Callable[[DataFetcher | None], None],
     begins: bool = True,
     hooks: Callable[[], None] = lambda: None,
 ) -> None:
@@ -86,7 +91,7 @@ def go_on(
     fit.on_run_end()
 
 
-def _forget_restart(fit: Any, within_epoch: bool) -> None:
+def _forget_restart(fit: FitLoop, within_epoch: bool) -> None:
     """Nothing is restarted: the loops are where they were. Only an epoch's first hooks are not called a second time."""
     for loop in (fit, fit.epoch_loop, fit.epoch_loop.val_loop):
         loop._restarting = loop._loaded_from_state_dict = loop._resuming_from_checkpoint = False
@@ -95,12 +100,12 @@ def _forget_restart(fit: Any, within_epoch: bool) -> None:
         fit._restart_stage = _MID_EPOCH
         assert fit.restarted_mid_epoch, "Lightning has other names for where it restarts"
     else:
-        for progress in (fit.epoch_progress.current, fit.epoch_progress.total):
+        for progress in (counts(fit.epoch_progress.current), counts(fit.epoch_progress.total)):
             if progress.processed == progress.completed:  # in the first hooks of an epoch, which are called again
                 progress.ready = progress.started = progress.completed
 
 
-def _end_epoch(fit: Any) -> None:
+def _end_epoch(fit: FitLoop) -> None:
     """What Lightning does after the hooks of an epoch's end, in the last of which the checkpoint was made."""
     loop, connector = fit.epoch_loop, fit.trainer._logger_connector
     connector.epoch_end_reached()
@@ -113,9 +118,12 @@ def _end_epoch(fit: Any) -> None:
     fit.epoch_progress.increment_completed()
 
 
-def _go_on_in_epoch(trainer: Any, phase: Phase, prepare: Callable[[Any], None], hooks: Callable[[], None]) -> None:
+def _go_on_in_epoch(
+    trainer: Trainer, phase: Phase, prepare: Callable[[DataFetcher | None], None], hooks: Callable[[], None]
+) -> None:
     fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
     fetcher = fit._data_fetcher
+    assert fetcher is not None
     prepare(fetcher)
     fetcher.fetched += loop.batch_progress.current.ready
     if fetcher.length is not None:
@@ -135,11 +143,11 @@ def _go_on_in_epoch(trainer: Any, phase: Phase, prepare: Callable[[Any], None], 
             loop.on_iteration_done()
 
 
-def _end_batch(loop: Any, fetcher: Any, phase: Phase) -> None:
+def _end_batch(loop: TrainingEpochLoop, fetcher: DataFetcher, phase: Phase) -> None:
     """What followed the batch in which the checkpoint was made."""
     batch = loop.batch_progress
     if phase is Phase.AMID:
-        for progress in (batch.current, batch.total):
+        for progress in (counts(batch.current), counts(batch.total)):
             progress.ready = progress.started = progress.processed = progress.completed
         return
     if phase is Phase.BATCH_END:

@@ -8,14 +8,13 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
 
 
 class NameGone(ImportError):
     """A private name of another library, which this package needs, is not there in the installed version."""
 
 
-def require(owner: Any, *names: str) -> None:
+def require(owner: object, *names: str) -> None:
     """See that a class or module still has names.
 
     Raises:
@@ -49,12 +48,12 @@ def check(names: Mapping[str, tuple[str, ...]], only_loaded: bool = True) -> Non
         module = import_module(module_name)
         if class_name:
             require(module, class_name)
-        found: Any = getattr(module, class_name) if class_name else module
+        found: object = getattr(module, class_name) if class_name else module
         missing = (name for name in wanted if not hasattr(found, name))
-        require(found, *(name for name in missing if not (class_name and _is_set_by_methods(found, name))))
+        require(found, *(name for name in missing if not (isinstance(found, type) and _is_set_by_methods(found, name))))
 
 
-def _is_set_by_methods(kind: Any, name: str) -> bool:
+def _is_set_by_methods(kind: type, name: str) -> bool:
     """Whether objects of a class have a name that its methods give them."""
     functions = (inspect.unwrap(value) for base in kind.__mro__ for value in vars(base).values() if callable(value))
     codes = [function.__code__ for function in functions if inspect.isfunction(function)]
@@ -66,7 +65,7 @@ def _is_set_by_methods(kind: Any, name: str) -> bool:
     )
 
 
-def shadow(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+def shadow(owner: object, name: str, replacement: Callable[..., object]) -> None:
     """Give one object another method in the place of its class's.
 
     Raises:
@@ -81,9 +80,9 @@ class TakenOver:
     """Methods of objects that are replaced for a while, and given back."""
 
     def __init__(self) -> None:
-        self._taken: list[tuple[Any, str]] = []
+        self._taken: list[tuple[object, str]] = []
 
-    def take(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def take(self, owner: object, name: str, make: Callable[..., Callable[..., object]]) -> None:
         """Replace a method by what ``make`` makes of it.
 
         Raises:

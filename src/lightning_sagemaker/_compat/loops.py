@@ -10,9 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from lightning_sagemaker._compat.guard import TakenOver, require
+from lightning_sagemaker._compat.trainer import counts
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import CombinedLoader, DataFetcher, Trainer
+
+
+T = TypeVar("T")
 
 _EVENTS = "_lightning_sagemaker_events"
 _FIT = [
@@ -78,10 +85,10 @@ class LoopEvents:
 
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        self.loaders_made: list[Callable[[Any], None]] = []
-        self.validation_loaders_made: list[Callable[[Any], None]] = []
+        self.loaders_made: list[Callable[[CombinedLoader], None]] = []
+        self.validation_loaders_made: list[Callable[[CombinedLoader], None]] = []
         self.epoch_is_next: list[Callable[[], None]] = []
         self.epoch_begins: list[Callable[[], None]] = []
         self.validation_begins: list[Callable[[], None]] = []
@@ -133,8 +140,10 @@ class LoopEvents:
 
     def _loaders_made(self, load_states: Callable[[], None]) -> Callable[[], None]:
         def made() -> None:
+            loaders = self.trainer.fit_loop._combined_loader
+            assert loaders is not None
             for listener in self.loaders_made:
-                listener(self.trainer.fit_loop._combined_loader)
+                listener(loaders)
             load_states()
             for begins in self.epoch_begins:  # the first epoch's iterator is made next
                 begins()
@@ -152,8 +161,8 @@ class LoopEvents:
 
         return made
 
-    def _epoch_begins(self, start: Callable[[Any], None]) -> Callable[[Any], None]:
-        def begins(fetcher: Any) -> None:
+    def _epoch_begins(self, start: Callable[[DataFetcher], None]) -> Callable[[DataFetcher], None]:
+        def begins(fetcher: DataFetcher) -> None:
             if self.trainer.current_epoch > 0:
                 for listener in self.epoch_begins:
                     listener()
@@ -161,8 +170,8 @@ class LoopEvents:
 
         return begins
 
-    def _validates(self, run: Callable[[], Any]) -> Callable[[], Any]:
-        def validates() -> Any:
+    def _validates(self, run: Callable[[], T]) -> Callable[[], T]:
+        def validates() -> T:
             if not self.trainer.sanity_checking and not self.is_trial:
                 for listener in self.validation_begins:
                     listener()
@@ -170,8 +179,8 @@ class LoopEvents:
 
         return validates
 
-    def _ends(self, end: Callable[[Any], None]) -> Callable[[Any], None]:
-        def ends(fetcher: Any) -> None:
+    def _ends(self, end: Callable[[DataFetcher], None]) -> Callable[[DataFetcher], None]:
+        def ends(fetcher: DataFetcher) -> None:
             self.is_ending, self.validated = True, False
             end(fetcher)
             self.is_ending = False
@@ -181,19 +190,22 @@ class LoopEvents:
         return ends
 
 
-def events_of(trainer: Any) -> LoopEvents:
+def events_of(trainer: Trainer) -> LoopEvents:
     """The events of a Trainer's present fit; each user calls :meth:`LoopEvents.release` in the end."""
-    events = vars(trainer).get(_EVENTS)
+    events: LoopEvents | None = vars(trainer).get(_EVENTS)
     if events is None:
         events = vars(trainer)[_EVENTS] = LoopEvents(trainer)
         events.install()
     events._users += 1
-    return events  # type: ignore[no-any-return]
+    return events
 
 
-def phase_of(trainer: Any, events: LoopEvents) -> Phase:
+def phase_of(trainer: Trainer, events: LoopEvents) -> Phase:
     """Where a fit is now."""
-    epoch, batch = trainer.fit_loop.epoch_progress.current, trainer.fit_loop.epoch_loop.batch_progress.current
+    epoch, batch = (
+        counts(trainer.fit_loop.epoch_progress.current),
+        counts(trainer.fit_loop.epoch_loop.batch_progress.current),
+    )
     if epoch.processed == epoch.ready:
         return Phase.EPOCH_END if epoch.completed < epoch.processed else Phase.BETWEEN
     if epoch.started < epoch.ready:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from lightning_sagemaker._compat.guard import require
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 
 _NAME = "monitored_barrier"
 _MARK = "_lightning_sagemaker"
@@ -36,7 +40,9 @@ def take_over(kind: type[dist.ProcessGroup]) -> None:
         return
 
     @wraps(original)
-    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+    def monitored_barrier(
+        group: ProcessGroup | None = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+    ) -> None:
         asked = dist.group.WORLD if group is None else group
         if not isinstance(asked, tuple(_KINDS)):
             original(group, timeout, wait_all_ranks)
@@ -45,7 +51,7 @@ def take_over(kind: type[dist.ProcessGroup]) -> None:
             timeout = distributed_c10d.default_pg_timeout
         elif not isinstance(timeout, timedelta):
             timeout = timedelta(seconds=timeout)
-        asked.gloo.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[attr-defined]
+        asked.gloo.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[union-attr]
 
     vars(monitored_barrier)[_MARK] = True
     for module in (distributed_c10d, dist):

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import _weights_only_unpickler
 
 from lightning_sagemaker._compat.guard import require
 
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import StateDict
+
+
 require(_weights_only_unpickler, "_get_allowed_globals")
 
 
-def safe_names() -> dict[str, Any]:
+def safe_names() -> StateDict:
     """Classes and functions by the name that stands in the file."""
-    found: dict[str, Any] = _weights_only_unpickler._get_allowed_globals()
+    found: StateDict = _weights_only_unpickler._get_allowed_globals()
     return found

@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
@@ -17,6 +17,9 @@ from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.places import checkpoint_folder, is_remote, remote_io
 from lightning_sagemaker.checkpoint.resume import find_checkpoint
 from lightning_sagemaker.checkpoint.whole import CheckpointError
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint, LightningModule, Trainer
 
 
 class AutoResume(Callback):
@@ -47,7 +50,7 @@ class AutoResume(Callback):
         self._ended: FitState | None = None
         self.steps_are_long = False
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Look for a checkpoint, before the Trainer would load one."""
         if stage == "fit" and self._state is None:
             self._events = events_of(trainer)
@@ -56,17 +59,17 @@ class AutoResume(Callback):
         if stage == "fit" and not trainer.strategy.restore_checkpoint_after_setup:
             self._resume(trainer)
 
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """As :meth:`setup`, for strategies that load into a model that is sharded already."""
         if trainer.strategy.restore_checkpoint_after_setup:
             self._resume(trainer)
 
-    def _resume(self, trainer: Any) -> None:
+    def _resume(self, trainer: Trainer) -> None:
         if self._search and self.fit_state.found is None:
             with reading_own_objects(trainer):
                 self._resume_from_newest(trainer)
 
-    def _resume_from_newest(self, trainer: Any) -> None:
+    def _resume_from_newest(self, trainer: Trainer) -> None:
         folder = checkpoint_folder(trainer, self._dirpath)
         path, failure = trainer.strategy.broadcast(self._look(trainer, folder))
         if failure is not None:
@@ -82,7 +85,7 @@ class AutoResume(Callback):
         trainer._checkpoint_connector.resume_start(path, weights_only=self._weights_only)
         self.fit_state.found = path, self._weights_only
 
-    def _look(self, trainer: Any, folder: str) -> tuple[str | None, str | None]:
+    def _look(self, trainer: Trainer, folder: str) -> tuple[str | None, str | None]:
         if not trainer.is_global_zero:
             return None, None
         try:
@@ -99,10 +102,9 @@ class AutoResume(Callback):
         rank_zero_info(f"Resuming from step {found[1]}: {found[0]}")
         return found[0], None
 
-    def _find(self, trainer: Any, folder: str) -> tuple[str, int] | None:
+    def _find(self, trainer: Trainer, folder: str) -> tuple[str, int] | None:
         if is_remote(folder):
-            newest: tuple[str, int] | None = remote_io(trainer).newest(folder, rank_zero_info)
-            return newest
+            return remote_io(trainer).newest(folder, rank_zero_info)
         found = find_checkpoint(folder, rank_zero_info, self._weights_only)
         return None if found is None else (str(found.path), found.step)
 
@@ -121,12 +123,12 @@ class AutoResume(Callback):
         """Whether the state after the last optimizer step is at hand, though gradients have been accumulated since."""
         return self._state is not None and self._state.holds_step
 
-    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A validation within training is over but for its last hooks."""
         if self._events is not None and not trainer.sanity_checking:
             self._events.validated = True
 
-    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint) -> None:
         """Add the states of all ranks. Collective."""
         state = self._state
         if state is None and self._ended is not None and self._ended.is_at_end:
@@ -138,20 +140,20 @@ class AutoResume(Callback):
             _leave_out_functions(checkpoint)
             save_logged_runs(trainer, checkpoint)
 
-    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Checkpoint) -> None:
         """Keep them until training begins."""
         if self._state is not None:
             self._state.load(checkpoint)
             load_logged_runs(trainer, checkpoint)
 
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave the Trainer and its loaders as they were found; a script may still save."""
         if self._state is not None:
             self._state.end()
             self._ended = self._state
         self._release()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """As :meth:`teardown`, which is not called then; but after the other callbacks, which may write a checkpoint now."""
         taken = TakenOver()
 
@@ -172,7 +174,7 @@ class AutoResume(Callback):
             self._state = self._events = None
 
 
-def _leave_out_functions(checkpoint: dict[str, Any]) -> None:
+def _leave_out_functions(checkpoint: Checkpoint) -> None:
     """Of SWALR before torch 2.6, which sets its own again: with a function in it a checkpoint cannot be read safely."""
     schedules = list(checkpoint["lr_schedulers"])
     schedules += [state.get("scheduler_state") for state in checkpoint["callbacks"].values() if isinstance(state, dict)]

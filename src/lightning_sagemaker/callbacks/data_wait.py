@@ -6,11 +6,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_sagemaker._compat.guard import TakenOver
+from lightning_sagemaker._compat.trainer import log_interval
 from lightning_sagemaker.collectives.agreement import of_all
 
 _log = logging.getLogger(__name__)
@@ -64,14 +64,14 @@ class DataWait(Callback):
         return noted
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
         """Count the batch, and log at each logged step."""
         self._batches += 1
         if self._batches > 1 and self._begin:
             self._waited += self._come - self._begin
             self._spent += time.perf_counter() - self._begin
-        every = max(1, trainer.log_every_n_steps)  # type: ignore[attr-defined]
+        every = log_interval(trainer)
         if (batch_idx + 1) % trainer.accumulate_grad_batches or trainer.global_step % every:
             return
         waited, spent = (now - before for now, before in zip((self._waited, self._spent), self._recent, strict=True))

@@ -7,10 +7,10 @@ import itertools
 import math
 import signal
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence, Sized
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from lightning_sagemaker._compat.fabric import inner_loader
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
@@ -22,6 +22,12 @@ from lightning_sagemaker.collectives.votes import Votes
 from lightning_sagemaker.data.position import Watch
 from lightning_sagemaker.data.tracked import release, watch
 from lightning_sagemaker.data.workers import STOP_SIGNALS
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Fabric, StateDict
+
+
+T = TypeVar("T")
 
 _STOP, _SAVE = range(2)
 """What ranks tell each other."""
@@ -65,9 +71,9 @@ class InterruptibleLoop:
 
     def __init__(
         self,
-        fabric: Any,
+        fabric: Fabric,
         dirpath: str | Path,
-        state: dict[str, Any],
+        state: StateDict,
         *,
         save_every: timedelta | None = timedelta(minutes=10),
         keep: int = 2,
@@ -117,7 +123,7 @@ class InterruptibleLoop:
         finally:
             self._release()
 
-    def batches(self, loader: Any, every: int = 1) -> Generator[Any, None, None]:
+    def batches(self, loader: Iterable[T], every: int = 1) -> Generator[T, None, None]:
         """Batches of an epoch that are left; collective over all ranks.
 
         Args:
@@ -144,11 +150,11 @@ class InterruptibleLoop:
                     self.save()
         self._state.end_batches(self._watch, self.batch)
 
-    def evaluation(self, loader: Any) -> Generator[Any, None, None]:
+    def evaluation(self, loader: Iterable[T]) -> Generator[T, None, None]:
         """Batches of an evaluation, between which signals are heard; it is done again if it is stopped.
 
         Args:
-            loader: Any, with as many batches on each rank or others.
+            loader: Any iterable; ranks may have different numbers of batches.
 
         Raises:
             ValueError: If it is the one whose batches are being trained on.
@@ -161,7 +167,7 @@ class InterruptibleLoop:
             )
         self._training.pause()
         self._hear(self._votes.read())
-        self._votes.ask([-len(loader) if hasattr(loader, "__len__") else 0])
+        self._votes.ask([-len(loader) if isinstance(loader, Sized) else 0])
         fewest = -int((self._votes.read() or [0.0])[0])
         self._evaluation.begin(0)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, TypedDict, cast, runtime_checkable
 
 from torch import nn
 
@@ -23,8 +23,26 @@ from lightning_sagemaker.data.dealing import batch_size_of, remaining, united
 from lightning_sagemaker.data.position import Watch
 from lightning_sagemaker.data.tracked import pass_end
 
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint, Fabric, PathLike, StateDict
+    from lightning_sagemaker.callbacks.fabric_entries import LoopEntry, LoopRankEntry, ReducerEntry
+    from lightning_sagemaker.checkpoint.random_state import RandomState
+    from lightning_sagemaker.data.position import Position
+
+
 _STEP = "global_step"  # by it the newest checkpoint is found
 _SENDS = "require_forward_param_sync"  # of DDP: not after a forward pass without gradients
+
+
+@runtime_checkable
+class _Stateful(Protocol):
+    def load_state_dict(self, state: object) -> object: ...
+
+
+class _Values(TypedDict):
+    random: RandomState
+    values: StateDict
+    groups: list[list[StateDict]]
 
 
 class FabricState:
@@ -42,24 +60,24 @@ class FabricState:
 
     """
 
-    def __init__(self, fabric: Any, folder: str | Path, state: dict[str, Any], keep: int, weights_only: bool) -> None:
+    def __init__(self, fabric: Fabric, folder: str | Path, state: StateDict, keep: int, weights_only: bool) -> None:
         if taken := {_STEP, STATE} & state.keys():
             raise ValueError(f"state has the entries {sorted(taken)}, which are written beside it. HINT: rename them.")
         if is_remote(str(folder)):
             raise ValueError(f"{folder} is an address. HINT: name a folder; a job's checkpoint_s3_uri keeps it in S3.")
         self._fabric, self._folder, self._state = fabric, Path(folder), state
         self._keep, self._weights_only = keep, weights_only
-        self._loaded: dict[str, Any] | None = None
-        self._before_evaluation: dict[str, Any] | None = None
-        self._loader: Any = None
-        self._ended: Any = None
+        self._loaded: LoopEntry | None = None
+        self._before_evaluation: _Values | None = None
+        self._loader: object = None
+        self._ended: Position | None = None
         self._calls = self._samples_before = self._batch_before = 0
         if type(fabric.strategy.checkpoint_io) is TorchCheckpointIO:
             fabric.strategy.checkpoint_io = _Noting()
 
     # Places in the data
 
-    def begin_batches(self, watched: Watch, loader: Any, batch: int) -> int:
+    def begin_batches(self, watched: Watch, loader: object, batch: int) -> int:
         """The loader of an epoch is about to be iterated; bring it to where a checkpoint says.
 
         Args:
@@ -94,11 +112,12 @@ class FabricState:
         restore_random_state(own["random"])
         return batch
 
-    def _set_epoch(self, loader: Any) -> None:
-        if hasattr(getattr(loader, "sampler", None), "set_epoch"):
-            loader.sampler.set_epoch(self._calls)
+    def _set_epoch(self, loader: object) -> None:
+        sampler = getattr(loader, "sampler", None)
+        if sampler is not None and hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(self._calls)
 
-    def _deal(self, watched: Watch, loaded: dict[str, Any]) -> int:
+    def _deal(self, watched: Watch, loaded: LoopEntry) -> int:
         """Deal what is left of the epoch out to another number of ranks, or in other batches."""
         positions = [rank["position"] for rank in loaded["ranks"]]
         bits = united([None if position is None else position.get("bits") for position in positions])
@@ -112,7 +131,7 @@ class FabricState:
             done = max(0, len(watched.loader) - len(rest))
             watched.seek_rest(rest, done, bits)
             said = "each sample of the epoch is seen once, in other batches"
-        self._samples_before, self._batch_before = loaded["samples"] if rest is not None else 0, done
+        self._samples_before, self._batch_before = (loaded["samples"] or 0) if rest is not None else 0, done
         rank_zero_info(
             f"The checkpoint was made on {len(positions)} ranks with batches of {loaded['batch_size']}; here it is"
             f" {self._fabric.world_size} and {batch_size_of(watched.loader)}: {said}. Random numbers (dropout) are others."
@@ -135,8 +154,9 @@ class FabricState:
             return
         restore_random_state(before["random"])
         for name, value in before["values"].items():
-            if hasattr(self._state[name], "load_state_dict"):
-                self._state[name].load_state_dict(value)
+            owner = self._state[name]
+            if isinstance(owner, _Stateful):
+                owner.load_state_dict(value)
             else:
                 self._state[name] = value
         for value, groups in zip(self._state.values(), before["groups"], strict=True):
@@ -155,9 +175,12 @@ class FabricState:
         ranks, buffers = self._fabric.world_size, buffers_in(self._state)
         size = None if watched is None else batch_size_of(watched.loader)
         position = self._ended if self._ended is not None or watched is None else watched.position(batch)
-        own = {"random": random_state(), "position": position}
-        own["buffers"] = differing(buffers, copied(buffers), ranks)
-        entry = {
+        own: LoopRankEntry = {
+            "random": random_state(),
+            "position": position,
+            "buffers": differing(buffers, copied(buffers), ranks),
+        }
+        entry: LoopEntry = {
             "epoch": epoch,
             "batch": batch,
             "step": step,
@@ -201,7 +224,7 @@ class FabricState:
             )
         content = {**self._state, _STEP: 0, STATE: {}}
         self._fabric.load(path, content, weights_only=self._weights_only)
-        loaded: dict[str, Any] = content.pop(STATE)
+        loaded = cast("LoopEntry", content.pop(STATE))
         del content[_STEP]
         self._state.update(content)
         self._loaded = loaded
@@ -227,12 +250,12 @@ class FabricState:
         return str(found.path), None
 
 
-def _reducer_state(module: Any) -> dict[str, Any]:
+def _reducer_state(module: nn.Module | None) -> ReducerEntry:
     """What DDP knows of the steps before: its buckets, and whether it sends buffers before the next. Collective."""
     return {"buckets": bucket_layout(module), "sends": getattr(module, _SENDS, None)}
 
 
-def _restore_reducer(module: Any, kept: dict[str, Any]) -> None:
+def _restore_reducer(module: nn.Module | None, kept: ReducerEntry) -> None:
     rebuild_as(module, kept["buckets"])
     if kept["sends"] is not None and hasattr(module, _SENDS):
         setattr(module, _SENDS, kept["sends"])
@@ -243,7 +266,7 @@ class _Noting(SafeCheckpointIO):
 
     failure: str | None = None
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(self, checkpoint: Checkpoint, path: PathLike, storage_options: object = None) -> None:
         """Write a checkpoint, or note why not."""
         self.failure = None
         try:
@@ -252,16 +275,16 @@ class _Noting(SafeCheckpointIO):
             self.failure = str(error)
 
 
-def _is_small(value: Any) -> bool:
+def _is_small(value: object) -> bool:
     """Whether a value is neither a module nor an optimizer, which nothing changes after an epoch's last batch."""
     return not isinstance(value, nn.Module) and not hasattr(value, "param_groups")
 
 
-def _state_of(value: Any) -> Any:
+def _state_of(value: object) -> object:
     return copy.deepcopy(value.state_dict() if hasattr(value, "state_dict") else value)
 
 
-def _without_parameters(value: Any) -> list[dict[str, Any]]:
+def _without_parameters(value: object) -> list[StateDict]:
     """Options of an optimizer's groups, which schedules change."""
     groups = getattr(value, "param_groups", ())
     return [{name: option for name, option in group.items() if name != "params"} for group in groups]

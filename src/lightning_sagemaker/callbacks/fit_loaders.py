@@ -4,14 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from lightning_sagemaker._compat.trainer import counts
 from lightning_sagemaker.data.dealing import batch_size_of, is_counted, remaining, united
 from lightning_sagemaker.data.position import Position, Watch, has_state
 from lightning_sagemaker.data.tracked import catch_up, pass_end, release, watch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lightning_sagemaker._types import CombinedLoader, DataFetcher, Trainer
+    from lightning_sagemaker.callbacks.fit_entries import Facts, FitEntry, Positions, RankState
 
 
 class FitLoaders:
@@ -23,7 +30,7 @@ class FitLoaders:
 
     """
 
-    def __init__(self, trainer: Any, say: Callable[[str], None]) -> None:
+    def __init__(self, trainer: Trainer, say: Callable[[str], None]) -> None:
         self._trainer, self._say = trainer, say
         self._training: list[Watch] = []
         self._validation: list[Watch] = []
@@ -32,19 +39,19 @@ class FitLoaders:
         self._dealt: dict[int, tuple[int, int]] = {}
         self._orders: list[int] = []
 
-    def watch_training(self, combined: Any) -> None:
+    def watch_training(self, combined: CombinedLoader) -> None:
         """Called with training's ``CombinedLoader`` before it is iterated."""
         self._training = self._watch(combined)
         for watched in self._training:
             watched.deferred = self._deferred
             self._name_limits(watched)
 
-    def watch_validation(self, combined: Any) -> None:
+    def watch_validation(self, combined: CombinedLoader) -> None:
         """Called with validation's."""
         self._validation = self._watch(combined)
         self._seek_validation()
 
-    def _watch(self, combined: Any) -> list[Watch]:
+    def _watch(self, combined: CombinedLoader) -> list[Watch]:
         pairs = [watch(loader, self._say) for loader in combined.flattened]
         combined.flattened = [loader for loader, _ in pairs]
         return [watched for _, watched in pairs]
@@ -66,13 +73,13 @@ class FitLoaders:
         for watched in self._training:
             watched.deferred = deferred
 
-    def positions(self, taken: int) -> dict[str, list[Position | None]]:
+    def positions(self, taken: int) -> Positions:
         """Of this rank."""
         training = [watched.position(taken) for watched in self._training]
         validation = [watched.position(0) if watched.is_persistent else None for watched in self._validation]
         return {"training": training, "validation": validation}
 
-    def facts(self, batches: int) -> dict[str, Any]:
+    def facts(self, batches: int) -> Facts:
         """What says what a position means: sizes, and how many samples the batches were."""
         sizes = [batch_size_of(watched.loader) for watched in self._training]
         samples = [self._samples(watched, size, batches) for watched, size in zip(self._training, sizes, strict=True)]
@@ -87,7 +94,7 @@ class FitLoaders:
             ],
         }
 
-    def _is_same_order(self, loaded: dict[str, Any]) -> bool:
+    def _is_same_order(self, loaded: FitEntry) -> bool:
         own = self.facts(0)["shuffled_by"]
         return bool(loaded.get("shuffled_by", [None] * len(own)) == own)
 
@@ -119,7 +126,7 @@ class FitLoaders:
         own = [getattr(getattr(watched.loader, "sampler", None), "global_batch_size", 0) for watched in self._training]
         return self._orders or own
 
-    def fits(self, loaded: dict[str, Any]) -> bool:
+    def fits(self, loaded: FitEntry) -> bool:
         """Whether positions of a checkpoint mean here what they meant there."""
         own = self.facts(0)
         if not self._is_same_order(loaded):
@@ -128,7 +135,7 @@ class FitLoaders:
             loaded["ordered_by"] == own["ordered_by"] or any(_was_dealt(rank) for rank in loaded["ranks"])
         )
 
-    def keep_deal(self, loaded: dict[str, Any], positions: dict[str, list[Position | None]]) -> None:
+    def keep_deal(self, loaded: FitEntry, positions: Positions) -> None:
         """Count on from an epoch that was dealt out anew before."""
         for watched, position, samples, size in zip(
             self._training, positions["training"], loaded["samples"], loaded["batch_sizes"], strict=True
@@ -139,7 +146,7 @@ class FitLoaders:
                 self._dealt[id(watched)] = done, after
                 self._orders = loaded["ordered_by"]
 
-    def seek(self, positions: dict[str, list[Position | None]], anew: bool) -> None:
+    def seek(self, positions: Positions, anew: bool) -> None:
         """Begin the next iterations where these positions say; at an epoch's beginning if ``anew``."""
         self._deferred = False
         for watched, position in zip(self._training, positions["training"], strict=True):
@@ -156,16 +163,19 @@ class FitLoaders:
         if self._validation:
             self._wanted_validation = []
 
-    def count_cycles(self, batches: int, positions: dict[str, list[Position | None]]) -> None:
+    def count_cycles(self, batches: int, positions: Positions) -> None:
         """Tell the ``CombinedLoader`` which of its loaders have been through."""
-        iterator = self._trainer.fit_loop._combined_loader._iterator
+        loaders = self._trainer.fit_loop._combined_loader
+        assert loaders is not None
+        iterator = loaders._iterator
+        assert iterator is not None
         iterator._idx = batches
         if hasattr(iterator, "_consumed"):
             iterator._consumed = [
                 position is not None and position["iteration"] > 1 for position in positions["training"]
             ]
 
-    def deal(self, loaded: dict[str, Any], fetcher: Any) -> str:
+    def deal(self, loaded: FitEntry, fetcher: DataFetcher | None) -> str:
         """Deal what is left of an epoch out to another number of ranks, or in other batches.
 
         Returns:
@@ -189,12 +199,13 @@ class FitLoaders:
                 0, *(len(watched.loader) - len(rest or ()) for watched, rest in zip(self._training, rests, strict=True))
             )
         for number, (watched, rest) in enumerate(zip(self._training, rests, strict=True)):
-            if unknown or rest is None:
+            samples = loaded["samples"][number]
+            if unknown or rest is None or samples is None:
                 watched.seek(None)
             else:
                 watched.seek_rest(rest, done, self._bits(loaded, number))
-                self._dealt[id(watched)] = loaded["samples"][number], done
-        batch = progress.current
+                self._dealt[id(watched)] = samples, done
+        batch = counts(progress.current)
         batch.ready = batch.started = batch.processed = batch.completed = done
         progress.is_last_batch = not unknown and not any(rests)
         iter(fetcher)
@@ -210,7 +221,7 @@ class FitLoaders:
             else "Each sample of the epoch is seen once, in other batches."
         )
 
-    def step_ratio(self, loaded: dict[str, Any]) -> float:
+    def step_ratio(self, loaded: FitEntry) -> float:
         """Samples of an optimizer step of the run that wrote a checkpoint, by those of one of this run."""
         then, now = loaded["batch_sizes"][:1], self.facts(0)["batch_sizes"][:1]
         if not then or not then[0] or not now[0]:
@@ -220,11 +231,11 @@ class FitLoaders:
             then[0] * replicas / (now[0] * self._replicas["num_replicas"] * self._trainer.accumulate_grad_batches)
         )
 
-    def _is_same_step(self, loaded: dict[str, Any]) -> bool:
+    def _is_same_step(self, loaded: FitEntry) -> bool:
         """Whether each step has the samples that it would have had."""
         return self.step_ratio(loaded) == 1 and all(is_counted(watched.loader) for watched in self._training)
 
-    def _rest(self, loaded: dict[str, Any], number: int) -> Sequence[Any] | None:
+    def _rest(self, loaded: FitEntry, number: int) -> Sequence[object] | None:
         # The script has other loaders now, or the data lies elsewhere and so is read in another order.
         if len(loaded["samples"]) != len(self._training) or not self._is_same_order(loaded):
             return None
@@ -233,11 +244,11 @@ class FitLoaders:
             return None
         if any((rank["loaders"]["training"][number] or {"iteration": 1})["iteration"] > 1 for rank in loaded["ranks"]):
             return None
-        epoch = self._trainer.fit_loop.epoch_progress.current.processed
+        epoch = counts(self._trainer.fit_loop.epoch_progress.current).processed
         bits, ordered_by = self._bits(loaded, number), loaded["ordered_by"][number]
         return remaining(loader, self._replicas, epoch, samples, ordered_by, bits)
 
-    def _bits(self, loaded: dict[str, Any], number: int) -> Any:
+    def _bits(self, loaded: FitEntry, number: int) -> Tensor | None:
         return united([(rank["loaders"]["training"][number] or {}).get("bits") for rank in loaded["ranks"]])
 
     def _name_limits(self, watched: Watch) -> None:
@@ -268,5 +279,5 @@ class FitLoaders:
             )
 
 
-def _was_dealt(rank: dict[str, Any]) -> bool:
+def _was_dealt(rank: RankState) -> bool:
     return any(position is not None and position["dealt"] is not None for position in rank["loaders"]["training"])

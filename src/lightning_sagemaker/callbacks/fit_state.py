@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from lightning_sagemaker._compat.connectors import (
     begin_epoch_again,
@@ -17,6 +17,7 @@ from lightning_sagemaker._compat.connectors import (
 )
 from lightning_sagemaker._compat.going_on import go_on, is_cut, reopen_epoch
 from lightning_sagemaker._compat.loops import LoopEvents, Phase, phase_of
+from lightning_sagemaker._compat.trainer import counts
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.fit_loaders import FitLoaders
 from lightning_sagemaker.callbacks.own_objects import reading_own_objects
@@ -28,6 +29,10 @@ from lightning_sagemaker.checkpoint.rank_buffers import buffers_of, copied, diff
 from lightning_sagemaker.checkpoint.resume import STATE
 from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.collectives.buckets import bucket_layout, rebuild_as
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint, DataFetcher, Trainer
+    from lightning_sagemaker.callbacks.fit_entries import FitEntry, Noted, RankState
 
 
 class FitState:
@@ -44,17 +49,17 @@ class FitState:
 
     """
 
-    def __init__(self, trainer: Any, events: LoopEvents, steps_are_long: Callable[[], bool]) -> None:
+    def __init__(self, trainer: Trainer, events: LoopEvents, steps_are_long: Callable[[], bool]) -> None:
         self._trainer, self._events, self._steps_are_long = trainer, events, steps_are_long
         self.loaders = FitLoaders(trainer, rank_zero_warn)
         self.found: tuple[str, bool | None] | None = None
         self.complete: Callable[[list[dict[str, object]]], list[dict[str, object]]] = list
         if trainer.ckpt_path is not None:  # which is another one after a finder's trial
-            self.found = trainer.ckpt_path, None
-        self._before_validation: dict[str, Any] | None = None
-        self._held: dict[str, Any] | None = None
-        self._loaded: dict[str, Any] | None = None
-        self._noted: dict[str, Any] | None = None
+            self.found = str(trainer.ckpt_path), None
+        self._before_validation: RankState | None = None
+        self._held: RankState | None = None
+        self._loaded: FitEntry | None = None
+        self._noted: Noted | None = None
         self._runs = self._has_tried = False
         events.loaders_made.append(self.loaders.watch_training)
         events.validation_loaders_made.append(self.loaders.watch_validation)
@@ -65,7 +70,7 @@ class FitState:
 
     # What is written
 
-    def save(self, checkpoint: dict[str, Any]) -> None:
+    def save(self, checkpoint: Checkpoint) -> None:
         """Add the states of all ranks to a checkpoint that is being made. Collective."""
         if not self._runs:  # nothing has begun: as those to which Lightning's finders go back
             checkpoint[STATE] = {}
@@ -79,7 +84,13 @@ class FitState:
             )
         if snapshot["fit_loop"] is not None:
             checkpoint["loops"]["fit_loop"], checkpoint["callbacks"] = snapshot["fit_loop"], snapshot["callbacks"]
-        own = {name: snapshot[name] for name in ("random", "metrics", "memory", "loaders", "flags")}
+        own: RankState = {
+            "random": snapshot["random"],
+            "metrics": snapshot["metrics"],
+            "memory": snapshot["memory"],
+            "loaders": snapshot["loaders"],
+            "flags": snapshot["flags"],
+        }
         callbacks = callback_states(self._trainer) if snapshot["callbacks"] is None else snapshot["callbacks"]
         own["callbacks"] = own_callback_states(self._trainer, callbacks)
         own["buffers"] = differing(buffers_of(self._trainer), snapshot["buffers"], self._trainer.world_size)
@@ -93,7 +104,7 @@ class FitState:
             **noted["facts"],
         }
 
-    def _note(self) -> dict[str, Any]:
+    def _note(self) -> Noted:
         """What is to be written, of this rank: not collective."""
         trainer = self._trainer
         phase, snapshot = phase_of(trainer, self._events), self._now()
@@ -104,8 +115,9 @@ class FitState:
         else:
             lacks = phase is not Phase.AMID and self._accumulates and trainer.lightning_module.automatic_optimization
         if phase is Phase.VALIDATED and self._before_validation is not None:
-            for name in ("first_loop_iter", "current_fx"):
-                snapshot["memory"][name] = self._before_validation["memory"][name]
+            before = self._before_validation["memory"]
+            snapshot["memory"]["first_loop_iter"] = before["first_loop_iter"]
+            snapshot["memory"]["current_fx"] = before["current_fx"]
             snapshot["flags"] = self._before_validation["flags"]
         return {
             "phase": phase,
@@ -135,7 +147,7 @@ class FitState:
     @property
     def _step(self) -> tuple[int, int]:
         """Epochs that have ended and optimizer steps: an epoch's end is in no state that was held before it."""
-        return self._trainer.fit_loop.epoch_progress.current.processed, self._trainer.global_step
+        return counts(self._trainer.fit_loop.epoch_progress.current).processed, self._trainer.global_step
 
     @property
     def _accumulates(self) -> bool:
@@ -160,7 +172,7 @@ class FitState:
     def _note_validation(self) -> None:
         self._before_validation = self._now(whole=True)
 
-    def _now(self, whole: bool = False) -> dict[str, Any]:
+    def _now(self, whole: bool = False) -> RankState:
         """This rank's; ``whole`` with what a checkpoint that is made later would have otherwise."""
         trainer = self._trainer
         loop = trainer.fit_loop.epoch_loop
@@ -179,10 +191,11 @@ class FitState:
             "buffers": copied(buffers_of(trainer)),
         }
 
-    def hold(self) -> dict[str, Any]:
+    def hold(self) -> FitEntry:
         """What this rank has, of now, for :meth:`go_on_from`: on this rank only, and not collective."""
         phase, snapshot = phase_of(self._trainer, self._events), self._now(whole=True)
-        return {"phase": phase.value, "cut": False, "own": snapshot, **self.loaders.facts(snapshot["batches"])}
+        facts = cast(FitEntry, self.loaders.facts(snapshot["batches"]))
+        return {**facts, "phase": phase.value, "cut": False, "own": snapshot}
 
     # Going on
 
@@ -192,13 +205,14 @@ class FitState:
         self._trainer.fit_loop.setup_data()
         self._trainer.fit_loop.on_run_start()
 
-    def go_on_from(self, held: dict[str, Any]) -> None:
+    def go_on_from(self, held: FitEntry) -> None:
         """Have the next run of the loops go on from what :meth:`hold` gave, on this rank or on another of the same place."""
-        self._loaded = held
-        self._trainer.fit_loop.load_state_dict(plain_copy(held["own"]["fit_loop"]))
+        self._loaded, loop = held, held["own"]["fit_loop"]
+        assert loop is not None
+        self._trainer.fit_loop.load_state_dict(plain_copy(loop))
         self.loaders.defer(True)
 
-    def load(self, checkpoint: dict[str, Any]) -> None:
+    def load(self, checkpoint: Checkpoint) -> None:
         """Keep what a checkpoint says until the loops run."""
         state = checkpoint.get(STATE)
         if self._runs or (state is not None and "phase" not in state):  # a callback goes back to where it began a trial
@@ -238,7 +252,7 @@ class FitState:
         run()
         self.loaders.defer(self._loaded is not None)
 
-    def _prepare(self, loaded: dict[str, Any], fetcher: Any) -> None:
+    def _prepare(self, loaded: FitEntry, fetcher: DataFetcher | None) -> None:
         """Called by the loops, when all has been loaded and the hooks of the start have been called."""
         trainer, phase = self._trainer, Phase(loaded["phase"])
         within = fetcher is not None
@@ -276,7 +290,7 @@ class FitState:
         if phase is Phase.AMID:
             rank_zero_info("The checkpoint was made within a batch: it is trained on again, with other random numbers.")
 
-    def _find_place(self, loaded: dict[str, Any], own: dict[str, Any], fetcher: Any) -> None:
+    def _find_place(self, loaded: FitEntry, own: RankState, fetcher: DataFetcher | None) -> None:
         """Bring the loaders to where they were."""
         self.loaders.seek(own["loaders"], anew=fetcher is None)
         if fetcher is not None:
@@ -284,12 +298,12 @@ class FitState:
             iter(fetcher)
             self.loaders.count_cycles(own.get("batches", loaded.get("batches", 0)), own["loaders"])
 
-    def _restore(self, own: dict[str, Any], phase: Phase) -> None:
+    def _restore(self, own: RankState, phase: Phase) -> None:
         trainer = self._trainer
         restore_buffers(buffers_of(trainer), own["buffers"])
         restore_module_flags(trainer.lightning_module, own.get("flags"))
         restore_metrics(trainer.lightning_module, own["metrics"])
-        restore_callback_states(trainer, own["callbacks"])
+        restore_callback_states(trainer, own["callbacks"] or {})
         restore_trainer_memory(trainer, own["memory"])
         if phase is not Phase.BETWEEN:
             restore_logged(trainer, own["metrics"])

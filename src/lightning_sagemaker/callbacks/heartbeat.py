@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
@@ -18,6 +18,10 @@ from lightning_sagemaker.callbacks.loader_watch import LoaderWatch
 from lightning_sagemaker.callbacks.places import job_of
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.job.failure import write_failure
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import LightningModule, Trainer
+
 
 _KEY = "lightning_sagemaker/heartbeat"
 _DONE = b"done"
@@ -51,7 +55,7 @@ class Heartbeat(Callback):
         self._asked: float | None = None
         self._loader = LoaderWatch(0, patience)
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Begin. Collective over all ranks."""
         if self._threads or not dist.is_initialized() or dist.get_world_size() == 1:
             return
@@ -71,27 +75,27 @@ class Heartbeat(Callback):
         for thread in self._threads:
             thread.start()
 
-    def on_train_batch_start(self, *_: Any) -> None:
+    def on_train_batch_start(self, *_: object) -> None:
         """A batch has come."""
         self._loader.next_batch()
 
-    def on_validation_batch_start(self, *_: Any) -> None:
+    def on_validation_batch_start(self, *_: object) -> None:
         """As in training."""
         self._loader.next_batch()
 
-    def on_test_batch_start(self, *_: Any) -> None:
+    def on_test_batch_start(self, *_: object) -> None:
         """As in training."""
         self._loader.next_batch()
 
-    def on_predict_batch_start(self, *_: Any) -> None:
+    def on_predict_batch_start(self, *_: object) -> None:
         """As in training."""
         self._loader.next_batch()
 
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """End; the others do not wait for more."""
         self._stop()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """As :meth:`teardown`, which is not called then."""
         self._stop()
 
@@ -101,7 +105,7 @@ class Heartbeat(Callback):
             thread.join(timeout=self._every + 1)
         self._threads = []
 
-    def _beat(self, store: Any, rank: int, other: int) -> None:
+    def _beat(self, store: dist.Store, rank: int, other: int) -> None:
         """Give signs of life, and listen for the next rank's."""
         seen, count = b"", 0
         while not self._over.wait(self._every):
@@ -116,7 +120,7 @@ class Heartbeat(Callback):
             if found != seen or found == _DONE:
                 seen, self._heard = found, time.monotonic()
         with contextlib.suppress(RuntimeError):
-            store.set(f"{_KEY}/{rank}", _DONE)
+            store.set(f"{_KEY}/{rank}", _DONE.decode())
 
     def _watch(self, rank: int, other: int, job: SageMakerJob) -> None:
         """A thread of its own, as the other one may be waiting for the store."""

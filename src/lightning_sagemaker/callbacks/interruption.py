@@ -9,11 +9,12 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.connectors import swap_averages
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
+from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.callbacks.places import checkpoint_folder, name_of, names_in, outdated, remove
@@ -22,6 +23,10 @@ from lightning_sagemaker.checkpoint.whole import CheckpointError
 from lightning_sagemaker.collectives.pace import Pace, ask
 from lightning_sagemaker.collectives.votes import Votes
 from lightning_sagemaker.data.workers import STOP_SIGNALS
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import LightningModule, Trainer
+
 
 _CLOCKS = 60.0
 """Seconds by which the hosts' clocks may differ."""
@@ -84,7 +89,7 @@ class SpotInterruption(Callback):
         self._step = self._batches = self._evaluated = self._most_evaluated = 0
         self._saved_at = 0.0
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Note signals from here on, instead of Lightning's handler; collective over all ranks."""
         self._votes = Votes.of_all()
         if (spread := self._votes.clock_spread()) > _CLOCKS:
@@ -95,9 +100,9 @@ class SpotInterruption(Callback):
         if stage == "fit" and self._events is None:
             self._events = events_of(trainer)
             self._events.batch_is_over.append(lambda: self._end_batch(trainer))
-            if not any(isinstance(callback, AutoResume) for callback in trainer.callbacks):
+            if not any(isinstance(callback, AutoResume) for callback in callbacks_of(trainer)):
                 # A checkpoint from which nothing could go on exactly would be of little use; its setup is called next.
-                trainer.callbacks.append(AutoResume(search=False))
+                callbacks_of(trainer).append(AutoResume(search=False))
         environment = getattr(trainer.strategy, "cluster_environment", None)
         if type(environment).__name__ == "SLURMEnvironment":
             return  # Lightning's handler saves and queues the job again
@@ -107,11 +112,11 @@ class SpotInterruption(Callback):
         # It asks all ranks at each step, on the device.
         self._taken.take(trainer.fit_loop.epoch_loop, "_broadcast_sigterm_tensor", lambda _: lambda: None)
 
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave signals and the Trainer as they were found."""
         self._restore()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """As :meth:`teardown`, which is not called then."""
         self._restore()
 
@@ -126,23 +131,23 @@ class SpotInterruption(Callback):
         rank_zero_info(f"Interrupted before there was anything to save: exit code {self._exit_code}.")
         raise Interrupted(self._exit_code)
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The clock begins."""
         self._step, self._batches = trainer.global_step, 0
         self._stops = self._saves = False
         self._training.begin(0)
         self._saved_at = time.monotonic()
 
-    def begin_again(self, trainer: Any) -> None:
+    def begin_again(self, trainer: Trainer) -> None:
         """The ranks have changed: forget what was asked of the others, and count with those who are here now."""
         self._votes.forget()
         self.on_train_start(trainer, trainer.lightning_module)
 
-    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, *_: object) -> None:
         """From here on there is something to save."""
         self._signals.leave_by(None)
 
-    def _end_batch(self, trainer: Any) -> None:
+    def _end_batch(self, trainer: Trainer) -> None:
         """After a batch and all that follows it, see what the others know."""
         steps, self._step = trainer.global_step - self._step, trainer.global_step
         self._batches += 1
@@ -154,7 +159,7 @@ class SpotInterruption(Callback):
             elif self._saves and steps > 0:
                 self._save(trainer)
 
-    def _check(self, trainer: Any, pace: Pace, count: int) -> None:
+    def _check(self, trainer: Trainer, pace: Pace, count: int) -> None:
         """Read what was asked before, and ask again after ``count`` batches of a kind."""
         if not pace.is_due(count):
             return
@@ -169,7 +174,7 @@ class SpotInterruption(Callback):
         if known is not None:
             self._stops, self._saves = self._stops or bool(known[_STOP]), self._saves or bool(known[_SAVE])
 
-    def _begin_evaluation(self, trainer: Any, batches: Sequence[float]) -> None:
+    def _begin_evaluation(self, trainer: Trainer, batches: Sequence[float]) -> None:
         """Ranks may have different numbers of batches, so they ask each other as often as the one with the fewest can."""
         self._training.pause()
         self._hear(self._votes.read())  # what was asked in training
@@ -183,7 +188,7 @@ class SpotInterruption(Callback):
         if self._stops:
             self._stop(trainer)
 
-    def _end_evaluation_batch(self, trainer: Any) -> None:
+    def _end_evaluation_batch(self, trainer: Trainer) -> None:
         self._signals.is_alive()
         self._evaluated += 1
         if self._evaluated <= self._most_evaluated:
@@ -191,35 +196,35 @@ class SpotInterruption(Callback):
         if self._stops:
             self._stop(trainer, within_validation=bool(trainer.validating))
 
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Ranks count their batches."""
         if not trainer.sanity_checking:
             self._begin_evaluation(trainer, trainer.num_val_batches)
 
-    def on_validation_batch_end(self, trainer: Any, *_: Any) -> None:
+    def on_validation_batch_end(self, trainer: Trainer, *_: object) -> None:
         """See what the others know."""
         if not trainer.sanity_checking:
             self._end_evaluation_batch(trainer)
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count training's batches again."""
         if not trainer.sanity_checking:
             self._hear(self._votes.read())  # what was asked and not yet needed
             self._training.go_on()
 
-    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Ranks count their batches."""
         self._begin_evaluation(trainer, trainer.num_test_batches)
 
-    def on_test_batch_end(self, trainer: Any, *_: Any) -> None:
+    def on_test_batch_end(self, trainer: Trainer, *_: object) -> None:
         """See what the others know."""
         self._end_evaluation_batch(trainer)
 
-    def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Ranks count their batches."""
         self._begin_evaluation(trainer, trainer.num_predict_batches)
 
-    def on_predict_batch_end(self, trainer: Any, *_: Any) -> None:
+    def on_predict_batch_end(self, trainer: Trainer, *_: object) -> None:
         """See what the others know."""
         self._end_evaluation_batch(trainer)
 
@@ -228,7 +233,7 @@ class SpotInterruption(Callback):
         """Seconds between checkpoints."""
         return max(self._save_every, (self._save_seconds or 0.0) / _SHARE_OF_SAVING)
 
-    def _save(self, trainer: Any) -> str:
+    def _save(self, trainer: Trainer) -> str:
         """Write a checkpoint and remove older ones. Collective."""
         folder = checkpoint_folder(trainer, self._dirpath)
         path = f"{folder}/{name_of(trainer.global_step)}"
@@ -250,11 +255,11 @@ class SpotInterruption(Callback):
                 rank_zero_warn(f"Older checkpoints stay in {folder}: {error}. HINT: make room there yourself.")
         return path
 
-    def _remove_old(self, trainer: Any, folder: str) -> None:
+    def _remove_old(self, trainer: Trainer, folder: str) -> None:
         for name in outdated(names_in(trainer, folder), trainer.global_step, self._keep):
             remove(trainer, f"{folder}/{name}")
 
-    def _stop(self, trainer: Any, within_validation: bool = False) -> None:
+    def _stop(self, trainer: Trainer, within_validation: bool = False) -> None:
         """End this process, with a checkpoint of what was trained; all ranks come here together."""
         if trainer.state.fn == "fit":
             beside = getattr(trainer.strategy, "background_seconds", 0.0)
@@ -281,5 +286,5 @@ class SpotInterruption(Callback):
         arrived = self._signals.arrived
         return self._grace if arrived is None else self._grace - (time.monotonic() - arrived)
 
-    def _resume(self, trainer: Any) -> AutoResume:
-        return next(callback for callback in trainer.callbacks if isinstance(callback, AutoResume))
+    def _resume(self, trainer: Trainer) -> AutoResume:
+        return next(callback for callback in callbacks_of(trainer) if isinstance(callback, AutoResume))

@@ -3,14 +3,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, cast
 
 from lightning_sagemaker.checkpoint.resume import STATE
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint, StateDict, Trainer
+
 
 _ENTRY = "loggers"
 
 
-def save_logged_runs(trainer: Any, checkpoint: dict[str, Any]) -> None:
+class ResumableLogger(Protocol):
+    """A logger whose run can be resumed."""
+
+    def run_state(self) -> StateDict:
+        """What identifies the run."""
+
+    def load_run_state(self, state: StateDict) -> None:
+        """Resume it."""
+
+
+def save_logged_runs(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Add the states of the loggers that have one, by place in ``trainer.loggers``. Only rank zero's are known."""
     if trainer.is_global_zero:
         runs = {str(place): logger.run_state() for place, logger in _with_runs(trainer)}
@@ -18,7 +32,7 @@ def save_logged_runs(trainer: Any, checkpoint: dict[str, Any]) -> None:
             checkpoint[STATE][_ENTRY] = runs
 
 
-def load_logged_runs(trainer: Any, checkpoint: dict[str, Any]) -> None:
+def load_logged_runs(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Tell loggers which run they go on with, before anything is logged."""
     runs = checkpoint.get(STATE, {}).get(_ENTRY, {})
     for place, logger in _with_runs(trainer):
@@ -26,6 +40,7 @@ def load_logged_runs(trainer: Any, checkpoint: dict[str, Any]) -> None:
             logger.load_run_state(runs[str(place)])
 
 
-def _with_runs(trainer: Any) -> list[tuple[int, Any]]:
+def _with_runs(trainer: Trainer) -> list[tuple[int, ResumableLogger]]:
     # Asked of the class: Lightning's dummy logger has every attribute.
-    return [(place, one) for place, one in enumerate(trainer.loggers) if hasattr(type(one), "load_run_state")]
+    found = [(place, one) for place, one in enumerate(trainer.loggers) if hasattr(type(one), "load_run_state")]
+    return cast("list[tuple[int, ResumableLogger]]", found)

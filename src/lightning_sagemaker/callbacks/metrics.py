@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import TextIO
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
@@ -41,7 +41,7 @@ class MetricLogger(Logger):
         return 0
 
     @rank_zero_only
-    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(self, params: object, *args: object, **kwargs: object) -> None:
         """Hyperparameters are not metrics: nothing is printed."""
 
     @rank_zero_only

@@ -6,23 +6,27 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING
 
+from lightning_sagemaker._compat.trainer import callbacks_of, datamodule_of
 from lightning_sagemaker.checkpoint.own_globals import may_hold
 
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Trainer
 
-def reading_own_objects(trainer: Any) -> AbstractContextManager[None]:
+
+def reading_own_objects(trainer: Trainer) -> AbstractContextManager[None]:
     """Within the block a checkpoint may hold objects of the classes that module, data and callbacks have."""
     return may_hold(lambda: _held_by(trainer))
 
 
-def _held_by(trainer: Any) -> Iterator[Any]:
+def _held_by(trainer: Trainer) -> Iterator[object]:
     """Hyperparameters, attributes (a module may write some down itself) and callbacks' states."""
-    for source in filter(None, (trainer.lightning_module, trainer.datamodule)):
+    for source in filter(None, (trainer.lightning_module, datamodule_of(trainer))):
         yield type(source.hparams)
         yield from source.hparams.values()
         yield from (value for name, value in vars(source).items() if not name.startswith("_"))
     yield from trainer.lightning_module.children()  # a loss or a metric may be a hyperparameter
-    for callback in trainer.callbacks:
+    for callback in callbacks_of(trainer):
         with contextlib.suppress(Exception):  # one that has none before it has begun
             yield callback.state_dict()

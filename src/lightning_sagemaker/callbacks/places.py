@@ -5,18 +5,35 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, cast
 
 from lightning_sagemaker._lightning import ModelCheckpoint
 from lightning_sagemaker.checkpoint.whole import CheckpointError
 from lightning_sagemaker.job import SageMakerJob
 
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import PathLike, Trainer
+
+
+class RemoteCheckpoints(Protocol):
+    """A checkpoint plugin that knows addresses."""
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the checkpoints in a folder."""
+
+    def newest(self, folder: str, say: Callable[[str], None]) -> tuple[str, int] | None:
+        """Address and steps of the newest complete one."""
+
+    def remove_checkpoint(self, path: PathLike) -> None:
+        """Remove one."""
+
+
 _NAME = re.compile(r"auto-step=(\d+)\.ckpt")
 
 
-def checkpoint_folder(trainer: Any, dirpath: str | Path | None) -> str:
+def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> str:
     """Where a Trainer's checkpoints are, unless ``dirpath`` says: a folder, or an address in S3."""
     if dirpath is not None:
         return str(dirpath).rstrip("/")
@@ -27,7 +44,7 @@ def checkpoint_folder(trainer: Any, dirpath: str | Path | None) -> str:
     return str(job.checkpoint_dir) if job.in_container else str(Path(trainer.default_root_dir) / "checkpoints")
 
 
-def job_of(trainer: Any) -> SageMakerJob:
+def job_of(trainer: Trainer) -> SageMakerJob:
     """The job that the Trainer's strategy has read; with a strategy of another package, that of this process."""
     job = getattr(trainer.strategy, "job", None)
     return job if isinstance(job, SageMakerJob) else SageMakerJob.from_environment()
@@ -58,16 +75,15 @@ def outdated(names: Iterable[str], step: int, keep: int) -> list[str]:
     return [found[number] for number in (*past[:-keep], *future)]
 
 
-def names_in(trainer: Any, folder: str) -> list[str]:
-    """Names of what is in a folder of checkpoints."""
+def names_in(trainer: Trainer | None, folder: str) -> list[str]:
+    """Names of what is in a folder of checkpoints; an address needs a Trainer."""
     if is_remote(folder):
-        found: list[str] = remote_io(trainer).names(folder)
-        return found
+        return remote_io(trainer).names(folder)
     place = Path(folder)
     return [path.name for path in place.iterdir()] if place.is_dir() else []  # it may be written beside the training
 
 
-def remove(trainer: Any, path: str) -> None:
+def remove(trainer: Trainer | None, path: str) -> None:
     """Remove a checkpoint, a file or a folder. The Trainer's strategies for sharded models cannot."""
     if is_remote(path):
         remote_io(trainer).remove_checkpoint(path)
@@ -77,14 +93,18 @@ def remove(trainer: Any, path: str) -> None:
         Path(path).unlink(missing_ok=True)
 
 
-def remote_io(trainer: Any) -> Any:
+def remote_io(trainer: Trainer | None) -> RemoteCheckpoints:
     """The Trainer's checkpoint plugin, if it knows addresses.
 
     Raises:
         CheckpointError: If it does not.
 
     """
-    io = getattr(trainer.strategy, "remote_checkpoints", None) or trainer.strategy.checkpoint_io
+    assert trainer is not None
+    strategy = trainer.strategy
+    io: RemoteCheckpoints = getattr(strategy, "remote_checkpoints", None) or cast(
+        "RemoteCheckpoints", strategy.checkpoint_io
+    )
     if not hasattr(io, "newest"):
         raise CheckpointError(
             f"checkpoints at an address were asked for, but the Trainer writes them by {type(io).__name__}, which cannot"

@@ -4,15 +4,21 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
+
+if TYPE_CHECKING:
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from lightning_sagemaker._types import Trainer
+
 
 _ABSOLUTE = (LambdaLR, OneCycleLR)
 """Their rates follow from the number of the step alone."""
 
 
-def stretch_schedules(trainer: Any, factor: float) -> str:
+def stretch_schedules(trainer: Trainer, factor: float) -> str:
     """Move schedules that count steps to where as many samples would have brought them.
 
     A run that ends by epochs makes ``factor`` times as many steps with the new global batch, and a schedule that asked for
@@ -38,7 +44,7 @@ def stretch_schedules(trainer: Any, factor: float) -> str:
     return f"Schedules go on at the same share of the samples: {counting[0].last_epoch} steps of this size."
 
 
-def _move(scheduler: Any, factor: float) -> bool:
+def _move(scheduler: LRScheduler, factor: float) -> bool:
     before = scheduler.last_epoch
     scheduler.last_epoch = round(before * factor)
     if hasattr(scheduler, "_get_closed_form_lr"):

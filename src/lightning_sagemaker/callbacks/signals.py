@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import FrameType
+
+_Handler = Callable[[int, FrameType | None], object] | int | None
 
 _AT_ONCE = 1.0
 """Seconds in which a process that has nothing to lose may end by itself."""
@@ -32,7 +34,7 @@ class StopSignals:
 
     def __init__(self, numbers: Sequence[signal.Signals], patience: float, exit_code: int) -> None:
         self._numbers, self._patience, self._exit_code = tuple(numbers), patience, exit_code
-        self._before: dict[signal.Signals, Any] = {}
+        self._before: dict[signal.Signals, _Handler] = {}
         self._alive = 0.0
         self._over = threading.Event()
         self._pipe: tuple[int, int] | None = None
@@ -67,7 +69,7 @@ class StopSignals:
         """A heartbeat."""
         self._alive = time.monotonic()
 
-    def _note(self, number: int, frame: Any) -> None:
+    def _note(self, number: int, frame: FrameType | None) -> None:
         self._noted[number] = self._noted.get(number, 0) + 1
         if number == signal.SIGINT and self._noted[number] > 1:
             raise KeyboardInterrupt  # somebody does not want to wait

@@ -7,12 +7,19 @@ import json
 import logging
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lightning_sagemaker._compat.trainer import log_interval
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import StateDict
+
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +41,7 @@ class ThroughputRecord:
     tokens_per_second: float
     num_processes: int
     steps: int
-    workload: dict[str, Any]
+    workload: dict[str, object]
 
     def save(self, path: Path) -> None:
         """Write as JSON; a reader sees the old file or the new one, never a part."""
@@ -95,7 +102,7 @@ class Throughput(Callback):
 
     def _reset(self) -> None:
         self._baseline: ThroughputRecord | None = None
-        self._workload: dict[str, Any] | None = None
+        self._workload: dict[str, object] | None = None
         self._total, self._recent = _Window(), _Window()
         self._last_step = 0
         self._clock: float | None = None  # None until the first step is done, and during validation
@@ -106,10 +113,10 @@ class Throughput(Callback):
         self._last_step = trainer.global_step
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
         """Count the batch, and log at each logged step."""
-        tokens: torch.Tensor = batch if self._tokens_key is None else batch[self._tokens_key]
+        tokens = self._tokens(batch)
         stepped = trainer.global_step != self._last_step
         self._last_step = trainer.global_step
         if self._workload is None:
@@ -125,10 +132,15 @@ class Throughput(Callback):
                 window.tokens += tokens.numel() * replicas
                 window.steps += int(stepped)
         self._clock = time.perf_counter()
-        every = max(1, trainer.log_every_n_steps)  # type: ignore[attr-defined]
+        every = log_interval(trainer)
         if stepped and self._recent.seconds and trainer.global_step % every == 0:
             pl_module.log_dict(self._rates(trainer.world_size))
             self._recent = _Window()
+
+    def _tokens(self, batch: object) -> torch.Tensor:
+        if self._tokens_key is None:
+            return cast(torch.Tensor, batch)
+        return cast(Mapping[str, torch.Tensor], batch)[self._tokens_key]
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop the clock."""
@@ -184,7 +196,7 @@ class Throughput(Callback):
             rates["scaling_efficiency"] = rates["samples_per_second"] / (num_processes * one)
         return rates
 
-    def _find_baseline(self, trainer: Trainer, workload: dict[str, Any]) -> ThroughputRecord | None:
+    def _find_baseline(self, trainer: Trainer, workload: dict[str, object]) -> ThroughputRecord | None:
         """The baseline if it can be compared with this run; one line says if and why not."""
         path = self._baseline_path or self._record
         if trainer.world_size == 1 or path is None or (self._baseline_path is None and not path.is_file()):
@@ -202,7 +214,7 @@ class Throughput(Callback):
         return record
 
 
-def _workload(trainer: Trainer, module: LightningModule, tokens: torch.Tensor) -> dict[str, Any]:
+def _workload(trainer: Trainer, module: LightningModule, tokens: torch.Tensor) -> StateDict:
     """What decides the speed of one process, apart from how many work together."""
     on_cpu = tokens.device.type == "cpu"
     return {

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
@@ -15,8 +15,11 @@ from lightning_sagemaker.checkpoint.export import export_huggingface
 from lightning_sagemaker.checkpoint.parts import read_checkpoint
 from lightning_sagemaker.checkpoint.whole import CheckpointError, whole_file
 
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint
 
-def _read(path: Path) -> dict[str, Any]:
+
+def _read(path: Path) -> Checkpoint:
     """A checkpoint; what torch raises for a file that is damaged, or none of its own, in one sentence."""
     try:
         return read_checkpoint(path)
@@ -78,7 +81,7 @@ def to_huggingface(path: Path, target: Path, like: str, architecture: str | None
     export_huggingface(model, target, tokenizer)
 
 
-def _of_model(state: dict[str, Any], model: torch.nn.Module, path: Path) -> dict[str, Any]:
+def _of_model(state: dict[str, torch.Tensor], model: torch.nn.Module, path: Path) -> dict[str, torch.Tensor]:
     """The entries of ``model`` in a LightningModule's state, by their names in the model."""
     wanted = {name: value.shape for name, value in model.state_dict().items()}
     tied = set(getattr(model, "_tied_weights_keys", None) or ())

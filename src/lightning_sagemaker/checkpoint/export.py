@@ -19,7 +19,7 @@ _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "
 class Saveable(Protocol):
     """A transformers model or tokenizer."""
 
-    def save_pretrained(self, save_directory: str, **kwargs: Any) -> Any:
+    def save_pretrained(self, save_directory: str, **kwargs: Any) -> object:
         """Write everything that ``from_pretrained`` needs."""
 
 
@@ -27,7 +27,7 @@ def export_huggingface(
     model: Saveable,
     folder: str | Path,
     tokenizer: Saveable | None = None,
-    state_dict: Mapping[str, Any] | None = None,
+    state_dict: Mapping[str, object] | None = None,
 ) -> Path:
     """Write ``model`` and ``tokenizer`` to ``folder``, from where ``AutoModel`` and ``AutoTokenizer`` load them.
 

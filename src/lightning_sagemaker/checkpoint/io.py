@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from typing_extensions import override
@@ -12,12 +12,15 @@ from typing_extensions import override
 from lightning_sagemaker._lightning import TorchCheckpointIO
 from lightning_sagemaker.checkpoint.whole import whole_file
 
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint, PathLike
+
 
 class SafeCheckpointIO(TorchCheckpointIO):
     """Lightning's, but what is on a disk is written under another name, flushed, and renamed."""
 
     @override
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(self, checkpoint: Checkpoint, path: PathLike, storage_options: object = None) -> None:
         """Write a checkpoint.
 
         Raises:

@@ -35,7 +35,7 @@ class Messages:
     def __init__(self, store: dist.Store, name: str, given_up: threading.Event) -> None:
         self._store, self._name, self._given_up = store, name, given_up
 
-    def say(self, topic: str, value: Any) -> None:
+    def say(self, topic: str, value: object) -> None:
         """Tell whoever asks; ``value`` is pickled."""
         self._store.set(f"{self._name}/{topic}", base64.b64encode(pickle.dumps(value)).decode())
 

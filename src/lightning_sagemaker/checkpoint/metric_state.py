@@ -7,10 +7,39 @@ torchmetrics leaves its states out of a module's ``state_dict``, and Lightning s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torchmetrics import Metric
+
+    from lightning_sagemaker._types import ResultCollection, ResultMetric, Trainer
+
+
+class MetricEntry(TypedDict):
+    """A metric of torchmetrics: how often it was updated, and its states."""
+
+    count: int
+    states: dict[str, list[Tensor] | Tensor]
+
+
+class LoggedEntry(TypedDict):
+    """What is logged under a name: what ``self.log`` was told, the numbers behind it, and the last step's value."""
+
+    settings: dict[str, Any]
+    values: list[Tensor] | None
+    cache: Tensor | None
+
+
+class MetricStates(TypedDict):
+    """What :func:`metric_states` gives."""
+
+    metrics: dict[str, MetricEntry]
+    logged: dict[str, LoggedEntry]
+
 
 _LOGGED = ("value", "cumulated_batch_size")
 """States of the number behind ``self.log(..., on_epoch=True)``; the second is of means."""
@@ -29,7 +58,7 @@ _SETTINGS = (
 """What ``self.log`` was told, by the names of its arguments."""
 
 
-def metric_states(module: nn.Module, results: Any, evaluated: Any) -> dict[str, Any]:
+def metric_states(module: nn.Module, results: ResultCollection, evaluated: ResultCollection) -> MetricStates:
     """The states of this process, as plain containers and tensors.
 
     Args:
@@ -40,7 +69,7 @@ def metric_states(module: nn.Module, results: Any, evaluated: Any) -> dict[str, 
 
     """
     over = {id(getattr(value, "value", None)) for value in evaluated.values()}
-    own = {
+    own: dict[str, MetricEntry] = {
         name: {"count": metric._update_count, "states": _copied(metric.metric_state)}
         for name, metric in _metrics(module)
         if metric._update_count and id(metric) not in over
@@ -49,7 +78,7 @@ def metric_states(module: nn.Module, results: Any, evaluated: Any) -> dict[str, 
     return {"metrics": own, "logged": logged}
 
 
-def restore_metrics(module: nn.Module, states: dict[str, Any]) -> None:
+def restore_metrics(module: nn.Module, states: MetricStates) -> None:
     """Set the module's metrics to what :func:`metric_states` gave; those that are not there stay as they are."""
     metrics = dict(_metrics(module))
     for name, entry in states["metrics"].items():
@@ -61,14 +90,14 @@ def restore_metrics(module: nn.Module, states: dict[str, Any]) -> None:
         metric._update_count, metric._computed = entry["count"], None
 
 
-def restore_logged(trainer: Any, states: dict[str, Any]) -> None:
+def restore_logged(trainer: Trainer, states: MetricStates) -> None:
     """Set what is logged over an epoch to what :func:`metric_states` gave, as steps had that this Trainer has not run."""
     results = trainer.fit_loop.epoch_loop._results
     for entry in states["logged"].values():
         _log_again(trainer, results, entry)
 
 
-def merged_metrics(module: nn.Module, ranks: list[dict[str, Any]], rank: int, world_size: int) -> dict[str, Any]:
+def merged_metrics(module: nn.Module, ranks: list[MetricStates], rank: int, world_size: int) -> MetricStates:
     """What this rank goes on with of the states of another number of ranks: together they have summed up the same.
 
     Args:
@@ -79,7 +108,7 @@ def merged_metrics(module: nn.Module, ranks: list[dict[str, Any]], rank: int, wo
 
     """
     metrics = dict(_metrics(module))
-    found: dict[str, dict[str, Any]] = {"metrics": {}, "logged": {}}
+    found: MetricStates = {"metrics": {}, "logged": {}}
     own = ranks[rank::world_size]
     for name in {name for states in own for name in states["metrics"]}:
         if name in metrics:
@@ -92,34 +121,36 @@ def merged_metrics(module: nn.Module, ranks: list[dict[str, Any]], rank: int, wo
     return found
 
 
-def _merged(entries: list[dict[str, Any]], metric: Any) -> dict[str, Any]:
+def _merged(entries: list[MetricEntry], metric: Metric) -> MetricEntry:
     """States of one metric of torchmetrics, as it reduces them over ranks; a list is one after the other."""
     states = dict(entries[0]["states"])
     for other in entries[1:]:
         for name, value in other["states"].items():
-            reduce = metric._reductions.get(name)
+            reduce, before = metric._reductions.get(name), states[name]
             if isinstance(value, list):
-                states[name] = [*states[name], *value]
-            elif reduce is not None:
-                states[name] = reduce(torch.stack([states[name], value]))
+                states[name] = [*before, *value]
+            elif callable(reduce) and isinstance(before, torch.Tensor):
+                states[name] = reduce(torch.stack([before, value]))
     return {"count": sum(entry["count"] for entry in entries), "states": states}
 
 
-def _sum_of(like: dict[str, Any], entries: list[dict[str, Any]]) -> dict[str, Any]:
+def _sum_of(like: LoggedEntry, entries: list[LoggedEntry]) -> LoggedEntry:
     """Of values that Lightning logs; of nothing if no rank's are this one's, as all ranks must have the same names."""
     if like["values"] is None:
         return like
-    reduction = like["settings"]["reduce_fx"]
+    reduction, empty = like["settings"]["reduce_fx"], [torch.zeros_like(value) for value in like["values"]]
+    values = [entry["values"] for entry in entries if entry["values"] is not None]
     if reduction in ("max", "min"):
-        empty = torch.full_like(like["values"][0], float("-inf" if reduction == "max" else "inf"))
-        value = getattr(torch.stack([empty, *(entry["values"][0] for entry in entries)]), reduction)()
+        least = torch.full_like(empty[0], float("-inf" if reduction == "max" else "inf"))
+        found = torch.stack([least, *(value for value, _ in values)])
+        value = found.max() if reduction == "max" else found.min()
     else:
-        value = torch.stack([torch.zeros_like(like["values"][0]), *(entry["values"][0] for entry in entries)]).sum(0)
-    count = torch.stack([torch.zeros_like(like["values"][1]), *(entry["values"][1] for entry in entries)]).sum(0)
+        value = torch.stack([empty[0], *(value for value, _ in values)]).sum(0)
+    count = torch.stack([empty[1], *(count for _, count in values)]).sum(0)
     return {**like, "values": [value, count], "cache": None}
 
 
-def _logged_state(metric: Any) -> dict[str, Any]:
+def _logged_state(metric: ResultMetric) -> LoggedEntry:
     meta = metric.meta
     settings = {name: getattr(meta, name) for name in _SETTINGS}
     settings |= {"reduce_fx": meta.reduce_fx.__name__, "sync_dist": meta.sync.should}
@@ -132,13 +163,14 @@ def _logged_state(metric: Any) -> dict[str, Any]:
     return {"settings": settings, "values": values, "cache": cache}
 
 
-def _log_again(trainer: Any, results: Any, entry: dict[str, Any]) -> None:
-    settings, module = dict(entry["settings"]), trainer.lightning_module
-    is_own = entry["values"] is None  # a metric of the module
-    value = dict(module.named_modules()).get(settings["metric_attribute"]) if is_own else entry["values"][0]
-    if value is None:
-        return
-    value = value if is_own else value.to(module.device)
+def _log_again(trainer: Trainer, results: ResultCollection, entry: LoggedEntry) -> None:
+    settings, module, values = dict(entry["settings"]), trainer.lightning_module, entry["values"]
+    if values is None:  # a metric of the module
+        value = dict(module.named_modules()).get(settings["metric_attribute"])
+        if value is None:
+            return
+    else:
+        value = values[0].to(module.device)
     sync_dist, rank_zero_only = settings.pop("sync_dist"), settings.pop("rank_zero_only")
     settings["reduce_fx"] = getattr(torch, settings["reduce_fx"])
     results.pop(f"{settings['fx']}.{settings['name']}", None)  # of a finder's trial
@@ -147,21 +179,21 @@ def _log_again(trainer: Any, results: Any, entry: dict[str, Any]) -> None:
     # Only now: logging would ask the other ranks.
     kind = type(metric.meta.sync)
     metric.meta.sync = kind(_should=sync_dist, fn=trainer.strategy.reduce, _group=None, rank_zero_only=rank_zero_only)
-    if not is_own:
-        for name, state in zip(_LOGGED, entry["values"], strict=True):
+    if values is not None:
+        for name, state in zip(_LOGGED, values, strict=True):
             setattr(metric, name, state.to(module.device))
     cache = entry["cache"]
     metric._forward_cache = cache.to(module.device) if isinstance(cache, torch.Tensor) else cache
 
 
-def _metrics(module: nn.Module) -> Iterator[tuple[str, Any]]:
+def _metrics(module: nn.Module) -> Iterator[tuple[str, Metric]]:
     """By what a metric has, so that torchmetrics need not be imported."""
     for name, child in module.named_modules():
         if hasattr(child, "metric_state") and hasattr(child, "_update_count"):
             yield name, child
 
 
-def _is_kept(metric: Any) -> bool:
+def _is_kept(metric: ResultMetric) -> bool:
     """Whether it has something in it by now.
 
     What is reduced over a process group of its own cannot be kept: a group cannot be written down.
@@ -170,7 +202,7 @@ def _is_kept(metric: Any) -> bool:
     return meta is not None and meta.sync.group is None and not metric.has_reset
 
 
-def _copied(states: dict[str, Any]) -> dict[str, Any]:
+def _copied(states: dict[str, list[Tensor] | Tensor]) -> dict[str, list[Tensor] | Tensor]:
     return {
         name: [item.detach().cpu().clone() for item in value]
         if isinstance(value, list)
@@ -179,5 +211,5 @@ def _copied(states: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _on(value: Any, device: Any) -> Any:
+def _on(value: list[Tensor] | Tensor, device: torch.device) -> list[Tensor] | Tensor:
     return [item.to(device) for item in value] if isinstance(value, list) else value.to(device)

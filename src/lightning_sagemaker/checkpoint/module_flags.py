@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 _TRACKS = "track_running_stats"
@@ -20,7 +18,7 @@ def module_flags(module: nn.Module) -> dict[str, list[str]]:
     }
 
 
-def restore_module_flags(module: nn.Module, flags: dict[str, Any] | None) -> None:
+def restore_module_flags(module: nn.Module, flags: dict[str, list[str]] | None) -> None:
     """Set what :func:`module_flags` gave; None, of a checkpoint that was written before there were flags, sets nothing."""
     if flags is None:
         return

@@ -12,19 +12,24 @@ import _compat_pickle
 import contextlib
 import functools
 import io
+import os
 import pickle
 import pickletools
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import EnumMeta
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from lightning_sagemaker._compat.safe_names import safe_names
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import PathLike, StateDict
+
 
 _RUNS_CODE = frozenset(
     """
@@ -40,7 +45,7 @@ _READ = 16 * 2**20
 """Bytes of an object in which names are looked for."""
 
 
-def own_globals(values: Iterable[Any]) -> dict[str, Any]:
+def own_globals(values: Iterable[object]) -> dict[str, object]:
     """Classes and functions by which ``pickle`` would write these values; none of those that run code.
 
     Args:
@@ -50,7 +55,7 @@ def own_globals(values: Iterable[Any]) -> dict[str, Any]:
         Each by the name that stands in the file.
 
     """
-    found: dict[str, Any] = {}
+    found: StateDict = {}
     for module, name in {one for value in values for one in _Names().of(value)}:
         one = _resolve(module, name)
         if one is not None:
@@ -59,23 +64,24 @@ def own_globals(values: Iterable[Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def may_hold(values: Callable[[], Iterable[Any]]) -> Iterator[None]:
+def may_hold(values: Callable[[], Iterable[object]]) -> Iterator[None]:
     """Within the block ``torch.load(weights_only=True)`` reads objects of the classes that these values are made of.
 
     Args:
         values: Asked only if a file is refused otherwise.
 
     """
-    load, thread = torch.load, threading.get_ident()
+    load: Callable[..., object] = torch.load
+    thread = threading.get_ident()
 
     @functools.wraps(load)
-    def read(file: Any, *arguments: Any, **options: Any) -> Any:
+    def read(file: PathLike | IO[bytes], *arguments: object, **options: object) -> object:
         try:
             return load(file, *arguments, **options)
         except pickle.UnpicklingError as error:
             if threading.get_ident() != thread or not options.get("weights_only") or "weights_only" not in str(error):
                 raise
-        if hasattr(file, "seek"):
+        if not isinstance(file, (str, os.PathLike)):
             file.seek(0)
         own = {"weights_only": False, "pickle_module": _pickle_of(own_globals(values()))}
         return load(file, *arguments, **{**options, **own})
@@ -87,12 +93,12 @@ def may_hold(values: Callable[[], Iterable[Any]]) -> Iterator[None]:
         vars(torch)["load"] = load
 
 
-def _pickle_of(names: dict[str, Any]) -> types.ModuleType:
+def _pickle_of(names: Mapping[str, object]) -> types.ModuleType:
     """What ``torch.load`` takes for ``pickle``, where nothing but these names and torch's own exists."""
     allowed = {**safe_names(), **names, "builtins.getattr": _member}
 
     class Unpickler(pickle.Unpickler):
-        def find_class(self, module: str, name: str) -> Any:
+        def find_class(self, module: str, name: str) -> object:
             path = ".".join(_present_name(module, name))
             if path not in allowed:
                 raise pickle.UnpicklingError(f"weights_only: {path} is among neither hyperparameters nor callbacks")
@@ -103,7 +109,7 @@ def _pickle_of(names: dict[str, Any]) -> types.ModuleType:
     return found
 
 
-def _member(kind: Any, name: str) -> Any:
+def _member(kind: object, name: str) -> object:
     """What Python 3.11 first wrote of an ``Enum``'s member; of anything else an attribute leads anywhere."""
     if isinstance(kind, EnumMeta) and name in kind.__members__:
         return kind.__members__[name]
@@ -122,15 +128,16 @@ class _Names(pickle.Pickler):
             raise OverflowError
         return self._text.write(text)
 
-    def persistent_id(self, value: Any) -> str | None:
+    def persistent_id(self, value: object) -> str | None:
         return "tensor" if isinstance(value, (torch.Tensor, torch.UntypedStorage)) else None
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> str | tuple[Any, ...]:
         if type(value) is np.ndarray and value.dtype != object:
-            return np.empty(0, value.dtype).__reduce__()
-        return NotImplemented
+            empty: str | tuple[Any, ...] = np.empty(0, value.dtype).__reduce__()
+            return empty
+        return NotImplemented  # type: ignore[no-any-return]
 
-    def of(self, value: Any) -> set[tuple[str, str]]:
+    def of(self, value: object) -> set[tuple[str, str]]:
         """What is named until something cannot be written."""
         found = set[tuple[str, str]]()
         with contextlib.suppress(Exception):  # an object may raise anything; Lightning leaves such hyperparameters out
@@ -148,10 +155,10 @@ def _present_name(module: str, name: str) -> tuple[str, str]:
     return found or (_compat_pickle.IMPORT_MAPPING.get(module, module), name)
 
 
-def _resolve(module: str, name: str) -> Any:
+def _resolve(module: str, name: str) -> object:
     if module.split(".", 1)[0].lstrip("_") in _RUNS_CODE and f"{module}.{name}" not in _HOLDS_DATA:
         return None
-    found: Any = sys.modules.get(module)
+    found: object = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
     return found

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,10 @@ from lightning_sagemaker.checkpoint.resume import META, SUMS, file_sum, write_su
 from lightning_sagemaker.checkpoint.s3 import SCHEME, S3CheckpointIO
 from lightning_sagemaker.checkpoint.whole import CheckpointError
 from lightning_sagemaker.collectives.agreement import from_first, of_all, together
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint, CheckpointIO, PathLike, StateDict
+
 
 _GROUPS, _OPTIMIZER = "param_groups", "optimizer_"
 
@@ -38,7 +42,7 @@ class CheckpointParts:
 
     """
 
-    def __init__(self, local_rank: int, plugin: Any = None) -> None:
+    def __init__(self, local_rank: int, plugin: CheckpointIO | None = None) -> None:
         self._local_rank, self._plugin = local_rank, plugin
 
     @cached_property
@@ -46,7 +50,7 @@ class CheckpointParts:
         """What reads and writes S3; made when it is needed."""
         return self._plugin if isinstance(self._plugin, S3CheckpointIO) else S3CheckpointIO()
 
-    def save(self, checkpoint: dict[str, Any], place: Any, write: Callable[[dict[str, Any], Path], None]) -> None:
+    def save(self, checkpoint: Checkpoint, place: PathLike, write: Callable[[Checkpoint, Path], None]) -> None:
         """Write a checkpoint.
 
         Args:
@@ -90,7 +94,7 @@ class CheckpointParts:
             if is_remote:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def load(self, place: Any, read: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    def load(self, place: PathLike, read: Callable[[PathLike], Checkpoint]) -> Checkpoint:
         """Read a checkpoint.
 
         Args:
@@ -109,14 +113,14 @@ class CheckpointParts:
                     self.remote.fetch_parts(address, folder)
 
             together(fetch)
-            content: dict[str, Any] = {}
+            content: Checkpoint = {}
             together(lambda: content.update(read(folder)))  # the folder is needed until all have
             return content
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_stages(checkpoint: dict[str, Any], folder: Path) -> None:
+def write_stages(checkpoint: Checkpoint, folder: Path) -> None:
     """Write a checkpoint whose weights and optimizer states are those of this process's pipeline stages. Collective.
 
     The rest is written last: a folder without it is incomplete.
@@ -128,7 +132,7 @@ def write_stages(checkpoint: dict[str, Any], folder: Path) -> None:
     """
     is_first = dist.get_rank() == 0
     optimizers = checkpoint.pop("optimizer_states", [])
-    parts: dict[str, Any] = {"state_dict": checkpoint.pop("state_dict")}
+    parts: StateDict = {"state_dict": checkpoint.pop("state_dict")}
     for number, state in enumerate(optimizers):
         parts[f"{_OPTIMIZER}{number}"] = {str(index): entry for index, entry in state["state"].items()}
     checkpoint[_GROUPS] = [state[_GROUPS] for state in optimizers]
@@ -149,7 +153,7 @@ def write_stages(checkpoint: dict[str, Any], folder: Path) -> None:
     together(finish)
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
+def read_checkpoint(path: Path) -> Checkpoint:
     """A checkpoint of Lightning's Trainer, complete, on the CPU; as its strategies for one process write it.
 
     Args:
@@ -165,9 +169,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             f"{path} is not a file, and holds no {META}: it is not a checkpoint of Lightning, or saving was interrupted."
             " HINT: resume from an earlier checkpoint, or name another one."
         )
-    checkpoint: dict[str, Any] = torch.load(meta, map_location="cpu", weights_only=True)
+    checkpoint: Checkpoint = torch.load(meta, map_location="cpu", weights_only=True)
     if path.is_dir():
-        parts = read_whole(path)
+        parts: Checkpoint = read_whole(path)
         checkpoint["state_dict"] = parts["state_dict"]
         groups = checkpoint.pop(_GROUPS, None)  # of pipeline stages, whose parts hold the states alone
         if groups is None:
@@ -198,7 +202,7 @@ def _number(name: str) -> int:
     return int(name.removeprefix(_OPTIMIZER))
 
 
-def _by_number(state: dict[str, Any]) -> dict[str, Any]:
+def _by_number(state: Checkpoint) -> StateDict:
     """An optimizer's state by the numbers of its parameters, in the order of its groups, and not by their names."""
     names = [name for group in state[_GROUPS] for name in group["params"]]
     numbers = {name: number for number, name in enumerate(names)}
@@ -206,5 +210,5 @@ def _by_number(state: dict[str, Any]) -> dict[str, Any]:
     return {"state": {numbers[name]: entry for name, entry in state.get("state", {}).items()}, _GROUPS: groups}
 
 
-def _of_stages(state: dict[str, Any], groups: Any) -> dict[str, Any]:
+def _of_stages(state: Checkpoint, groups: object) -> StateDict:
     return {"state": {int(number): entry for number, entry in state.items()}, _GROUPS: groups}

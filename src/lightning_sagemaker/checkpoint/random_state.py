@@ -4,12 +4,27 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+import types
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-RandomState = dict[str, Any]
+PythonState = list[Any]
+"""Version of the generator, its words as a tensor, and the half of a pair of normal numbers that is left."""
+NumPyState = list[Any]
+"""Name of the generator, its words as a tensor, the place among them, and what is left of a pair of normal numbers."""
+
+
+class RandomState(TypedDict):
+    """What :func:`random_state` gives."""
+
+    python: PythonState
+    numpy: NumPyState
+    torch: torch.Tensor
+    cuda: list[torch.Tensor]
 
 
 def random_state(devices: bool = True) -> RandomState:
@@ -37,49 +52,49 @@ def restore_random_state(state: RandomState) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
-def python_state(generator: Any) -> list[Any]:
+def python_state(generator: types.ModuleType | random.Random) -> PythonState:
     """Of ``random`` or a ``random.Random``."""
     version, numbers, gauss = generator.getstate()
     return [version, _tensor(np.array(numbers, dtype=np.uint32)), gauss]
 
 
-def restore_python_state(generator: Any, state: list[Any]) -> None:
+def restore_python_state(generator: types.ModuleType | random.Random, state: PythonState) -> None:
     """Set what :func:`python_state` gave."""
     version, numbers, gauss = state
     generator.setstate((version, tuple(_array(numbers).tolist()), gauss))
 
 
-def numpy_state(generator: Any) -> list[Any]:
+def numpy_state(generator: types.ModuleType | np.random.RandomState) -> NumPyState:
     """Of ``numpy.random`` or a ``RandomState``."""
     name, keys, position, has_gauss, cached = generator.get_state(legacy=True)
     return [name, _tensor(np.asarray(keys)), position, has_gauss, cached]
 
 
-def restore_numpy_state(generator: Any, state: list[Any]) -> None:
+def restore_numpy_state(generator: types.ModuleType | np.random.RandomState, state: NumPyState) -> None:
     """Set what :func:`numpy_state` gave."""
     name, keys, *rest = state
     generator.set_state((name, _array(keys), *rest))
 
 
-def equal_states(one: RandomState, other: RandomState) -> bool:
+def equal_states(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
     """Whether nothing was drawn between them."""
     return _equal(one, other)
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
+def _equal(one: object, other: object) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return torch.equal(one, other)
-    if isinstance(one, dict):
+    if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_equal(value, other[key]) for key, value in one.items())
-    if isinstance(one, list):
+    if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
     return bool(one == other)
 
 
-def _tensor(keys: Any) -> torch.Tensor:
+def _tensor(keys: npt.NDArray[np.uint32]) -> torch.Tensor:
     """32-bit words as the signed integers that every version of torch can store."""
     return torch.from_numpy(keys.astype(np.uint32).view(np.int32).copy())
 
 
-def _array(keys: torch.Tensor) -> Any:
+def _array(keys: torch.Tensor) -> npt.NDArray[np.uint32]:
     return keys.numpy().view(np.uint32)

@@ -9,25 +9,31 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lightning_sagemaker._compat.trainer import callbacks_of
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Trainer
+
+
 _LARGEST = 1 << 20
 """Elements of a buffer: larger ones are tables, which no step changes."""
 
 
-def buffers_of(trainer: Any) -> dict[str, Tensor]:
+def buffers_of(trainer: Trainer) -> dict[str, Tensor]:
     """Buffers of the module and of modules that callbacks keep, by names."""
     modules = {"module": trainer.lightning_module}
-    for number, callback in enumerate(trainer.callbacks):
+    for number, callback in enumerate(callbacks_of(trainer)):
         modules |= {f"{number}.{name}": value for name, value in vars(callback).items()}
     return buffers_in(modules)
 
 
-def buffers_in(modules: Mapping[str, Any]) -> dict[str, Tensor]:
+def buffers_in(modules: Mapping[str, object]) -> dict[str, Tensor]:
     """Buffers of those values that are modules, by names."""
     found: dict[str, Tensor] = {}
     for prefix, module in modules.items():
@@ -51,7 +57,7 @@ def differing(own: dict[str, Tensor], buffers: dict[str, Tensor], world_size: in
         world_size: Number of ranks.
 
     """
-    written: list[Any] = [{name: _sum(buffer) for name, buffer in own.items()}]
+    written: list[dict[str, int]] = [{name: _sum(buffer) for name, buffer in own.items()}]
     if world_size > 1:
         dist.broadcast_object_list(written, src=0)
     return {name: buffer for name, buffer in buffers.items() if written[0].get(name) != _sum(buffer)}

@@ -11,11 +11,15 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from lightning_sagemaker.checkpoint.whole import CheckpointError
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint
+
 
 META = "meta.pt"
 """In the folder of a sharded checkpoint: Lightning's file of all that is not a tensor, written last."""
@@ -87,7 +91,7 @@ def _read_step(path: Path, weights_only: bool) -> tuple[int, bool]:
     if not zipfile.is_zipfile(file):
         raise ValueError("not the end of a file of torch.save" if file.exists() else f"no {file.name} in it")
     try:
-        content: dict[str, Any] = torch.load(file, map_location="cpu", mmap=True, weights_only=weights_only)
+        content: Checkpoint = torch.load(file, map_location="cpu", mmap=True, weights_only=weights_only)
     except pickle.UnpicklingError as error:
         if "weights_only" not in str(error) or _damage(path) is not None:
             raise

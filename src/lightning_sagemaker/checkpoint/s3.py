@@ -12,13 +12,20 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import torch
 from typing_extensions import override
 
 from lightning_sagemaker._lightning import CheckpointIO, rank_zero_warn
 from lightning_sagemaker.checkpoint.whole import CheckpointError
+
+if TYPE_CHECKING:
+    from s3torchconnector._s3client import S3Client
+    from torch.serialization import MAP_LOCATION as MapLocation
+
+    from lightning_sagemaker._types import Checkpoint, PathLike
+
 
 SCHEME = "s3://"
 _NOTE = ".json"
@@ -55,7 +62,7 @@ class S3CheckpointIO(CheckpointIO):
         endpoint: str | None = None,
         attempts: int = 4,
         pause: float = 0.5,
-        options: dict[str, Any] | None = None,
+        options: dict[str, object] | None = None,
     ) -> None:
         region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
@@ -66,7 +73,7 @@ class S3CheckpointIO(CheckpointIO):
         self._client = _make_client(region, endpoint, {"force_path_style": endpoint is not None, **(options or {})})
 
     @override
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(self, checkpoint: Checkpoint, path: PathLike, storage_options: object = None) -> None:
         """Write a checkpoint.
 
         Raises:
@@ -78,7 +85,7 @@ class S3CheckpointIO(CheckpointIO):
         def write() -> dict[str, int]:
             with self._client.put_object(bucket, key) as stream:
                 counted = _Counted(stream)
-                torch.save(checkpoint, cast(Any, counted))
+                torch.save(checkpoint, cast(IO[bytes], counted))
             size = self._client.head_object(bucket, key).size
             if size != counted.size:
                 raise OSError(f"{size} bytes arrived of {counted.size}")
@@ -88,7 +95,9 @@ class S3CheckpointIO(CheckpointIO):
         self._try(lambda: self._put(bucket, key + _NOTE, json.dumps(note).encode()), f"write {path}{_NOTE}")
 
     @override
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(
+        self, path: PathLike, map_location: MapLocation = None, weights_only: bool | None = None
+    ) -> Checkpoint:
         """Read a checkpoint; data only, unless ``weights_only`` is False.
 
         Raises:
@@ -102,13 +111,11 @@ class S3CheckpointIO(CheckpointIO):
         if note is not None and (len(content), zlib.crc32(content)) != (note["size"], note["crc32"]):
             raise CheckpointError(f"{path} is not what was written: its checksum differs. HINT: use an older one.")
         is_data = True if weights_only is None else weights_only
-        found: dict[str, Any] = torch.load(
-            io.BytesIO(content), map_location=map_location or "cpu", weights_only=is_data
-        )
+        found: Checkpoint = torch.load(io.BytesIO(content), map_location=map_location or "cpu", weights_only=is_data)
         return found
 
     @override
-    def remove_checkpoint(self, path: Any) -> None:
+    def remove_checkpoint(self, path: PathLike) -> None:
         """Remove a checkpoint; first the object without which it is incomplete."""
         bucket, key = split_address(path)
         parts = self._try(lambda: self._list(bucket, f"{key}/"), f"list {path}")
@@ -217,8 +224,7 @@ class S3CheckpointIO(CheckpointIO):
         return {info.key: info.size for page in pages for info in page.object_info}
 
     def _get(self, bucket: str, key: str) -> bytes:
-        content: bytes = self._client.get_object(bucket, key).read()
-        return content
+        return self._client.get_object(bucket, key).read()
 
     def _put(self, bucket: str, key: str, content: bytes) -> None:
         with self._client.put_object(bucket, key) as stream:
@@ -241,14 +247,20 @@ class S3CheckpointIO(CheckpointIO):
         raise AssertionError("unreachable")
 
 
+class _Stream(Protocol):
+    """Where an object is written to."""
+
+    def write(self, data: bytes) -> object: ...
+
+
 class _Counted:
     """A stream whose bytes are counted and summed up on their way."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: _Stream) -> None:
         self._stream = stream
         self.size = self.crc = 0
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes | memoryview) -> int:
         content = bytes(data)
         self.size += len(content)
         self.crc = zlib.crc32(content, self.crc)
@@ -269,7 +281,7 @@ def _parts(address: str, content: bytes) -> dict[str, tuple[int, int]]:
         ) from error
 
 
-def split_address(path: Any) -> tuple[str, str]:
+def split_address(path: PathLike) -> tuple[str, str]:
     """Bucket and key.
 
     Raises:
@@ -285,7 +297,7 @@ def split_address(path: Any) -> tuple[str, str]:
     return bucket, key
 
 
-def _make_client(region: str, endpoint: str | None, options: dict[str, Any]) -> Any:
+def _make_client(region: str, endpoint: str | None, options: dict[str, Any]) -> S3Client:
     try:
         from s3torchconnector import S3ClientConfig
         from s3torchconnector._s3client import S3Client

@@ -11,12 +11,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
 from lightning_sagemaker._compat.connectors import plain_copy
 from lightning_sagemaker._compat.in_job import end_batch_hooks, forget_interruption
+from lightning_sagemaker.callbacks.fit_entries import FitEntry
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.checkpoint.metric_state import merged_metrics
 from lightning_sagemaker.recovery import shards
@@ -101,7 +102,7 @@ class HeldState:
             if getattr(callback, "_enable_version_counter", False):  # what is saved again is no other version
                 callback._enable_version_counter = False
                 self._counting.append(callback)
-        self.fit_state.go_on_from({**held, "again": self._call_hooks})
+        self.fit_state.go_on_from(cast(FitEntry, {**held, "again": self._call_hooks}))
 
     def _call_hooks(self) -> None:
         assert self._held is not None

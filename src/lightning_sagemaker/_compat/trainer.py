@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attributes that a Trainer has and does not declare, as its connectors set them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import (
+        Callback,
+        LightningDataModule,
+        ProcessedTracker,
+        ReadyCompletedTracker,
+        Trainer,
+    )
+
+
+def callbacks_of(trainer: Trainer) -> list[Callback]:
+    """The Trainer's own list of callbacks, which may be added to."""
+    found: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return found
+
+
+def datamodule_of(trainer: Trainer) -> LightningDataModule | None:
+    """The data module of the present or last run."""
+    found: LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
+    return found
+
+
+def log_interval(trainer: Trainer) -> int:
+    """Steps from one logged step to the next, at least 1."""
+    return max(1, int(trainer.log_every_n_steps))  # type: ignore[attr-defined]
+
+
+def counts(tracker: ReadyCompletedTracker) -> ProcessedTracker:
+    """How far a loop is; Lightning declares less than these trackers have.
+
+    Args:
+        tracker: ``current`` or ``total`` of ``epoch_progress`` or ``batch_progress`` of a loop of training.
+
+    """
+    return cast("ProcessedTracker", tracker)

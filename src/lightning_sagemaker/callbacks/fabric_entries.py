@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What :class:`~lightning_sagemaker.callbacks.fabric_state.FabricState` writes into a checkpoint, entry by entry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lightning_sagemaker.checkpoint.random_state import RandomState
+    from lightning_sagemaker.collectives.buckets import Layout
+    from lightning_sagemaker.data.position import Position
+
+
+class LoopRankEntry(TypedDict):
+    """What one rank has: its random numbers, the place of its loader, and buffers that are not rank zero's."""
+
+    random: RandomState
+    position: Position | None
+    buffers: dict[str, Tensor]
+
+
+class ReducerEntry(TypedDict):
+    """DDP's buckets of the next step, and whether it sends buffers before it; None without DDP."""
+
+    buckets: Layout | None
+    sends: bool | None
+
+
+class LoopEntry(TypedDict):
+    """What a checkpoint holds beside the user's objects.
+
+    Attributes:
+        epoch: The present epoch.
+        batch: Batches of it that have been trained on.
+        step: Batches of all epochs.
+        calls: How often Fabric's loader was iterated.
+        batch_size: Samples of one rank in a batch; None if unknown.
+        samples: Samples of the epoch that all ranks have taken; None if unknown.
+        modules: Of each of the user's objects.
+        ranks: Of each rank.
+
+    """
+
+    epoch: int
+    batch: int
+    step: int
+    calls: int
+    batch_size: int | None
+    samples: int | None
+    modules: list[ReducerEntry]
+    ranks: list[LoopRankEntry]

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What :class:`~lightning_sagemaker.callbacks.fit_state.FitState` writes into a checkpoint, entry by entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lightning_sagemaker._compat.connectors import TrainerMemory
+    from lightning_sagemaker._compat.loops import Phase
+    from lightning_sagemaker._types import StateDict
+    from lightning_sagemaker.checkpoint.metric_state import MetricStates
+    from lightning_sagemaker.checkpoint.random_state import RandomState
+    from lightning_sagemaker.collectives.buckets import Layout
+    from lightning_sagemaker.data.position import Position
+
+
+class Positions(TypedDict):
+    """Where the loaders of one rank are."""
+
+    training: list[Position | None]
+    validation: list[Position | None]
+
+
+class RankState(TypedDict, total=False):
+    """What one rank has. A checkpoint that an older version wrote may lack the last entries.
+
+    Attributes:
+        random: Of its random number generators.
+        metrics: What metrics have summed up.
+        memory: What the Trainer remembers.
+        loaders: Where its loaders are.
+        callbacks: Those states of callbacks that are not rank zero's.
+        buffers: Those buffers of modules that are not rank zero's.
+        flags: Names of what is frozen, evaluating or untracked.
+        batches: Batches taken of the epoch.
+        step: Epochs that have ended, and optimizer steps.
+        fit_loop: State of Lightning's loop, where the checkpoint may be written later.
+
+    """
+
+    random: RandomState
+    metrics: MetricStates
+    memory: TrainerMemory
+    loaders: Positions
+    callbacks: dict[str, StateDict] | None
+    buffers: dict[str, Tensor]
+    flags: dict[str, list[str]]
+    batches: int
+    step: tuple[int, int]
+    fit_loop: StateDict | None
+
+
+class Facts(TypedDict):
+    """What says what a position means.
+
+    Attributes:
+        world_size: Number of ranks.
+        replicas: Ranks with different data.
+        batch_sizes: Samples of one rank in a batch, by loader; None if unknown.
+        samples: Samples of the epoch that all ranks have taken, by loader; None if unknown.
+        ordered_by: Global batch size by which the order of samples was drawn, by loader; 0 if by none.
+        shuffled_by: What the order follows from, by loader.
+
+    """
+
+    world_size: int
+    replicas: int
+    batch_sizes: list[int | None]
+    samples: list[int | None]
+    ordered_by: list[int]
+    shuffled_by: list[object]
+
+
+class FitEntry(Facts, total=False):
+    """A fit, as a checkpoint holds it (with ``ranks``), or one rank for another start in the same job (with ``own``).
+
+    Attributes:
+        phase: Where in the loops it was made: a :class:`~lightning_sagemaker._compat.loops.Phase`'s value.
+        cut: Whether the epoch ended early, at the last step.
+        batches: Batches taken of the epoch.
+        accumulate: Batches of an optimizer step.
+        buckets: DDP's buckets of the next step.
+        ranks: What each rank had.
+        own: What this rank has.
+        again: Calls the hooks of a batch's end.
+
+    """
+
+    phase: str
+    cut: bool
+    batches: int
+    accumulate: int
+    buckets: Layout | None
+    ranks: list[RankState]
+    own: RankState
+    again: Callable[[], None]
+
+
+class Noted(TypedDict):
+    """What is to be written, of this rank.
+
+    Attributes:
+        phase: Where in the loops.
+        own: This rank's state.
+        lacks_gradients: Whether gradients have been accumulated that are in no checkpoint.
+        cut: Whether the epoch ended early, at the last step.
+        buckets: DDP's buckets of the next step.
+        facts: What says what positions mean.
+
+    """
+
+    phase: Phase
+    own: RankState
+    lacks_gradients: bool
+    cut: bool
+    buckets: Layout | None
+    facts: Facts
