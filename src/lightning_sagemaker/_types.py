@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultMetric as ResultMetric
     from lightning.pytorch.utilities.combined_loader import CombinedLoader
     from lightning.pytorch.utilities.types import STEP_OUTPUT as StepOutput
+    from torch._C._distributed_c10d import AllreduceOptions
+    from torch._C._distributed_c10d import Backend as TorchBackend
+    from torch._C._distributed_c10d import _DistributedBackendOptions as BackendOptions
 
     PathLike: TypeAlias = str | Path
     """A place in the file system, or an address."""
@@ -43,6 +46,9 @@ if TYPE_CHECKING:
     """Keyword arguments that are handed on."""
 
 __all__ = [
+    "AllreduceOptions",
+    "BackendOptions",
+    "TorchBackend",
     "Callback",
     "Checkpoint",
     "CheckpointIO",

@@ -4,21 +4,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch.distributed as dist
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
-def of_all(own: Any, world_size: int) -> list[Any]:
+
+T = TypeVar("T")
+
+
+def of_all(own: T, world_size: int) -> list[T]:
     """What each process has, by rank. Collective."""
-    found: list[Any] = [own]
+    found = [own] * world_size
     if world_size > 1:
-        found = [None] * world_size
         dist.all_gather_object(found, own)
     return found
 
 
-def from_first(value: Any) -> Any:
+def from_first(value: T) -> T:
     """The first process's ``value``, on all of them. Collective, if there is more than one."""
     box = [value]
     if dist.is_initialized() and dist.get_world_size() > 1:
@@ -26,7 +31,7 @@ def from_first(value: Any) -> Any:
     return box[0]
 
 
-def together(action: Callable[[], None], group: Any = None) -> None:
+def together(action: Callable[[], None], group: ProcessGroup | None = None) -> None:
     """Run ``action`` and wait until all have; it may do nothing on most processes. Collective over ``group``.
 
     Raises:
@@ -39,7 +44,7 @@ def together(action: Callable[[], None], group: Any = None) -> None:
         action()
     except Exception as error:
         failure, cause = f"{type(error).__name__}: {error}", error
-    failures: list[Any] = [None] * dist.get_world_size(group)
+    failures: list[str | None] = [None] * dist.get_world_size(group)
     dist.all_gather_object(failures, failure, group=group)
     found = [f"rank {rank}: {text}" for rank, text in enumerate(failures) if text is not None]
     if found:

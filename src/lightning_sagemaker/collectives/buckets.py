@@ -10,14 +10,18 @@ made anew before.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from lightning_sagemaker._compat.guard import require
 from lightning_sagemaker._lightning import rank_zero_info
-from lightning_sagemaker.collectives.reduction.hook import own_reducer, uncounted
+from lightning_sagemaker.collectives.reduction.hook import own_reducer, reduced_parameters, uncounted
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 
 Layout = list[list[int]]
 """Numbers of the parameters in each bucket, in the order in which gradients become ready."""
@@ -25,7 +29,7 @@ Layout = list[list[int]]
 _REBUILT, _HOOK = "rebuilt_per_bucket_param_indices", "comm_hook"
 
 
-def bucket_layout(ddp_module: Any) -> Layout | None:
+def bucket_layout(ddp_module: nn.Module | None) -> Layout | None:
     """The buckets of the next step; None if they are those of a fresh run. Collective over all ranks, between two steps.
 
     After the first step DDP would make its buckets anew in the next forward pass. Here that is done at once, with the same
@@ -44,7 +48,7 @@ def bucket_layout(ddp_module: Any) -> Layout | None:
     return _read(ddp_module)
 
 
-def rebuild_as(ddp_module: Any, layout: Sequence[Sequence[int]] | None) -> bool:
+def rebuild_as(ddp_module: nn.Module | None, layout: Sequence[Sequence[int]] | None) -> bool:
     """Give DDP the buckets that it had in another run, before its first step. Collective over all ranks.
 
     The gradients of all parameters are said to be ready, in the order of ``layout``; they are zeros, and are reduced.
@@ -75,7 +79,7 @@ def rebuild_as(ddp_module: Any, layout: Sequence[Sequence[int]] | None) -> bool:
     return why is None
 
 
-def _obstacle(ddp: Any) -> str | None:
+def _obstacle(ddp: DistributedDataParallel) -> str | None:
     """Why the buckets of this wrapper are left alone; the same on all ranks."""
     require(ddp, "reducer", "logger", "static_graph", "find_unused_parameters", "process_group", "_comm_hooks")
     require(ddp, "_has_rebuilt_buckets", "_build_params_for_reducer", "_get_ddp_logging_data")
@@ -83,7 +87,7 @@ def _obstacle(ddp: Any) -> str | None:
         return "DDP makes no buckets anew with find_unused_parameters"
     if ddp.static_graph:
         return "with static_graph DDP learns from its first step"
-    if own_reducer(ddp) is None and (ddp._comm_hooks or ddp._get_ddp_logging_data().get(_HOOK)):
+    if own_reducer(ddp) is None and (ddp._comm_hooks or _told(ddp).get(_HOOK)):
         return "a communication hook would be run"
     if getattr(ddp, "_use_python_reducer", False) or getattr(ddp, "_delay_all_reduce_all_params", False):
         return "DDP was asked to reduce in another way than by buckets"
@@ -94,9 +98,9 @@ def _obstacle(ddp: Any) -> str | None:
     return None
 
 
-def _mismatch(ddp: Any, layout: Sequence[Sequence[int]]) -> str | None:
+def _mismatch(ddp: DistributedDataParallel, layout: Sequence[Sequence[int]]) -> str | None:
     """Why ``layout`` cannot be that of this wrapper."""
-    parameters, sparse = ddp._build_params_for_reducer()
+    parameters, sparse = reduced_parameters(ddp)
     if sorted(index for bucket in layout for index in bucket) != list(range(len(parameters))):
         return f"the checkpoint is of a model with other parameters than these {len(parameters)}"
     if any(sparse):
@@ -106,24 +110,31 @@ def _mismatch(ddp: Any, layout: Sequence[Sequence[int]]) -> str | None:
     return None
 
 
-def _read(ddp: Any) -> Layout | None:
+def _told(ddp: DistributedDataParallel) -> dict[str, object]:
+    """What DDP tells about its last forward pass."""
+    told: dict[str, object] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    return told
+
+
+def _read(ddp: DistributedDataParallel) -> Layout | None:
     require(ddp.logger, "set_runtime_stats_and_log")
+    assert ddp.logger is not None
     ddp.logger.set_runtime_stats_and_log()  # what DDP tells is of its last forward pass
-    told = ddp._get_ddp_logging_data().get(_REBUILT)
-    return None if not told else [[int(index) for index in bucket.split()] for bucket in told.split(",")]
+    told = _told(ddp).get(_REBUILT)
+    return None if not told else [[int(index) for index in bucket.split()] for bucket in str(told).split(",")]
 
 
-def _rebuild(ddp: Any) -> None:
+def _rebuild(ddp: DistributedDataParallel) -> None:
     """What DDP does at the beginning of a forward pass; nothing if no gradients were ready yet, or if it has been done."""
     require(ddp.reducer, "_rebuild_buckets")
     if ddp.reducer._rebuild_buckets():
         ddp._has_rebuilt_buckets = True
 
 
-def _make_ready(ddp: Any, order: Sequence[int]) -> None:
+def _make_ready(ddp: DistributedDataParallel, order: Sequence[int]) -> None:
     """One backward pass in which the gradients become ready in this order."""
     require(ddp.reducer, "prepare_for_forward", "prepare_for_backward", "_autograd_hook")
-    parameters, _ = ddp._build_params_for_reducer()
+    parameters, _ = reduced_parameters(ddp)
     before = [parameter.grad for parameter in parameters]
     ready = [parameters[index] for index in order]
     try:
@@ -137,16 +148,32 @@ def _make_ready(ddp: Any, order: Sequence[int]) -> None:
             parameter.grad = gradient
 
 
+class _Reducer(Protocol):
+    """DDP's, by the name that torch's annotations leave out."""
+
+    def _autograd_hook(self, index: int) -> None: ...
+
+
+class _Context(Protocol):
+    """What the pass takes along."""
+
+    reducer: _Reducer
+    order: Sequence[int]
+    parameters: Sequence[Tensor]
+
+
 class _Ready(torch.autograd.Function):
     """DDP's hooks may be called within a backward pass only: this is one that consists of them."""
 
     @staticmethod
-    def forward(ctx: Any, begin: Any, reducer: Any, order: Sequence[int], parameters: Sequence[Any]) -> Any:
+    def forward(
+        ctx: _Context, begin: Tensor, reducer: _Reducer, order: Sequence[int], parameters: Sequence[Tensor]
+    ) -> Tensor:
         ctx.reducer, ctx.order, ctx.parameters = reducer, order, parameters
         return begin.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         for index, parameter in zip(ctx.order, ctx.parameters, strict=True):
             parameter.grad = torch.zeros_like(parameter)
             ctx.reducer._autograd_hook(index)

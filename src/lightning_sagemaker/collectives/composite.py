@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from lightning_sagemaker._compat import monitored_barrier
-from lightning_sagemaker.collectives.native import NativeBackedGroup, allreduce_arguments, untraced
+from lightning_sagemaker.collectives.native import NativeBackedGroup, allreduce_arguments, reduces_by, untraced
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from lightning_sagemaker._types import AllreduceOptions, BackendOptions
+    from lightning_sagemaker.collectives.native import Tensors
+
 
 COMPOSITE_BACKEND = "smddp_composite"
 """Name under which :func:`register` makes the composite known to ``torch.distributed.init_process_group``."""
@@ -44,12 +51,14 @@ class CompositeProcessGroup(NativeBackedGroup):
 
     backend_name = COMPOSITE_BACKEND
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, engine: Any = None) -> None:
+    def __init__(
+        self, store: dist.Store, rank: int, size: int, timeout: timedelta, engine: ProcessGroup | None = None
+    ) -> None:
         super().__init__(store, rank, size, timeout)
         self.engine = engine
 
     @untraced
-    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def allreduce(self, tensors: Tensors, opts: AllreduceOptions | None = None) -> dist.Work:  # type: ignore[override]
         """All-reduce in place: floating-point sums (which gradients are) by the engine, anything else by gloo or nccl.
 
         Args:
@@ -58,9 +67,9 @@ class CompositeProcessGroup(NativeBackedGroup):
 
         """
         tensors, opts = allreduce_arguments(tensors, opts)
-        if self.engine is not None and opts.reduceOp == dist.ReduceOp.SUM and tensors[0].is_floating_point():
+        if self.engine is not None and reduces_by(opts, dist.ReduceOp.SUM) and tensors[0].is_floating_point():
             return self.engine.allreduce(tensors, opts)  # type: ignore[no-any-return]
-        if opts.reduceOp == dist.ReduceOp.AVG and tensors[0].device.type == "cpu":
+        if reduces_by(opts, dist.ReduceOp.AVG) and tensors[0].device.type == "cpu":
             return self.average(tensors, opts)
         return self.native.allreduce(tensors, opts)  # type: ignore[no-any-return]
 
@@ -75,7 +84,7 @@ def register() -> None:
         dist.Backend.register_backend(COMPOSITE_BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
 
 
-def _create(options: Any, _: Any) -> CompositeProcessGroup:
+def _create(options: BackendOptions, _: object) -> CompositeProcessGroup:
     store, rank, size, timeout = options.store, options.group_rank, options.group_size, options.timeout
     # torch names the members of every group but the default one; SMDDP documents that it has no sub-groups.
     is_default_group = not options.global_ranks_in_group
@@ -83,12 +92,14 @@ def _create(options: Any, _: Any) -> CompositeProcessGroup:
     return CompositeProcessGroup(store, rank, size, timeout, engine)
 
 
-def create_engine(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+def create_engine(store: dist.Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
     """Call SMDDP's creator the way ``init_process_group(backend="smddp")`` would."""
     plugin = dist.Backend._plugins["SMDDP"]
     if not plugin.extended_api:
-        return plugin.creator_fn(store, rank, size, timeout)
+        engine: ProcessGroup = plugin.creator_fn(store, rank, size, timeout)
+        return engine
     options = torch._C._distributed_c10d._DistributedBackendOptions()
     options.store, options.group_rank, options.group_size, options.timeout = store, rank, size, timeout
     options.group_id, options.global_ranks_in_group = "smddp", []
-    return plugin.creator_fn(options, None)
+    engine = plugin.creator_fn(options, None)
+    return engine

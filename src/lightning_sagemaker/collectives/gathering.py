@@ -12,14 +12,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from lightning_sagemaker._compat import monitored_barrier
 from lightning_sagemaker.collectives.composite import create_engine
-from lightning_sagemaker.collectives.native import NativeBackedGroup, allreduce_arguments, untraced
+from lightning_sagemaker.collectives.native import NativeBackedGroup, allreduce_arguments, reduces_by, untraced
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+    from lightning_sagemaker._types import AllreduceOptions, BackendOptions
+    from lightning_sagemaker.collectives.native import Tensors
+
 
 GATHERING_BACKEND = "smddp_gathering"
 """Name under which :func:`register` makes these groups known to ``torch.distributed.init_process_group``."""
@@ -86,15 +94,16 @@ class GatheringProcessGroup(NativeBackedGroup):
         rank: int,
         size: int,
         timeout: timedelta,
-        make_engine: Callable[[], Any],
+        make_engine: Callable[[], ProcessGroup],
         obstacle: Obstacle,
     ) -> None:
         super().__init__(store, rank, size, timeout)
-        self._make_engine, self._engine, self._obstacle = make_engine, None, cache(obstacle)
+        self._make_engine, self._obstacle = make_engine, cache(obstacle)
+        self._engine: ProcessGroup | None = None
         self._device_type = "cuda" if torch.cuda.is_available() and dist.is_nccl_available() else "cpu"
 
     @untraced
-    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def allreduce(self, tensors: Tensors, opts: AllreduceOptions | None = None) -> dist.Work:  # type: ignore[override]
         """All-reduce in place, as gloo's or nccl's; gloo does not have the mean of integers.
 
         Args:
@@ -103,12 +112,12 @@ class GatheringProcessGroup(NativeBackedGroup):
 
         """
         tensors, opts = allreduce_arguments(tensors, opts)
-        if opts.reduceOp == dist.ReduceOp.AVG and tensors[0].device.type == "cpu":
+        if reduces_by(opts, dist.ReduceOp.AVG) and tensors[0].device.type == "cpu":
             return self.average(tensors, opts)
         return self.native.allreduce(tensors, opts)  # type: ignore[no-any-return]
 
     @untraced
-    def all_gather_single(self, output: Any, tensor: Any, *args: Any) -> dist.Work:
+    def all_gather_single(self, output: Tensor, tensor: Tensor, *args: object) -> dist.Work:
         """Gather ``tensor`` of all processes in ``output``, as many times its size.
 
         Args:
@@ -120,11 +129,11 @@ class GatheringProcessGroup(NativeBackedGroup):
         return self._gather("all_gather_single", output, tensor, *args)
 
     @untraced
-    def _allgather_base(self, output: Any, tensor: Any, *args: Any) -> dist.Work:
+    def _allgather_base(self, output: Tensor, tensor: Tensor, *args: object) -> dist.Work:
         """The name of the same before torch 2.13."""
         return self._gather("_allgather_base", output, tensor, *args)
 
-    def _gather(self, name: str, output: Any, tensor: Any, *args: Any) -> dist.Work:
+    def _gather(self, name: str, output: Tensor, tensor: Tensor, *args: object) -> dist.Work:
         nbytes = output.numel() * output.element_size()
         obstacle = self._obstacle_to(tensor)
         if obstacle is not None:
@@ -157,18 +166,18 @@ def register(obstacle: Obstacle) -> None:
     monitored_barrier.take_over(GatheringProcessGroup)
     if GATHERING_BACKEND.upper() not in dist.Backend._plugins:
 
-        def create(options: Any, _: Any) -> GatheringProcessGroup:
+        def create(options: BackendOptions, _: object) -> GatheringProcessGroup:
             return _create(options, obstacle)
 
         dist.Backend.register_backend(GATHERING_BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
 
 
-def _create(options: Any, obstacle: Obstacle) -> GatheringProcessGroup:
+def _create(options: BackendOptions, obstacle: Obstacle) -> GatheringProcessGroup:
     store, rank, size, timeout = options.store, options.group_rank, options.group_size, options.timeout
     if not options.global_ranks_in_group:  # torch names the members of every group but the default one
         TRAFFIC.clear()
 
-    def make_engine() -> Any:
+    def make_engine() -> ProcessGroup:
         engine = create_engine(dist.PrefixStore("smddp", store), rank, size, timeout)
         if hasattr(engine, "gathers"):  # the shim's, which refuses gathers elsewhere
             engine.gathers = True

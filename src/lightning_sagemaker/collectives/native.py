@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,12 @@ from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
 )
 
 from lightning_sagemaker.collectives import ending, forks
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import ProcessGroupNCCL
+
+    from lightning_sagemaker._types import TorchBackend
+
 
 _SAME = (
     "all_gather_single",
@@ -55,7 +61,9 @@ the GIL while it holds the lock that the collective waits for. Two names of one 
 """
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+Tensors = torch.Tensor | list[torch.Tensor]
+"""A list with one tensor, or the tensor."""
+F = TypeVar("F", bound=Callable[..., object])
 
 
 def untraced(function: F) -> F:
@@ -84,7 +92,7 @@ class NativeBackedGroup(ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]
         ending.register(self.backend_name)
         forks.guard()
-        backends = {"cpu": _make_gloo(dist.PrefixStore("gloo", store), rank, size, timeout)}
+        backends: dict[str, TorchBackend] = {"cpu": _make_gloo(dist.PrefixStore("gloo", store), rank, size, timeout)}
         if torch.cuda.is_available() and dist.is_nccl_available():
             backends["cuda"] = _make_nccl(dist.PrefixStore("nccl", store), rank, size, timeout)
         self.gloo = backends["cpu"]
@@ -106,7 +114,7 @@ class NativeBackedGroup(ProcessGroup):
         return self.backend_name
 
     @untraced
-    def average(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
+    def average(self, tensors: list[torch.Tensor], opts: AllreduceOptions) -> dist.Work:
         """Mean by gloo, which has no ``ReduceOp.AVG`` in every torch: the sum, divided when it has arrived.
 
         Args:
@@ -114,10 +122,10 @@ class NativeBackedGroup(ProcessGroup):
             opts: ``AllreduceOptions``, whose operation is set to the sum.
 
         """
-        opts.reduceOp = dist.ReduceOp.SUM
+        opts.reduceOp = dist.ReduceOp(dist.ReduceOp.SUM)
         size = self.size()
 
-        def divide(done: torch.futures.Future[Any]) -> list[torch.Tensor]:
+        def divide(done: torch.futures.Future[object]) -> list[torch.Tensor]:
             done.value()  # raises here what went wrong there
             return [t.div_(size) if t.is_floating_point() else t.copy_(t / size) for t in tensors]
 
@@ -125,9 +133,9 @@ class NativeBackedGroup(ProcessGroup):
         return work
 
 
-def _forward(name: str) -> Callable[..., Any]:
+def _forward(name: str) -> Callable[..., object]:
     @untraced
-    def collective(self: NativeBackedGroup, *args: Any, **kwargs: Any) -> Any:
+    def collective(self: NativeBackedGroup, *args: object, **kwargs: object) -> object:
         return getattr(self.native, name)(*args, **kwargs)
 
     collective.__name__ = name
@@ -135,7 +143,7 @@ def _forward(name: str) -> Callable[..., Any]:
 
 
 def _alltoall(
-    self: NativeBackedGroup, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *opts: Any
+    self: NativeBackedGroup, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *opts: object
 ) -> dist.Work:
     """As scatters where gloo has none (torch 2.5).
 
@@ -147,13 +155,13 @@ def _alltoall(
     except RuntimeError as error:
         if "does not support alltoall" not in str(error):
             raise
-    scattered = []
+    scattered: list[torch.futures.Future[object]] = []
     for root, output in enumerate(outputs):
         options = ScatterOptions()
         options.rootRank = root
         scattered.append(self.native.scatter([output], [inputs] if root == self.rank() else [], options).get_future())
 
-    def finish(done: torch.futures.Future[Any]) -> list[torch.Tensor]:
+    def finish(done: torch.futures.Future[list[torch.futures.Future[object]]]) -> list[torch.Tensor]:
         for one in done.value():
             one.value()  # raises here what went wrong there
         return outputs
@@ -167,7 +175,15 @@ for _name, _method in TRAMPOLINED.items():
         setattr(NativeBackedGroup, _name, _alltoall if _name == "alltoall" else _forward(_method))
 
 
-def allreduce_arguments(tensors: Any, opts: Any) -> tuple[list[torch.Tensor], Any]:
+def reduces_by(opts: AllreduceOptions, operation: object) -> bool:
+    """Whether an all-reduce is by an operation, whose members torch annotates with another type."""
+    asked: object = opts.reduceOp
+    return asked == operation
+
+
+def allreduce_arguments(
+    tensors: Tensors, opts: AllreduceOptions | dist.ReduceOp | None
+) -> tuple[list[torch.Tensor], AllreduceOptions]:
     """The arguments of a group's ``allreduce`` in one shape: a list with one tensor, and ``AllreduceOptions``.
 
     Args:
@@ -182,13 +198,13 @@ def allreduce_arguments(tensors: Any, opts: Any) -> tuple[list[torch.Tensor], An
     return [tensors] if isinstance(tensors, torch.Tensor) else tensors, opts
 
 
-def _make_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+def _make_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> ProcessGroupGloo:
     gloo = ProcessGroupGloo(store, rank, size, timeout=timeout)
     gloo._set_sequence_number_for_group()
     return gloo
 
 
-def _make_nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+def _make_nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> ProcessGroupNCCL:
     from torch._C._distributed_c10d import ProcessGroupNCCL
 
     options = ProcessGroupNCCL.Options()
@@ -198,7 +214,9 @@ def _make_nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> A
     return nccl
 
 
-def _make_native_group(store: dist.Store, rank: int, size: int, timeout: timedelta, default: Any) -> Any:
+def _make_native_group(
+    store: dist.Store, rank: int, size: int, timeout: timedelta, default: TorchBackend
+) -> ProcessGroup:
     """An empty group of torch's own class whose default backend is ``default``'s type."""
     if hasattr(ProcessGroup, "_set_default_backend"):
         group = ProcessGroup(store, rank, size)
@@ -210,5 +228,5 @@ def _make_native_group(store: dist.Store, rank: int, size: int, timeout: timedel
     return ProcessGroup(store, rank, size, options)  # type: ignore[call-arg]
 
 
-def _backend_type(backend: Any) -> Any:
+def _backend_type(backend: TorchBackend) -> ProcessGroup.BackendType:
     return ProcessGroup.BackendType.GLOO if backend.name() == "gloo" else ProcessGroup.BackendType.NCCL

@@ -5,13 +5,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from enum import Enum
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
-_DEFAULT = object()
-"""Stands for the default group, whichever it is at the time."""
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+class _Default(Enum):
+    """Stands for the default group, whichever it is at the time."""
+
+    GROUP = 0
+
+
 _shared = False
 
 
@@ -32,9 +41,9 @@ class Votes:
 
     """
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: ProcessGroup | _Default | None) -> None:
         self._group = group
-        self._asked: tuple[Any, Any] | None = None
+        self._asked: tuple[torch.Tensor, dist.Work] | list[float] | None = None
         self._asking = 0.0
         # Never given up: if gloo's thread dropped the last reference it would take Python's lock, and a process that is
         # forked at that moment, such as a loader's, would never get it.
@@ -46,7 +55,7 @@ class Votes:
     def of_all(cls) -> Votes:
         """Among all processes. Collective, if there is more than one."""
         if _shared:
-            return cls(_DEFAULT)
+            return cls(_Default.GROUP)
         alone = not dist.is_initialized() or dist.get_world_size() == 1
         return cls(None if alone else dist.new_group(backend="gloo"))
 
@@ -62,7 +71,7 @@ class Votes:
     def ask(self, values: Sequence[float]) -> None:
         """Start finding the largest of each of ``values``."""
         if self._group is None:
-            self._asked = (values, None)
+            self._asked = [float(value) for value in values]
             return
         begin = time.perf_counter()
         tensor = self._tensor(len(values))
@@ -72,8 +81,8 @@ class Votes:
         self._asking = time.perf_counter() - begin
 
     @property
-    def _asks(self) -> Any:
-        return None if self._group is _DEFAULT else self._group
+    def _asks(self) -> ProcessGroup | None:
+        return None if isinstance(self._group, _Default) else self._group
 
     def _tensor(self, size: int) -> torch.Tensor:
         """One of two in turn: the other's message may still be on its way."""
@@ -87,9 +96,10 @@ class Votes:
         if self._asked is None:
             return None
         begin = time.perf_counter()
-        (values, work), self._asked = self._asked, None
-        if work is None:
-            return [float(value) for value in values]
+        asked, self._asked = self._asked, None
+        if isinstance(asked, list):
+            return asked
+        values, work = asked
         work.wait()
         found: list[float] = values.tolist()
         self.seconds = self._asking + time.perf_counter() - begin

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,7 +15,11 @@ from lightning_sagemaker.collectives.reduction.options import RANK, START, Reduc
 from lightning_sagemaker.collectives.reduction.plan import FLAT, HIERARCHICAL, POWERSGD, Plan
 from lightning_sagemaker.collectives.reduction.topology import Groups
 
-_CHOICES: dict[Any, Choice] = {}
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint, StateDict
+
+
+_CHOICES: dict[tuple[object, ...], Choice] = {}
 """What was found in this process, by topology and size."""
 
 
@@ -43,13 +46,13 @@ class Engine:
         groups: Groups,
         device: torch.device,
         gradient_bytes: int,
-        before: Mapping[str, Any] | None = None,
+        before: Checkpoint | None = None,
     ) -> None:
         self._options, self._groups, self._device = options, groups, device
         self.plan, self.reason = self._settle(gradient_bytes, dict(before or {}))
         self.reducer = None if self.plan.is_plain else self._make(self.plan)
 
-    def _settle(self, gradient_bytes: int, before: dict[str, Any]) -> tuple[Plan, str]:
+    def _settle(self, gradient_bytes: int, before: Checkpoint) -> tuple[Plan, str]:
         options, topology = self._options, self._groups.topology
         if options.measures:
             if before.get("topology") == topology.words and before.get("asked") == options.words:
@@ -65,7 +68,7 @@ class Engine:
             return Plan(FLAT, options.compression), f"Not within hosts first, as {topology.obstacle}."
         return Plan(options.reduction, options.compression), f"As set, with {topology.words}."
 
-    def _make(self, plan: Plan, **low_rank: int) -> Any:
+    def _make(self, plan: Plan, **low_rank: int) -> Reducer | LowRankReducer:
         if plan.compression != POWERSGD:
             return Reducer(plan, self._groups, self._device)
         exact = Reducer(Plan(plan.algorithm), self._groups, self._device)
@@ -83,10 +86,10 @@ class Engine:
         def reduce(vector: Tensor) -> None:
             reducer.reduce_bucket(VectorAsBucket(vector)).wait()
 
-        if plan.compression == POWERSGD:
+        if isinstance(reducer, LowRankReducer):
             reducer.begin()
         return reduce
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> StateDict:
         """Plain values for a checkpoint."""
         return {"plan": self.plan.as_dict(), "topology": self._groups.topology.words, "asked": self._options.words}

@@ -3,10 +3,10 @@
 # Without `from __future__ import annotations`: DDP compares the annotations of a hook with the types themselves.
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,9 @@ from lightning_sagemaker.collectives.reduction.pipeline import StreamPipeline, T
 from lightning_sagemaker.collectives.reduction.plan import FLAT, Plan
 from lightning_sagemaker.collectives.reduction.stages import Gather, ScatterSum
 from lightning_sagemaker.collectives.reduction.topology import Groups
+
+if TYPE_CHECKING:
+    from lightning_sagemaker.collectives.reduction.bucket import Bucket, BucketReducer
 
 
 class Reducer:
@@ -37,16 +40,18 @@ class Reducer:
     def __init__(self, plan: Plan, groups: Groups, device: torch.device) -> None:
         self.plan = plan
         self._world = groups.topology.world_size
+        between: list[Callable[[Tensor], Tensor]] = []
         if plan.algorithm == FLAT:
             first = ScatterSum(groups.get("all", "sum"), plan.wire, self._world)
-            between, last = [], Gather(groups.get("all", "gather"), plan.wire)
+            last = Gather(groups.get("all", "gather"), plan.wire)
         else:
             first = ScatterSum(groups.get("within", "sum"), None, self._world)
             across = groups.get("across", "sum"), groups.get("across", "gather")
             between = [ScatterSum(across[0], plan.wire), Gather(across[1], plan.wire)]
             last = Gather(groups.get("within", "gather"))
-        kind: Any = StreamPipeline if device.type == "cuda" else ThreadPipeline
-        self._pipeline = kind([partial(_padded, self._world, first), *between], last.into)
+        stages: list[Callable[[Tensor], Tensor]] = [partial(_padded, self._world, first), *between]
+        make = StreamPipeline if device.type == "cuda" else ThreadPipeline
+        self._pipeline = make(stages, last.into)
 
     def reduce(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
         """Begin to replace ``buffer`` by the mean over all processes.
@@ -61,7 +66,7 @@ class Reducer:
         future: torch.futures.Future[Tensor] = self._pipeline.run(buffer, self._pieces(buffer))
         return future
 
-    def reduce_bucket(self, bucket: Any) -> torch.futures.Future[Tensor]:
+    def reduce_bucket(self, bucket: "Bucket") -> torch.futures.Future[Tensor]:
         """Begin to replace a bucket's gradients by their mean over all processes."""
         return self.reduce(bucket.buffer())
 
@@ -84,21 +89,27 @@ def _padded(world: int, first: ScatterSum, piece: Tensor) -> Tensor:
 
 
 @untraced
-def reduce_bucket(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def reduce_bucket(state: "BucketReducer", bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """DDP's communication hook; the state is a :class:`Reducer` or a ``LowRankReducer``."""
     done: torch.futures.Future[torch.Tensor] = state.reduce_bucket(bucket)
     return done
 
 
-def attach(ddp: DistributedDataParallel, reducer: Any) -> None:
+def reduced_parameters(ddp: DistributedDataParallel) -> tuple[list[Tensor], list[bool]]:
+    """The parameters that a wrapper reduces, and whether each has sparse gradients."""
+    require(ddp, "_build_params_for_reducer")
+    parameters, sparse = ddp._build_params_for_reducer()  # type: ignore[no-untyped-call]
+    return parameters, sparse
+
+
+def attach(ddp: DistributedDataParallel, reducer: "BucketReducer") -> None:
     """Have a wrapper reduce its gradients by ``reducer``.
 
     Raises:
         MisconfigurationException: If some gradients are sparse.
 
     """
-    require(ddp, "_build_params_for_reducer")
-    if any(ddp._build_params_for_reducer()[1]):  # type: ignore[no-untyped-call]
+    if any(reduced_parameters(ddp)[1]):
         raise MisconfigurationException(
             "gradient_reduction or gradient_compression was set, but an embedding of the model has sparse=True, whose"
             " gradients only DDP's own all-reduce adds up. HINT: leave both out, or sparse=True."
@@ -106,14 +117,15 @@ def attach(ddp: DistributedDataParallel, reducer: Any) -> None:
     ddp.register_comm_hook(reducer, reduce_bucket)
 
 
-def own_reducer(ddp: Any) -> Any:
+def own_reducer(ddp: DistributedDataParallel) -> "BucketReducer | None":
     """What :func:`attach` has given to a wrapper; None if it has another hook, or none."""
     require(ddp, "_comm_hooks")
-    return next((state for hook, state in ddp._comm_hooks if hook is reduce_bucket), None)
+    hooks: list[tuple[object, BucketReducer]] = ddp._comm_hooks  # type: ignore[assignment]
+    return next((state for hook, state in hooks if hook is reduce_bucket), None)
 
 
 @contextmanager
-def uncounted(ddp: Any) -> Iterator[None]:
+def uncounted(ddp: DistributedDataParallel) -> Iterator[None]:
     """While DDP makes its buckets anew, with gradients that are zeros and no step's."""
     reducer = own_reducer(ddp)
     with contextlib.nullcontext() if reducer is None else reducer.uncounted():

@@ -8,10 +8,10 @@ when the one before it is done, in a thread beside the backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 
 from lightning_sagemaker.collectives.reduction.pipeline import ThreadPipeline
 from lightning_sagemaker.collectives.reduction.topology import Groups
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint
+    from lightning_sagemaker.collectives.reduction.bucket import Bucket, BucketReducer
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import StateDict
+
 
 _SETTLES = 2
 """Steps after which DDP has the buckets that it keeps."""
@@ -39,7 +47,7 @@ class LowRankReducer:
 
     """
 
-    def __init__(self, exact: Any, groups: Groups, device: torch.device, rank: int, start: int) -> None:
+    def __init__(self, exact: BucketReducer, groups: Groups, device: torch.device, rank: int, start: int) -> None:
         self._exact, self._device, self._start = exact, device, start
         self._group = groups.get("all", "low rank")
         self._state = PowerSGDState(
@@ -53,7 +61,7 @@ class LowRankReducer:
         self._restored: dict[int, Tensor] = {}
         self._steps, self._counts = 0, True
 
-    def reduce_bucket(self, bucket: Any) -> torch.futures.Future[Tensor]:
+    def reduce_bucket(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
         """Begin to replace a bucket's gradients by their mean over all processes, about."""
         state = self._state
         if not self._counts or state.iter < state.start_powerSGD_iter or self._steps < _SETTLES:
@@ -64,10 +72,10 @@ class LowRankReducer:
             return done
         number, is_new = bucket.index(), bucket.index() not in state.p_memory_dict
         if is_new:
-            self._parameters[number] = bucket.parameters()
+            self._parameters[number] = list(bucket.parameters())
             self._restore(number)
         if self._device.type == "cuda":
-            return powerSGD_hook(state, bucket)
+            return _powersgd(state, bucket)
         future = self._pipeline.run(bucket.buffer(), [bucket])
         if is_new:
             future.wait()  # torch seeds the process's random numbers for it, and gives them back: nothing else may draw
@@ -84,7 +92,7 @@ class LowRankReducer:
         yield
         self._counts, self._steps = True, _SETTLES
 
-    def state_dict(self, parameters: Sequence[Tensor]) -> dict[str, Any]:
+    def state_dict(self, parameters: Sequence[Tensor]) -> StateDict:
         """Plain values for a checkpoint. Collective over all ranks, between two steps.
 
         The method is linear in the processes' mean, so each may go on with the mean of all errors as well as with its own.
@@ -103,7 +111,7 @@ class LowRankReducer:
         errors = self._restored | errors
         return {"steps": self._state.iter, "errors": [errors.get(id(parameter)) for parameter in parameters]}
 
-    def load_state_dict(self, found: Mapping[str, Any], parameters: Sequence[Tensor]) -> bool:
+    def load_state_dict(self, found: Checkpoint, parameters: Sequence[Tensor]) -> bool:
         """Go on with the errors of a checkpoint, as soon as DDP's buckets are settled.
 
         Args:
@@ -134,6 +142,10 @@ class LowRankReducer:
             self._state.error_dict[number] = torch.cat(parts).to(self._device, owners[0].dtype)
 
 
-def _compress(state: PowerSGDState, bucket: Any, _: Any) -> None:
+def _compress(state: PowerSGDState, bucket: Bucket, _: object) -> None:
     """Not a method: the thread that runs it must not keep the pipeline alive, whose end is its own."""
-    powerSGD_hook(state, bucket).wait()
+    _powersgd(state, bucket).wait()
+
+
+def _powersgd(state: PowerSGDState, bucket: Bucket) -> torch.futures.Future[Tensor]:
+    return powerSGD_hook(state, cast(dist.GradBucket, bucket))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from lightning_sagemaker._lightning import MisconfigurationException
 from lightning_sagemaker.collectives.reduction.plan import AUTO, COMPRESSIONS, FLAT, POWERSGD, REDUCTIONS
@@ -65,7 +64,7 @@ class ReductionOptions:
         """As they were set."""
         return f"gradient_reduction={self.reduction!r}, gradient_compression={self.compression!r}"
 
-    def check_beside(self, arguments: Mapping[str, Any]) -> None:
+    def check_beside(self, arguments: Mapping[str, object]) -> None:
         """See that nothing else is to reduce the gradients.
 
         Args:
@@ -82,7 +81,7 @@ class ReductionOptions:
                 " HINT: leave the one or the other out."
             )
 
-    def check_precision(self, precision: Any) -> None:
+    def check_precision(self, precision: object) -> None:
         """See that the error of a step can be added to the next.
 
         Args:
@@ -100,7 +99,7 @@ class ReductionOptions:
             )
 
 
-def _one_of(name: str, value: Any, known: tuple[Any, ...]) -> None:
+def _one_of(name: str, value: object, known: tuple[object, ...]) -> None:
     if value not in known:
         listed = ", ".join(map(repr, known))
         raise MisconfigurationException(f"{name}={value!r} was set. HINT: it is one of {listed}.")

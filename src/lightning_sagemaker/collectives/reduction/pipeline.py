@@ -20,6 +20,10 @@ from torch import Tensor
 
 Stage = Callable[[Any], Any]
 Last = Callable[[Any, Any], None]
+_Item = tuple["_Bucket", object, object]
+"""A bucket, a piece of it, and what the stage before has returned."""
+_Queue = SimpleQueue[_Item | None]
+"""None ends the thread that reads it."""
 Future = torch.futures.Future[Tensor]
 
 
@@ -46,7 +50,7 @@ class _Bucket:
     def has_failed(self) -> bool:
         return self._failed.locked()
 
-    def attempt(self, stage: Callable[..., Any], *arguments: Any) -> Any:
+    def attempt(self, stage: Callable[..., object], *arguments: object) -> object:
         """What a stage returns; None, and the future has its error, if it fails or another piece's has."""
         if self.has_failed:
             return None
@@ -69,9 +73,9 @@ class ThreadPipeline:
 
     def __init__(self, stages: Sequence[Stage], last: Last) -> None:
         self._stages, self._last = list(stages), last
-        self._inbox: SimpleQueue[Any] | None = None
+        self._inbox: _Queue | None = None
 
-    def run(self, buffer: Tensor, pieces: Sequence[Any]) -> Future:
+    def run(self, buffer: Tensor, pieces: Sequence[object]) -> Future:
         """Begin with a bucket.
 
         Args:
@@ -86,8 +90,8 @@ class ThreadPipeline:
             self._inbox.put((bucket, piece, piece))
         return bucket.future.then(_value)  # in which an error becomes one that DDP's C++ side knows
 
-    def _start(self) -> SimpleQueue[Any]:
-        inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(len(self._stages) + 1)]
+    def _start(self) -> _Queue:
+        inboxes: list[_Queue] = [SimpleQueue() for _ in range(len(self._stages) + 1)]
         works = [_through(stage, outbox) for stage, outbox in zip(self._stages, inboxes[1:], strict=True)]
         for number, (work, inbox) in enumerate(zip([*works, _at_last(self._last)], inboxes, strict=True)):
             threading.Thread(target=_serve, args=(work, inbox), name=f"gradients-{number}", daemon=True).start()
@@ -95,7 +99,7 @@ class ThreadPipeline:
         return inboxes[0]
 
 
-def _serve(work: Callable[[Any], None], inbox: SimpleQueue[Any]) -> None:
+def _serve(work: Callable[[_Item | None], None], inbox: _Queue) -> None:
     """A thread: it knows nothing of the pipeline, whose end is its own."""
     while (item := inbox.get()) is not None:
         work(item)
@@ -103,8 +107,8 @@ def _serve(work: Callable[[Any], None], inbox: SimpleQueue[Any]) -> None:
     work(None)
 
 
-def _through(stage: Stage, outbox: SimpleQueue[Any]) -> Callable[[Any], None]:
-    def work(item: Any) -> None:
+def _through(stage: Stage, outbox: _Queue) -> Callable[[_Item | None], None]:
+    def work(item: _Item | None) -> None:
         if item is not None:
             bucket, piece, value = item
             item = bucket, piece, bucket.attempt(stage, value)
@@ -113,8 +117,8 @@ def _through(stage: Stage, outbox: SimpleQueue[Any]) -> Callable[[Any], None]:
     return work
 
 
-def _at_last(last: Last) -> Callable[[Any], None]:
-    def work(item: Any) -> None:
+def _at_last(last: Last) -> Callable[[_Item | None], None]:
+    def work(item: _Item | None) -> None:
         if item is not None:
             bucket, piece, value = item
             bucket.attempt(last, piece, value)
@@ -139,7 +143,7 @@ class StreamPipeline:
 
     def __init__(self, stages: Sequence[Stage], last: Last) -> None:
         self._stages, self._last = list(stages), last
-        self._stream: Any = None
+        self._stream: torch.cuda.Stream | None = None
 
     def run(self, buffer: Tensor, pieces: Sequence[Tensor]) -> Future:
         """Begin with a bucket.

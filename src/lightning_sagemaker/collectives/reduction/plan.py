@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint, StateDict
+
 
 FLAT, HIERARCHICAL, AUTO = "flat", "hierarchical", "auto"
 REDUCTIONS = (FLAT, HIERARCHICAL, AUTO)
@@ -54,11 +57,11 @@ class Plan:
         pieces = "" if self.compression == POWERSGD else f", in pieces of {self.piece_bytes / 2**20:g} MiB"
         return f"{self.algorithm}{how}{pieces}"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> StateDict:
         """Plain values, for a checkpoint."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> Plan:
+    def from_dict(cls, found: Checkpoint) -> Plan:
         """From :meth:`as_dict`; what another version has written beside is passed over."""
         return cls(**{field.name: found[field.name] for field in fields(cls) if field.name in found})

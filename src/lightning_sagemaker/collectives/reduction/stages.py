@@ -8,11 +8,15 @@ The bytes are those of a ring: (N - 1) / N of the vector in each half.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the newer name, where there is one
 
@@ -27,7 +31,7 @@ class ScatterSum:
 
     """
 
-    def __init__(self, group: Any, wire: torch.dtype | None = None, divisor: int = 1) -> None:
+    def __init__(self, group: ProcessGroup | None, wire: torch.dtype | None = None, divisor: int = 1) -> None:
         self._group, self._wire, self._divisor = group, wire, divisor
         self._size = dist.get_world_size(group)
 
@@ -64,7 +68,7 @@ class Gather:
 
     """
 
-    def __init__(self, group: Any, wire: torch.dtype | None = None) -> None:
+    def __init__(self, group: ProcessGroup | None, wire: torch.dtype | None = None) -> None:
         self._group, self._wire = group, wire
         self._size = dist.get_world_size(group)
 

@@ -6,9 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Groups:
     def __init__(self, topology: Topology, backend: str, timeout: timedelta | None = None) -> None:
         self.topology = topology
         self._backend, self._timeout = backend, timeout
-        self._made: dict[tuple[str, str], Any] = {}
+        self._made: dict[tuple[str, str], ProcessGroup] = {}
         self._default = dist.group.WORLD
 
     @property
@@ -81,7 +84,7 @@ class Groups:
         """Whether the default group is the one that these were made under."""
         return self._default is not None and self._default is dist.group.WORLD
 
-    def get(self, extent: str, purpose: str) -> Any:
+    def get(self, extent: str, purpose: str) -> ProcessGroup:
         """The group of this process.
 
         Args:
@@ -94,10 +97,11 @@ class Groups:
             self._made[extent, purpose] = self._make(lists.get(extent) or self.topology.across)
         return self._made[extent, purpose]
 
-    def _make(self, lists: Sequence[Sequence[int]]) -> Any:
-        own = None
+    def _make(self, lists: Sequence[Sequence[int]]) -> ProcessGroup:
+        own: ProcessGroup | None = None
         for ranks in lists:
             group = dist.new_group(list(ranks), timeout=self._timeout, backend=self._backend)
             if dist.get_rank() in ranks:
                 own = group
+        assert own is not None
         return own
