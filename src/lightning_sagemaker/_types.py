@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AllreduceOptions",
     "BackendOptions",
-    "TorchBackend",
     "Callback",
     "Checkpoint",
     "CheckpointIO",
@@ -72,6 +71,7 @@ __all__ = [
     "StateDict",
     "StepOutput",
     "Strategy",
+    "TorchBackend",
     "Trainer",
     "TrainingEpochLoop",
 ]

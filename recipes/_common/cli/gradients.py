@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lightning_sagemaker import SMDDPStrategy, sagemaker_strategy
 
 OPTIONS = ("gradient_reduction", "gradient_compression")
-_STRATEGIES = {"sagemaker": sagemaker_strategy, "smddp": SMDDPStrategy}
+_STRATEGIES: dict[str, Callable[..., Strategy]] = {"sagemaker": sagemaker_strategy, "smddp": SMDDPStrategy}
 
 
 def add_options(parser: LightningArgumentParser) -> None:

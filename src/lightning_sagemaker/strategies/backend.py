@@ -12,6 +12,7 @@ from lightning_sagemaker.collectives import composite
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.selection import Selection, select_smddp_backend
 from lightning_sagemaker.smdistributed import importer
+from lightning_sagemaker.strategies.host import Host
 
 
 def choose_backend(job: SageMakerJob, device: torch.device) -> tuple[str, str]:
@@ -32,7 +33,7 @@ def choose_for_device(selection: Selection, job: SageMakerJob, device: torch.dev
     return selection.backend, selection.reason
 
 
-class SMDDPBackend:
+class SMDDPBackend(Host):
     """Mixin before a ``DDPStrategy``: its process group is SMDDP's, unless ``process_group_backend`` says otherwise."""
 
     job: SageMakerJob

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
 from typing_extensions import override
@@ -19,6 +19,11 @@ from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.reduction import FabricReducedGradients, ReducedGradients, refuse_beside_recovery
 from lightning_sagemaker.strategies.trainer_defaults import JobDefaults
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from lightning_sagemaker._types import Checkpoint, CheckpointIO, PathLike, Trainer
+
 
 class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
     """Base of the Trainer's strategies with one checkpoint file.
@@ -29,7 +34,7 @@ class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
 
     @property
     @override
-    def checkpoint_io(self) -> Any:
+    def checkpoint_io(self) -> CheckpointIO:
         """How checkpoints are written: the user's plugin, around this package's where it wraps another and has none."""
         if self._checkpoint_io is None:
             self._checkpoint_io = SafeCheckpointIO()
@@ -37,11 +42,11 @@ class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
         return self._checkpoint_io
 
     @checkpoint_io.setter
-    def checkpoint_io(self, io: Any) -> None:
+    def checkpoint_io(self, io: CheckpointIO) -> None:
         self._checkpoint_io = io
 
     @override
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(self, checkpoint: Checkpoint, filepath: PathLike, storage_options: object = None) -> None:
         """Write a checkpoint; called on all ranks, of which one writes.
 
         Raises:
@@ -58,7 +63,10 @@ class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
             save()
 
 
-def in_its_place(kind: Any, recovery: str | None, args: Any, kwargs: Any) -> Any:
+T = TypeVar("T", bound=JobDDPStrategy)
+
+
+def in_its_place(kind: type[T], recovery: str | None, args: tuple[object, ...], kwargs: dict[str, object]) -> T:
     """A new object of ``kind``, or a strategy that recovers in the job.
 
     Raises:
@@ -69,7 +77,8 @@ def in_its_place(kind: Any, recovery: str | None, args: Any, kwargs: Any) -> Any
         return object.__new__(kind)
     refuse_beside_recovery(kwargs)
     # By name, as the factory does: that strategy is made of this one's parts.
-    return import_module("lightning_sagemaker.strategies.in_job").InJobDDPStrategy(*args, **kwargs)
+    made: T = import_module("lightning_sagemaker.strategies.in_job").InJobDDPStrategy(*args, **kwargs)
+    return made
 
 
 class _ServesOneProcess:
@@ -108,11 +117,11 @@ class SageMakerDDPStrategy(_ServesOneProcess, ReducedGradients, JobDDPStrategy):
 
     """
 
-    def __new__(cls, *args: Any, recovery: str | None = None, **kwargs: Any) -> Any:
+    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: Any) -> SageMakerDDPStrategy:
         """One that recovers in the job, where that is asked for."""
         return in_its_place(cls, recovery, args, kwargs)
 
-    def __init__(self, *args: Any, recovery: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: object, recovery: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
 
     @override
@@ -124,21 +133,21 @@ class SageMakerDDPStrategy(_ServesOneProcess, ReducedGradients, JobDDPStrategy):
             super().setup_distributed()
 
     @override
-    def setup(self, trainer: Any) -> None:
+    def setup(self, trainer: Trainer) -> None:
         if self._is_alone:
             super(DDPStrategy, self).setup(trainer)  # DDP's would synchronise the weights for an evaluation
         else:
             super().setup(trainer)
 
     @override
-    def _setup_model(self, model: Any) -> Any:
+    def _setup_model(self, model: nn.Module) -> Any:
         return model if self._is_alone else super()._setup_model(model)
 
 
 class _NothingToSync:
     """One process holds no gradients back while they are accumulated."""
 
-    def no_backward_sync(self, module: Any, enabled: bool) -> contextlib.AbstractContextManager[None]:
+    def no_backward_sync(self, module: nn.Module, enabled: bool) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
 
@@ -167,5 +176,5 @@ class FabricSageMakerDDPStrategy(_ServesOneProcess, FabricReducedGradients, JobA
         self._backward_sync_control: Any = _NothingToSync()
 
     @override
-    def setup_module(self, module: Any) -> Any:
+    def setup_module(self, module: nn.Module) -> Any:
         return module if self._is_alone else super().setup_module(module)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.job import SageMakerJob, SageMakerJobError
@@ -14,6 +14,18 @@ from lightning_sagemaker.recovery.supervised import is_supervised
 from lightning_sagemaker.selection import select_strategy
 from lightning_sagemaker.strategies.keywords import check_keywords
 from lightning_sagemaker.strategies.smp_parameters import degrees_of
+
+if TYPE_CHECKING:
+    pass
+
+
+if TYPE_CHECKING:
+    from lightning_sagemaker.strategies.ddp import JobDDPStrategy
+    from lightning_sagemaker.strategies.job_aware import JobAware
+    from lightning_sagemaker.strategies.model_parallel import SMPStrategy
+    from lightning_sagemaker.strategies.sharded import FabricSMPShardedStrategy, SMPShardedStrategy
+
+    JobStrategy = JobDDPStrategy | SMPShardedStrategy
 
 TRAINER = {
     "single_device": "ddp.SageMakerDDPStrategy",
@@ -34,7 +46,7 @@ FABRIC = {
 }
 
 
-def sagemaker_strategy(**kwargs: Any) -> Any:
+def sagemaker_strategy(**kwargs: object) -> JobStrategy:
     """What ``Trainer(strategy="sagemaker")`` stands for: the strategy that fits the job.
 
     Args:
@@ -44,22 +56,23 @@ def sagemaker_strategy(**kwargs: Any) -> Any:
         SageMakerJobError: If the environment contradicts itself.
 
     """
-    strategy = _build_for_job(TRAINER, kwargs)
+    strategy: JobStrategy = _build_for_job(TRAINER, kwargs)
     strategy.stops_together = strategy.job.in_container
     return strategy
 
 
-def fabric_sagemaker_strategy(**kwargs: Any) -> Any:
+def fabric_sagemaker_strategy(**kwargs: object) -> JobAware:
     """What ``Fabric(strategy="sagemaker")`` stands for; see :func:`sagemaker_strategy`.
 
     Args:
         **kwargs: Those of the strategy, such as those of ``lightning.fabric.strategies.DDPStrategy``.
 
     """
-    return _build_for_job(FABRIC, kwargs)
+    strategy: JobAware = _build_for_job(FABRIC, kwargs)
+    return strategy
 
 
-def _build_for_job(table: Mapping[str, str], kwargs: dict[str, Any]) -> Any:
+def _build_for_job(table: Mapping[str, str], kwargs: Mapping[str, object]) -> Any:
     job = SageMakerJob.from_environment()
     selection = select_strategy(job)
     if table is TRAINER and is_supervised() and selection.name in ("single_device", "ddp", "smddp"):
@@ -92,11 +105,11 @@ def load(table: Mapping[str, str], name: str) -> Any:
 
 
 def smp_strategy(
-    parameters: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, object] | None = None,
     degrees: ParallelDegrees | None = None,
     job: SageMakerJob | None = None,
     **kwargs: Any,
-) -> Any:
+) -> SMPStrategy | SMPShardedStrategy:
     """What ``Trainer(strategy="smp")`` stands for: pipeline stages, or tensor parallelism and sharded parameters.
 
     Args:
@@ -116,7 +129,7 @@ def smp_strategy(
     return kind(parameters=parameters, degrees=degrees, job=job, **kwargs)
 
 
-def fabric_smp_strategy(**kwargs: Any) -> Any:
+def fabric_smp_strategy(**kwargs: Any) -> FabricSMPShardedStrategy:
     """What ``Fabric(strategy="smp")`` stands for: tensor parallelism and sharded parameters.
 
     Args:

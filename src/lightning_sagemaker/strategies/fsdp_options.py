@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,14 +16,19 @@ from lightning_sagemaker._lightning import MisconfigurationException
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.sharding import ShardOptions
+from lightning_sagemaker.strategies.host import Host
 from lightning_sagemaker.strategies.keywords import check_keywords
 from lightning_sagemaker.strategies.smp_parameters import degrees_of
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import FabricPrecision, Precision
+
 
 PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true")
 """Those of Lightning's ModelParallelStrategy, which checks them only where it is given as an object."""
 
 
-class TakesShardOptions:
+class TakesShardOptions(Host):
     """Mixin before :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`.
 
     Args:
@@ -48,13 +53,13 @@ class TakesShardOptions:
 
     def __init__(
         self,
-        *args: Any,
+        *args: object,
         hybrid_shard_degree: int | None = None,
         auto_wrap_policy: Collection[type[nn.Module]] | None = None,
         mp_policy: MixedPrecisionPolicy | None = None,
         cpu_offload: bool = False,
         reshard_after_forward: bool | None = None,
-        parameters: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, object] | None = None,
         degrees: ParallelDegrees | None = None,
         job: SageMakerJob | None = None,
         **kwargs: Any,
@@ -67,7 +72,7 @@ class TakesShardOptions:
             found, _ = degrees_of(job, parameters, degrees)
             degrees = dataclasses.replace(found, shard=_checked(hybrid_shard_degree))
         self.shard_options = ShardOptions(auto_wrap_policy, mp_policy, cpu_offload, reshard_after_forward)
-        given: dict[str, Any] = {**kwargs, "parameters": parameters, "degrees": degrees, "job": job}
+        given = {**kwargs, "parameters": parameters, "degrees": degrees, "job": job}
         super().__init__(*args, **given)
         if self.degrees.pipeline > 1:
             raise ParallelConfigError(
@@ -75,7 +80,7 @@ class TakesShardOptions:
                 " no layers. HINT: use strategy='smp', or a shard degree instead of partitions."
             )
 
-    def options_for(self, precision: Any) -> ShardOptions:
+    def options_for(self, precision: Precision | FabricPrecision) -> ShardOptions:
         """The options with the precision that the Trainer or Fabric was given.
 
         Args:
@@ -96,7 +101,7 @@ class TakesShardOptions:
         return dataclasses.replace(self.shard_options, mp_policy=policy)
 
 
-def _checked(degree: Any) -> int:
+def _checked(degree: object) -> int:
     if isinstance(degree, bool) or not isinstance(degree, int) or degree < 0:
         raise ParallelConfigError(
             f"hybrid_shard_degree={degree!r} was set. HINT: give a number of processes, or 0 for all."

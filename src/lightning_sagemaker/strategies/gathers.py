@@ -12,9 +12,10 @@ from lightning_sagemaker.collectives import gathering
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.selection import gather_engines, select_gathering
 from lightning_sagemaker.strategies.backend import choose_for_device, load_backend
+from lightning_sagemaker.strategies.host import Host
 
 
-class GathersBySMDDP:
+class GathersBySMDDP(Host):
     """Mixin before a ``ModelParallelStrategy``: its parameters are gathered by SMDDP.
 
     ``process_group_backend`` overrides the choice; ``"smddp"`` stands for SMDDP wherever it takes a tensor.
@@ -36,9 +37,9 @@ class GathersBySMDDP:
         gathering.register(gather_engines(self.job).gather_obstacle)
         return gathering.GATHERING_BACKEND
 
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> object:
         """Called for each step; after the first, rank zero logs which engine has gathered how much of it."""
-        result = super().optimizer_step(*args, **kwargs)  # type: ignore[misc]
+        result = super().optimizer_step(*args, **kwargs)
         if not self._has_said:
             self._has_said = True
             if self._process_group_backend == gathering.GATHERING_BACKEND:

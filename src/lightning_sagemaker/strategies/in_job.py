@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from typing_extensions import override
 
+from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import DDPStrategy, rank_zero_info, rank_zero_only, reset_seed
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.environment import SageMakerEnvironment
@@ -20,6 +21,13 @@ from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.supervised import is_supervised
 from lightning_sagemaker.strategies.ddp import JobDDPStrategy
 from lightning_sagemaker.strategies.trainer_defaults import add_callbacks
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.distributed import ProcessGroup
+    from torch.optim import Optimizer
+
+    from lightning_sagemaker._types import LightningModule, StateDict, Trainer
 
 
 class _QuorumEnvironment(SageMakerEnvironment):
@@ -57,7 +65,7 @@ class InJobDDPStrategy(JobDDPStrategy):
 
     recovers = True
 
-    def __init__(self, *args: Any, job: SageMakerJob | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: object, job: SageMakerJob | None = None, **kwargs: object) -> None:
         super().__init__(*args, job=job, **kwargs)
         if not is_supervised():
             raise RecoveryError(
@@ -73,7 +81,7 @@ class InJobDDPStrategy(JobDDPStrategy):
 
     @property
     @override
-    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+    def distributed_sampler_kwargs(self) -> StateDict:
         """In a fit data is dealt to the ranks that the job was started with, whoever is left; else to those who are left."""
         module = self.lightning_module
         if self._rank is not None and module is not None and module.trainer.state.fn != "fit":
@@ -103,12 +111,12 @@ class InJobDDPStrategy(JobDDPStrategy):
         )
 
     def _resume_from_checkpoint(self) -> None:
-        trainer: Any = None if self.lightning_module is None else self.lightning_module.trainer
-        for callback in [] if trainer is None else trainer.callbacks:
+        module = self.lightning_module
+        for callback in [] if module is None else callbacks_of(module.trainer):
             if isinstance(callback, AutoResume):
                 callback.search()
 
-    def _form(self, reply: dict[str, Any]) -> None:
+    def _form(self, reply: dict[str, object]) -> None:
         assert self._rank is not None
         assert isinstance(self.cluster_environment, _QuorumEnvironment)
         self._rank.form(reply)
@@ -121,18 +129,18 @@ class InJobDDPStrategy(JobDDPStrategy):
     # The Trainer
 
     @override
-    def connect(self, model: Any) -> None:
+    def connect(self, model: LightningModule) -> None:
         super().connect(model)
         add_callbacks(model.trainer, beats=False)  # the coordinator notices a rank that is frozen
-        if not any(isinstance(callback, AutoResume) for callback in model.trainer.callbacks):
-            model.trainer.callbacks.append(AutoResume(search=False))
+        if not any(isinstance(callback, AutoResume) for callback in callbacks_of(model.trainer)):
+            callbacks_of(model.trainer).append(AutoResume(search=False))
 
     @override
-    def setup(self, trainer: Any) -> None:
+    def setup(self, trainer: Trainer) -> None:
         assert self._rank is not None
         assert self._fit is not None
-        if self._fit not in trainer.callbacks and trainer.state.fn == "fit":
-            trainer.callbacks.insert(0, self._fit)
+        if self._fit not in callbacks_of(trainer) and trainer.state.fn == "fit":
+            callbacks_of(trainer).insert(0, self._fit)
         if self._rank.joins:
             trainer.num_sanity_val_steps = 0
         super(DDPStrategy, self).setup(trainer)
@@ -143,7 +151,9 @@ class InJobDDPStrategy(JobDDPStrategy):
                         dist.broadcast(tensor, 0)
 
     @override
-    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+    def reduce(
+        self, tensor: Tensor, group: ProcessGroup | None = None, reduce_op: dist.ReduceOp | str | None = "mean"
+    ) -> Tensor:
         """As in DDP, but a mean of integers is not cut off: Lightning counts samples in them, and ranks have other numbers.
 
         Args:
@@ -158,16 +168,18 @@ class InJobDDPStrategy(JobDDPStrategy):
         return super().reduce(tensor, group, reduce_op)
 
     @override
-    def _setup_model(self, model: Any) -> Any:
+    def _setup_model(self, model: nn.Module) -> Any:
         return model
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
         """Called by the loop with each batch."""
         assert self._fit is not None
         self._fit.begin_batch(batch, batch_idx)
 
     @override
-    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
+    def optimizer_step(
+        self, optimizer: Optimizer, closure: Callable[[], object], model: nn.Module | None = None, **kwargs: object
+    ) -> object:
         """Make a step if all ranks can.
 
         Raises:

@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 from lightning_sagemaker.checkpoint.parts import CheckpointParts
 from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import CheckpointIO
 
 
 class InParts:
     """Mixin before a strategy of Lightning."""
 
     local_rank: int
-    _checkpoint_io: Any
+    _checkpoint_io: CheckpointIO | None
 
     @cached_property
     def _parts(self) -> CheckpointParts:

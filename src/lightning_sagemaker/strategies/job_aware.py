@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,13 +19,18 @@ from lightning_sagemaker.data.sharing import prepare_sharing
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
 from lightning_sagemaker.strategies import starting
+from lightning_sagemaker.strategies.host import Host
 from lightning_sagemaker.strategies.keywords import check_keywords
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import StateDict
+
 
 _REPLACED = (LightningEnvironment, MPIEnvironment, TorchElasticEnvironment)
 """What Lightning picks by itself where this package runs. SLURM, LSF, Kubeflow and a user's own class are kept."""
 
 
-class JobAware:
+class JobAware(Host):
     """Mixin before a ``DDPStrategy``: reconciles what the Trainer sets with what the job has.
 
     The Trainer fills a strategy in after building it, with defaults that are wrong in a job: one node, one process on a
@@ -41,7 +46,7 @@ class JobAware:
 
     """
 
-    def __init__(self, *args: Any, job: SageMakerJob | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: object, job: SageMakerJob | None = None, **kwargs: Any) -> None:
         check_keywords(kwargs, type(self))
         self.job = SageMakerJob.from_environment() if job is None else job
         self._environment: ClusterEnvironment | None = None
@@ -95,10 +100,10 @@ class JobAware:
         self._parallel_devices = _fit_devices(devices, launched) if devices and launched else devices
 
     @property
-    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+    def distributed_sampler_kwargs(self) -> StateDict:
         """Arguments of the ``DistributedSampler``: the environment's world size, whatever ``num_nodes`` says."""
         if self._environment is None:  # no Trainer has it yet
-            return super().distributed_sampler_kwargs  # type: ignore[misc, no-any-return]
+            return super().distributed_sampler_kwargs
         return {"num_replicas": self._environment.world_size(), "rank": self._environment.global_rank()}
 
     def process_dataloader(self, dataloader: Any) -> Any:
@@ -109,12 +114,12 @@ class JobAware:
 
         """
         prepare_sharing(dataloader)
-        return super().process_dataloader(dataloader)  # type: ignore[misc]
+        return super().process_dataloader(dataloader)
 
     def _configure_launcher(self) -> None:
         self._launcher: Any = None
         if starting.choose(self):
-            super()._configure_launcher()  # type: ignore[misc]
+            super()._configure_launcher()
 
     def setup_environment(self) -> None:
         """Called in each process before it does anything; makes the process group.
@@ -129,7 +134,7 @@ class JobAware:
         with restarts.own_store(self._environment.global_rank(), self._environment.world_size()) as port:
             if port is not None and isinstance(self._environment, SageMakerEnvironment):
                 self._environment.use_port(port)
-            super().setup_environment()  # type: ignore[misc]
+            super().setup_environment()
 
 
 def _is_detected(environment: ClusterEnvironment | None) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
@@ -23,7 +22,7 @@ _CLOSE = 0.75
 """Share of two names that must be the same for one to be offered for the other."""
 
 
-def check_keywords(given: Mapping[str, Any], *kinds: type) -> None:
+def check_keywords(given: Mapping[str, object], *kinds: type) -> None:
     """Refuse what no strategy takes.
 
     Args:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Protocol, cast
 
 from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
@@ -14,7 +14,13 @@ _REMEDIES = {"MPIEnvironment": "install an MPI library (Open MPI, MPICH), or uni
 _ANY_MPS = (None, "auto")
 
 
-def is_ours(strategy: Any) -> bool:
+class _HasJob(Protocol):
+    """A strategy of this package."""
+
+    job: SageMakerJob
+
+
+def is_ours(strategy: object) -> bool:
     """Whether a strategy, as given to a Trainer or Fabric, is one of this package, or derived from one."""
     from lightning_sagemaker.registry import STRATEGIES
 
@@ -38,7 +44,7 @@ def pass_over(kind: type, error: Exception) -> None:
     say_once(f"{broken_environment(kind, error)} Training goes on as if it were not there.")
 
 
-def leaves_mps(strategy: Any, accelerator: Any, devices: Any, num_nodes: int) -> bool:
+def leaves_mps(strategy: object, accelerator: object, devices: object, num_nodes: int) -> bool:
     """Whether to train on the CPU of a Mac.
 
     Args:
@@ -63,7 +69,7 @@ def leaves_mps(strategy: Any, accelerator: Any, devices: Any, num_nodes: int) ->
     return True
 
 
-def _reason_against_mps(strategy: Any, devices: Any, num_nodes: int) -> str | None:
+def _reason_against_mps(strategy: object, devices: object, num_nodes: int) -> str | None:
     chooses = isinstance(strategy, str) and strategy.lower().startswith("sagemaker")
     if not chooses and not getattr(strategy, "serves_one_device", False):
         name = repr(strategy) if isinstance(strategy, str) else type(strategy).__name__
@@ -75,16 +81,16 @@ def _reason_against_mps(strategy: Any, devices: Any, num_nodes: int) -> str | No
     return "there are several processes, and torch has no process group for MPS" if several else None
 
 
-def knows_ranks(strategy: Any) -> bool:
+def knows_ranks(strategy: object) -> bool:
     """Whether a strategy, as given, finds its ranks in the variables of the launcher, so that MPI need not start."""
     return _job(strategy).launcher is not Launcher.NONE
 
 
-def _job(strategy: Any) -> SageMakerJob:
-    return SageMakerJob.from_environment() if isinstance(strategy, str) else strategy.job
+def _job(strategy: object) -> SageMakerJob:
+    return SageMakerJob.from_environment() if isinstance(strategy, str) else cast(_HasJob, strategy).job
 
 
-def _count(devices: Any) -> int:
+def _count(devices: object) -> int:
     """Processes on a host that ``devices`` stands for; 1 for all of a Mac's."""
     if isinstance(devices, (list, tuple)):
         return len(devices)

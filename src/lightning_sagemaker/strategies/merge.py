@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -53,22 +53,27 @@ def _mean(values: Tensor, weights: Sequence[float] | None) -> Tensor:
     return (values.float() * values.new_tensor(weights, dtype=torch.float32)).sum().to(values.dtype)
 
 
-def _as(kind: type, content: dict[Any, Any]) -> Any:
+T = TypeVar("T")
+
+
+def _as(kind: type, content: dict[object, object]) -> object:
     try:
         return kind(content)
     except TypeError:
         return content
 
 
-def detached(value: Any) -> Any:
+def detached(value: T) -> T:
     """``value`` with its tensors detached."""
-    return pytree.tree_map_only(Tensor, lambda tensor: tensor.detach(), value)
+    found: T = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach(), value)
+    return found
 
 
-def moved_to(value: Any, device: Any) -> Any:
+def moved_to(value: T, device: torch.device | str) -> T:
     """``value`` with its tensors on ``device``."""
-    return pytree.tree_map_only(Tensor, functools.partial(_move, device), value)
+    found: T = pytree.tree_map_only(Tensor, functools.partial(_move, device), value)
+    return found
 
 
-def _move(device: Any, tensor: Tensor) -> Tensor:
+def _move(device: torch.device | str, tensor: Tensor) -> Tensor:
     return tensor.to(device)

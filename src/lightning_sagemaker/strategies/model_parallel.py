@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from lightning_sagemaker._compat.averages import averages_of, keep_averages
 from lightning_sagemaker._compat.guard import require, shadow
+from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import (
     MisconfigurationException,
     Precision,
@@ -37,6 +38,15 @@ from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
 from lightning_sagemaker.strategies.step_logs import Record, Records, recorded, replay
 from lightning_sagemaker.strategies.stock_callbacks import check_trainer
 from lightning_sagemaker.strategies.whole_model import WholeModel
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.optim import Optimizer
+
+    from lightning_sagemaker._types import StepOutput, Trainer
+
+
+T = TypeVar("T")
 
 
 class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
@@ -67,7 +77,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
 
     def __init__(
         self,
-        *args: Any,
+        *args: object,
         ends: Sequence[int] | None = None,
         stages_per_rank: int = 1,
         save_distributed_checkpoint: bool = False,
@@ -99,7 +109,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         module = self.lightning_module
         assert module is not None
         check_trainer(module.trainer, partitions=True)  # before there is any process group
-        if self.saves_parts and keep_averages(module.trainer.callbacks):  # type: ignore[attr-defined]
+        if self.saves_parts and keep_averages(callbacks_of(module.trainer)):
             raise MisconfigurationException(
                 "save_distributed_checkpoint=True was set beside a callback that averages weights, whose checkpoints are"
                 " one file. HINT: leave it out."
@@ -117,7 +127,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         self.log_ignored_parameters()
 
     @override
-    def setup(self, trainer: Any) -> None:
+    def setup(self, trainer: Trainer) -> None:
         module = self.lightning_module
         assert self.accelerator is not None
         assert module is not None
@@ -154,7 +164,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
     def model_to_device(self) -> None:
         """Not before it is cut: it need not fit on one device."""
 
-    def _cut(self, step: Callable[[Any], Any], microbatch: Any) -> PipelinedModel:
+    def _cut(self, step: Callable[[T], object], microbatch: T) -> PipelinedModel:
         """The pipeline, made at the first step."""
         if self._pipeline is None:
             module = self.lightning_module
@@ -171,18 +181,18 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
                     self.activation_checkpointing,
                 )
             rank_zero_info(self._pipeline.partition.table(self._pipeline.blocks))
-            for average in averages_of(module.trainer.callbacks):  # type: ignore[attr-defined]
+            for average in averages_of(callbacks_of(module.trainer)):
                 self._pipeline.follow(average)
             for optimizer in self.optimizers:
                 self._pipeline.keep_own_state(optimizer)
         return self._pipeline
 
-    def _batch_of_first(self, batch: Any) -> Any:
+    def _batch_of_first(self, batch: object) -> object:
         """The batch of the first process of this model replica, on all of them."""
         shared = self.groups.batches.share(batch)
         return batch if shared is batch else moved_to(shared, self.root_device)
 
-    def _even_parts(self, batch: Any) -> list[Any]:
+    def _even_parts(self, batch: object) -> list[object]:
         """The batch in microbatches, or in one where it cannot be split evenly: evaluations log each with equal weight."""
         batch = self._batch_of_first(batch)
         try:
@@ -194,20 +204,20 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
             return [batch]
 
     @override
-    def training_step(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    def training_step(self, batch: object, *args: object, **kwargs: object) -> StepOutput:
         module = self.lightning_module
         assert module is not None
 
         weight = 1.0
 
-        def step(part: tuple[Any, float]) -> Any:
+        def step(part: tuple[object, float]) -> StepOutput:
             nonlocal weight
             content, weight = part
             records.weight = weight
             with self.precision_plugin.train_step_context():
                 return module.training_step(content, *args, **kwargs)
 
-        def loss_of(result: Any) -> Tensor:
+        def loss_of(result: object) -> Tensor:
             return self._differentiable(result) * weight  # that of the microbatch whose step has just returned
 
         parts, weights = cut(self._batch_of_first(batch), self.degrees.microbatches)
@@ -226,10 +236,10 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
             parameter.grad = gradient
         shared = share_results([[detached(result) for result in results], list(records)], self.groups)
         replay(module, [Record(*record) for record in shared[1]])
-        result = merge(shared[0], None if len(set(weights)) == 1 else weights)
+        result: StepOutput = merge(shared[0], None if len(set(weights)) == 1 else weights)
         return moved_to(result, self.root_device)
 
-    def _differentiable(self, result: Any) -> Tensor:
+    def _differentiable(self, result: object) -> Tensor:
         """A microbatch's loss, scaled as the Trainer would scale the batch's."""
         loss = result["loss"] if isinstance(result, Mapping) else result
         if not isinstance(loss, Tensor):
@@ -243,7 +253,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         return loss if scaler is None else scaler.scale(loss)
 
     @override
-    def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
+    def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *args: object, **kwargs: object) -> Tensor:
         """The backward passes were run with the forward passes; add their gradients, and reduce them if this is a step."""
         pipeline, module = self._pipeline, self.lightning_module
         assert pipeline is not None
@@ -281,27 +291,38 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         finally:
             self._reduces = True
 
-    def _clip_norm(self, optimizer: Any, clip_val: float) -> None:
+    def _clip_norm(self, optimizer: Optimizer, clip_val: float) -> None:
         if clip_val > 0:
             assert self._pipeline is not None
             self._pipeline.clip_norm(list(self.precision_plugin.main_params(optimizer)), clip_val)
 
     @override
-    def validation_step(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._evaluate("validation_step", self.precision_plugin.val_step_context, batch, *args, **kwargs)
+    def validation_step(self, batch: object, *args: object, **kwargs: object) -> StepOutput:
+        found: StepOutput = self._evaluate(
+            "validation_step", self.precision_plugin.val_step_context, batch, *args, **kwargs
+        )
+        return found
 
     @override
-    def test_step(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._evaluate("test_step", self.precision_plugin.test_step_context, batch, *args, **kwargs)
+    def test_step(self, batch: object, *args: object, **kwargs: object) -> StepOutput:
+        found: StepOutput = self._evaluate("test_step", self.precision_plugin.test_step_context, batch, *args, **kwargs)
+        return found
 
     @override
-    def predict_step(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    def predict_step(self, batch: object, *args: object, **kwargs: object) -> object:
         return self._evaluate("predict_step", self.precision_plugin.predict_step_context, batch, *args, **kwargs)
 
-    def _evaluate(self, name: str, context: Callable[[], Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
+    def _evaluate(
+        self,
+        name: str,
+        context: Callable[[], AbstractContextManager[None]],
+        batch: object,
+        *args: object,
+        **kwargs: object,
+    ) -> Any:
         module = self.lightning_module
 
-        def step(part: Any) -> Any:
+        def step(part: object) -> object:
             with context():
                 return getattr(module, name)(part, *args, **kwargs)
 
@@ -318,7 +339,9 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         return moved_to(merge(shared[0]), self.root_device)
 
     @override
-    def reduce(self, tensor: Any, group: Any | None = None, reduce_op: Any = "mean") -> Any:
+    def reduce(
+        self, tensor: Tensor, group: ProcessGroup | None = None, reduce_op: dist.ReduceOp | str | None = "mean"
+    ) -> Tensor:
         """Over the replicas, since all stages of a model replica have the same value."""
         group = self.groups.groups["RDP"] if group is None and self._groups is not None else group
         return super().reduce(tensor, group, reduce_op)
@@ -330,7 +353,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         dist.all_reduce(votes)
         return int(votes) == self.world_size if all else bool(votes)
 
-    def _gather_of_last_stages(self, tensor: Tensor, group: Any | None = None) -> list[Tensor]:
+    def _gather_of_last_stages(self, tensor: Tensor, group: ProcessGroup | None = None) -> list[Tensor]:
         """A metric's states of all replicas; those of the last stages count, which see every step."""
         found: list[Tensor] = gather_all_tensors(tensor)
         last = self.degrees.pipeline - 1

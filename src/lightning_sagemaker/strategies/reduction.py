@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lightning_sagemaker._lightning import MisconfigurationException, rank_zero_info
@@ -16,13 +17,27 @@ from lightning_sagemaker.collectives.reduction.low_rank import LowRankReducer
 from lightning_sagemaker.collectives.reduction.options import ReductionOptions
 from lightning_sagemaker.collectives.reduction.plan import FLAT
 from lightning_sagemaker.collectives.reduction.topology import Groups, Topology
+from lightning_sagemaker.strategies.host import Host
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint
+
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._lightning import DDPStrategy as TrainerHost
+    from lightning_sagemaker._lightning import FabricDDPStrategy as FabricHost
+else:
+    TrainerHost = FabricHost = object
 
 OPTIONS = ("gradient_reduction", "gradient_compression", "powersgd_rank", "powersgd_start")
 KEY = "gradient_reduction"
 """Of a checkpoint."""
 
 
-class _WithOptions:
+M = TypeVar("M", bound=nn.Module)
+
+
+class _WithOptions(Host):
     """Mixin before a ``DDPStrategy``: its gradients are reduced in the way that was asked for.
 
     Args:
@@ -38,14 +53,9 @@ class _WithOptions:
 
     """
 
-    root_device: torch.device
-    node_rank: int
-    world_size: int
-    _timeout: Any
-
     def __init__(
         self,
-        *args: Any,
+        *args: object,
         gradient_reduction: str = FLAT,
         gradient_compression: str | None = None,
         powersgd_rank: int | None = None,
@@ -56,7 +66,7 @@ class _WithOptions:
         self._reduction.check_beside(kwargs)
         self._groups: Groups | None = None
         self._engine: Engine | None = None
-        self._before: dict[str, Any] = {}
+        self._before: Checkpoint = {}
         super().__init__(*args, **kwargs)
 
     def setup_environment(self) -> None:
@@ -68,9 +78,9 @@ class _WithOptions:
         """
         plugin = getattr(self, "precision_plugin", None) or getattr(self, "precision", None)
         self._reduction.check_precision(getattr(plugin, "precision", None))
-        super().setup_environment()  # type: ignore[misc]
+        super().setup_environment()
 
-    def _reduced(self, model: Any) -> Any:
+    def _reduced(self, model: M) -> M:
         """A wrapper, which reduces as was asked from now on. Collective over all ranks."""
         if self._reduction.is_default or not isinstance(model, DistributedDataParallel):
             return model
@@ -85,13 +95,11 @@ class _WithOptions:
         return model
 
 
-class ReducedGradients(_WithOptions):
+class ReducedGradients(_WithOptions, TrainerHost):
     """The Trainer's; a checkpoint has what was chosen, and what PowerSGD has not sent yet."""
 
-    model: Any
-
-    def _setup_model(self, model: Any) -> Any:
-        wrapped = self._reduced(super()._setup_model(model))  # type: ignore[misc]
+    def _setup_model(self, model: nn.Module) -> DistributedDataParallel:
+        wrapped = self._reduced(super()._setup_model(model))
         reducer = self._engine.reducer if self._engine is not None else None
         if isinstance(reducer, LowRankReducer) and "powersgd" in self._before:
             if reducer.load_state_dict(self._before["powersgd"], _trained(wrapped)):
@@ -99,30 +107,31 @@ class ReducedGradients(_WithOptions):
             rank_zero_info("PowerSGD begins anew: its errors in the checkpoint are of a model with other parameters.")
         return wrapped
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+    def save_checkpoint(self, checkpoint: Checkpoint, *args: Any, **kwargs: Any) -> None:
         """Write a checkpoint; called on all processes."""
         if self._engine is not None and checkpoint.get("optimizer_states"):  # one of the weights alone resumes nothing
             checkpoint[KEY] = self._engine.as_dict()
             if isinstance(self._engine.reducer, LowRankReducer):
+                assert self.model is not None
                 checkpoint[KEY]["powersgd"] = self._engine.reducer.state_dict(_trained(self.model))
-        super().save_checkpoint(checkpoint, *args, **kwargs)  # type: ignore[misc]
+        super().save_checkpoint(checkpoint, *args, **kwargs)
 
-    def load_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+    def load_checkpoint(self, *args: Any, **kwargs: Any) -> Checkpoint:
         """Read a checkpoint; called on all processes."""
-        found = super().load_checkpoint(*args, **kwargs)  # type: ignore[misc]
+        found = super().load_checkpoint(*args, **kwargs)
         self._before = found.get(KEY) or {}
         return found
 
 
-class FabricReducedGradients(_WithOptions):
+class FabricReducedGradients(_WithOptions, FabricHost):
     """Fabric's."""
 
-    def setup_module(self, module: Any) -> Any:
+    def setup_module(self, module: nn.Module) -> DistributedDataParallel:
         """The module in its wrapper."""
-        return self._reduced(super().setup_module(module))  # type: ignore[misc]
+        return self._reduced(super().setup_module(module))
 
 
-def refuse_beside_recovery(arguments: dict[str, Any]) -> None:
+def refuse_beside_recovery(arguments: dict[str, object]) -> None:
     """See that a strategy that recovers in the job, whose groups come and go, is given none of the options.
 
     Args:
@@ -142,5 +151,5 @@ def refuse_beside_recovery(arguments: dict[str, Any]) -> None:
         )
 
 
-def _trained(model: Any) -> list[torch.Tensor]:
+def _trained(model: nn.Module) -> list[torch.Tensor]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -35,6 +35,14 @@ from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
 from lightning_sagemaker.strategies.stock_callbacks import check_trainer
 from lightning_sagemaker.strategies.trainer_defaults import JobDefaults
 
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+    from torch.optim import Optimizer
+
+    from lightning_sagemaker._types import Checkpoint, PathLike, StateDict, Trainer
+
+
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
@@ -48,7 +56,7 @@ class ShardedLayout(ParallelLayout):
 
     def _setup_distributed(self) -> None:
         check_shardable(self.root_device.type)  # refuses before there is any process group
-        super()._setup_distributed()  # type: ignore[misc]
+        super()._setup_distributed()
 
     def mesh(self) -> DeviceMesh:
         """As :func:`~lightning_sagemaker.parallel.sharding.make_mesh`."""
@@ -91,7 +99,7 @@ class _ChecksummedStrategy(InParts, ModelParallelStrategy):
         self._num_nodes = num_nodes
 
     @override
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(self, checkpoint: Checkpoint, filepath: PathLike, storage_options: object = None) -> None:
         """Write a checkpoint; called on all processes.
 
         Raises:
@@ -104,7 +112,7 @@ class _ChecksummedStrategy(InParts, ModelParallelStrategy):
             super().save_checkpoint(checkpoint, filepath, storage_options)
 
     @override
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(self, checkpoint_path: PathLike, weights_only: bool | None = None) -> StateDict:
         """Read a checkpoint; called on all processes."""
         load = super().load_checkpoint
         if self._save_distributed_checkpoint:
@@ -129,10 +137,10 @@ class SMPShardedStrategy(WritesBeside, ShardedLayout, JobAware, JobDefaults, _Ch
 
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._tensor_parallel_size = self.degrees.tensor
-        self._tensor_group: Any = None
+        self._tensor_group: ProcessGroup | None = None
 
     @override
     def _setup_distributed(self) -> None:
@@ -162,7 +170,7 @@ class SMPShardedStrategy(WritesBeside, ShardedLayout, JobAware, JobDefaults, _Ch
             self.sync_seed(self._tensor_group)
 
     @override
-    def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
+    def batch_to_device(self, batch: object, device: torch.device | None = None, dataloader_idx: int = 0) -> object:
         """The batch of the first of the processes of a tensor parallel group, on all of them."""
         if self._tensor_group is not None:
             box = [batch]
@@ -171,13 +179,13 @@ class SMPShardedStrategy(WritesBeside, ShardedLayout, JobAware, JobDefaults, _Ch
         return super().batch_to_device(batch, device, dataloader_idx)
 
     @override
-    def setup(self, trainer: Any) -> None:
+    def setup(self, trainer: Trainer) -> None:
         super().setup(trainer)
         for loop in (trainer.validate_loop, trainer.test_loop, trainer.predict_loop):
             loop.inference_mode = False  # what is gathered in inference mode cannot be trained with afterwards
         shadow(self.precision_plugin, "clip_grad_by_norm", self._clip_norm)  # of all processes
 
-    def _clip_norm(self, optimizer: Any, clip_val: float) -> None:
+    def _clip_norm(self, optimizer: Optimizer, clip_val: float) -> None:
         if clip_val > 0:
             clip_norm(self.precision_plugin.main_params(optimizer), clip_val)
 
@@ -198,7 +206,7 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
 
     """
 
-    def __init__(self, *args: Any, save_distributed_checkpoint: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: object, save_distributed_checkpoint: bool = False, **kwargs: Any) -> None:
         super().__init__(self._shard_module, *args, save_distributed_checkpoint=save_distributed_checkpoint, **kwargs)
         self._tensor_parallel_size = self.degrees.tensor
 
@@ -209,7 +217,7 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
         super()._setup_distributed()
         self.log_ignored_parameters()
 
-    def _shard_module(self, module: nn.Module, _: Any) -> nn.Module:
+    def _shard_module(self, module: nn.Module, _: object) -> nn.Module:
         mesh = self.mesh()
         if self.degrees.tensor > 1:
             self.sync_seed(mesh[TENSOR].get_group())
@@ -217,7 +225,9 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
         return module
 
     @override
-    def setup_module_and_optimizers(self, module: Any, optimizers: list[Any], scheduler: Any = None) -> Any:
+    def setup_module_and_optimizers(
+        self, module: nn.Module, optimizers: list[Optimizer], scheduler: Any = None
+    ) -> tuple[nn.Module, list[Optimizer], Any]:
         """Sharding replaces parameters, so optimizers that were made before are given the new ones."""
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         module = self.setup_module(module)
@@ -229,8 +239,13 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
 
     @override
     def clip_gradients_norm(
-        self, module: Any, optimizer: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = True
-    ) -> Any:
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = True,
+    ) -> Tensor:
         """Clip by the norm over all processes.
 
         Raises:

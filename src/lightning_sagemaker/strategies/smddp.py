@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -12,6 +12,9 @@ from lightning_sagemaker.strategies.backend import SMDDPBackend
 from lightning_sagemaker.strategies.ddp import JobDDPStrategy, in_its_place
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.reduction import FabricReducedGradients, ReducedGradients
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Trainer
 
 
 class SMDDPStrategy(SMDDPBackend, ReducedGradients, JobDDPStrategy):
@@ -41,15 +44,15 @@ class SMDDPStrategy(SMDDPBackend, ReducedGradients, JobDDPStrategy):
 
     """
 
-    def __new__(cls, *args: Any, recovery: str | None = None, **kwargs: Any) -> Any:
+    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: Any) -> SMDDPStrategy:
         """One that recovers in the job, where that is asked for."""
         return in_its_place(cls, recovery, args, kwargs)
 
-    def __init__(self, *args: Any, recovery: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: object, recovery: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
 
     @override
-    def setup(self, trainer: Any) -> None:
+    def setup(self, trainer: Trainer) -> None:
         super().setup(trainer)
         if self.root_device.type == "cpu":
             # Lightning evaluates without inference mode where it reads that the group is gloo's; here it would read another

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -12,10 +12,16 @@ import torch.distributed as dist
 from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+from lightning_sagemaker.strategies.host import Host
 from lightning_sagemaker.strategies.keywords import check_keywords
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
-class ParallelLayout:
+    from lightning_sagemaker._types import StateDict
+
+
+class ParallelLayout(Host):
     """Mixin before :class:`~lightning_sagemaker.strategies.job_aware.JobAware`: a strategy with a parallel layout.
 
     Args:
@@ -30,13 +36,10 @@ class ParallelLayout:
 
     """
 
-    world_size: int
-    global_rank: int
-
     def __init__(
         self,
-        *args: Any,
-        parameters: Mapping[str, Any] | None = None,
+        *args: object,
+        parameters: Mapping[str, object] | None = None,
         degrees: ParallelDegrees | None = None,
         job: SageMakerJob | None = None,
         activation_checkpointing: bool = False,
@@ -48,22 +51,22 @@ class ParallelLayout:
         self.degrees, self._notes = degrees_of(job, parameters, degrees)
         if self.degrees.pipeline == 1 and self.degrees.microbatches > 1:
             self._notes.append("mp_parameters: microbatches has no effect without partitions.")
-        super().__init__(*args, job=job, **kwargs)  # type: ignore[call-arg]  # JobAware's
+        super().__init__(*args, job=job, **kwargs)
 
     @property
-    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+    def distributed_sampler_kwargs(self) -> StateDict:
         """All processes of a model replica read the same samples."""
         replicas = self.degrees.replicas(self.world_size)
         return {"num_replicas": replicas, "rank": self.degrees.coordinates(self.global_rank, self.world_size).replica}
 
-    def sync_seed(self, group: Any) -> None:
+    def sync_seed(self, group: ProcessGroup | None) -> None:
         """Give all processes of a tensor parallel group the same seed: dropout of what all hold must not differ. Collective.
 
         Args:
             group: Process group of the tensor parallel processes.
 
         """
-        seeds: list[Any] = [None] * dist.get_world_size(group)
+        seeds: list[int] = [0] * dist.get_world_size(group)
         dist.all_gather_object(seeds, torch.initial_seed(), group=group)
         if len(set(seeds)) > 1:
             torch.manual_seed(seeds[0])
@@ -75,7 +78,7 @@ class ParallelLayout:
 
 
 def degrees_of(
-    job: SageMakerJob, parameters: Mapping[str, Any] | None, degrees: ParallelDegrees | None
+    job: SageMakerJob, parameters: Mapping[str, object] | None, degrees: ParallelDegrees | None
 ) -> tuple[ParallelDegrees, list[str]]:
     """The layout that ``strategy="smp"`` follows, and a line for each parameter without effect.
 

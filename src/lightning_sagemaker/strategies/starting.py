@@ -5,14 +5,35 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Protocol
 
-from lightning_sagemaker._lightning import FabricDDPStrategy, LightningEnvironment, MisconfigurationException
-from lightning_sagemaker.job import SPAWNED_BY_LIGHTNING, Launcher, by_hand
+from lightning_sagemaker._lightning import (
+    ClusterEnvironment,
+    FabricDDPStrategy,
+    LightningEnvironment,
+    MisconfigurationException,
+)
+from lightning_sagemaker.job import SPAWNED_BY_LIGHTNING, Launcher, SageMakerJob, by_hand
 from lightning_sagemaker.strategies.machine import say_once
 
 _POPEN = "popen"
 """Lightning's default: the script is run again for each other process."""
+
+
+class _Startable(Protocol):
+    """A strategy with its environment and devices."""
+
+    job: SageMakerJob
+    _start_method: str
+
+    @property
+    def cluster_environment(self) -> ClusterEnvironment | None: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def global_rank(self) -> int: ...
+    @property
+    def num_processes(self) -> int: ...
 
 
 def is_interactive() -> bool:
@@ -20,7 +41,7 @@ def is_interactive() -> bool:
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
-def choose(strategy: Any) -> bool:
+def choose(strategy: _Startable) -> bool:
     """Settle the start method of a strategy, before its launcher is made.
 
     Args:
@@ -42,6 +63,7 @@ def choose(strategy: Any) -> bool:
             say_once(f"start_method={method!r} is not used: {job.launcher.value} has started the processes.")
             strategy._start_method = _POPEN
         return True
+    assert environment is not None
     if environment.creates_processes_externally:
         return True
     os.environ[SPAWNED_BY_LIGHTNING] = "1"
@@ -61,7 +83,7 @@ def choose(strategy: Any) -> bool:
     return False
 
 
-def check(strategy: Any) -> None:
+def check(strategy: _Startable) -> None:
     """See that processes started by hand are those that the strategy expects.
 
     Raises:

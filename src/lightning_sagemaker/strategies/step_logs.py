@@ -5,12 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 from torchmetrics import Metric
 
 from lightning_sagemaker.strategies.merge import merge
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import LightningModule
+
+
+T = TypeVar("T")
 
 
 class Record(NamedTuple):
@@ -26,7 +32,7 @@ class Record(NamedTuple):
     """
 
     name: str
-    value: Any
+    value: Tensor | float | None
     metric: str | None
     options: dict[str, Any]
     weight: float = 1.0
@@ -47,7 +53,7 @@ class Records(list[Record]):
 def recorded(module: nn.Module, records: Records) -> Iterator[None]:
     """Keep calls of ``module.log`` in ``records`` instead of making them."""
 
-    def log(name: str, value: Any, *args: Any, **options: Any) -> None:
+    def log(name: str, value: Metric | Tensor | float, *args: object, **options: Any) -> None:
         if args:  # prog_bar, logger, ... by position, in Lightning's order
             options = dict(zip(("prog_bar", "logger", "on_step", "on_epoch"), args, strict=False)) | options
         if isinstance(value, Metric):
@@ -65,7 +71,7 @@ def recorded(module: nn.Module, records: Records) -> Iterator[None]:
         del module.log
 
 
-def replay(module: Any, records: list[Record]) -> None:
+def replay(module: LightningModule, records: list[Record]) -> None:
     """Call ``module.log`` once for each name, with the mean over the microbatches by their samples."""
     by_name: dict[str, list[Record]] = {}
     for record in records:
@@ -86,6 +92,6 @@ def replay(module: Any, records: list[Record]) -> None:
         module.log(name, value, **options)
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: T) -> T | Tensor:
     """A number logged as a tensor with one element has dimensions that would be concatenated."""
     return value.reshape(()) if isinstance(value, Tensor) and value.numel() == 1 else value

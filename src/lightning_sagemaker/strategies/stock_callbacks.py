@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import MisconfigurationException, TrainerFn, pytorch_callbacks
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Trainer
 
 
 class StockCallback(NamedTuple):
@@ -61,7 +65,7 @@ STOCK_CALLBACKS = (
 )
 
 
-def check_trainer(trainer: Any, partitions: bool) -> None:
+def check_trainer(trainer: Trainer, partitions: bool) -> None:
     """See that each callback of a Trainer can work, if it is about to fit.
 
     Args:
@@ -79,7 +83,7 @@ def check_trainer(trainer: Any, partitions: bool) -> None:
         kind = getattr(pytorch_callbacks, stock.name, None)  # an older Lightning may lack it
         if not reason or kind is None:
             continue
-        found = next((callback for callback in trainer.callbacks if isinstance(callback, kind)), None)
+        found = next((callback for callback in callbacks_of(trainer) if isinstance(callback, kind)), None)
         if found is not None:
             raise MisconfigurationException(
                 f"{type(found).__name__} was given to a Trainer with {type(trainer.strategy).__name__}, where it cannot"

@@ -4,16 +4,27 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING
 
+from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.job.failure import write_failure
 from lightning_sagemaker.preflight import preflight
 
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import LightningModule, Trainer
+
+
 _log = logging.getLogger(__name__)
 
 
-class JobDefaults:
+if TYPE_CHECKING:
+    from lightning.pytorch.strategies import ParallelStrategy as Host
+else:
+    Host = object
+
+
+class JobDefaults(Host):
     """Mixin after :class:`~lightning_sagemaker.strategies.job_aware.JobAware`: what a training job has by default.
 
     The first failure is written where SageMaker looks for it. Where ``stops_together``, a
@@ -24,16 +35,16 @@ class JobDefaults:
     job: SageMakerJob
     stops_together = False
 
-    def connect(self, model: Any) -> None:
+    def connect(self, model: LightningModule) -> None:
         """Called when the Trainer begins a stage."""
-        super().connect(model)  # type: ignore[misc]
+        super().connect(model)
         if self.stops_together:
             add_callbacks(model.trainer)
             _look_before(self.job)
 
     def on_exception(self, exception: BaseException) -> None:
         """Called when a stage fails."""
-        super().on_exception(exception)  # type: ignore[misc]
+        super().on_exception(exception)
         if self.job.in_container and isinstance(exception, Exception):
             module = self.lightning_module  # type: ignore[attr-defined]
             step = None if module is None else module.trainer.global_step
@@ -47,7 +58,7 @@ def _look_before(job: SageMakerJob) -> None:
             _log.warning("%s: %s", job.current_host, problem)
 
 
-def add_callbacks(trainer: Any, beats: bool = True) -> None:
+def add_callbacks(trainer: Trainer, beats: bool = True) -> None:
     """Have a Trainer stop together when one rank is asked to, and miss one that is frozen.
 
     Args:
@@ -58,11 +69,11 @@ def add_callbacks(trainer: Any, beats: bool = True) -> None:
     from lightning_sagemaker.callbacks.heartbeat import Heartbeat
     from lightning_sagemaker.callbacks.interruption import SpotInterruption
 
-    if beats and not any(isinstance(callback, Heartbeat) for callback in trainer.callbacks):
-        trainer.callbacks.append(Heartbeat())
-    if any(isinstance(callback, SpotInterruption) for callback in trainer.callbacks):
+    if beats and not any(isinstance(callback, Heartbeat) for callback in callbacks_of(trainer)):
+        callbacks_of(trainer).append(Heartbeat())
+    if any(isinstance(callback, SpotInterruption) for callback in callbacks_of(trainer)):
         return
     if trainer.checkpoint_callbacks:
-        trainer.callbacks.append(SpotInterruption())
+        callbacks_of(trainer).append(SpotInterruption())
     else:  # with enable_checkpointing=False only what an interruption would lose is written
-        trainer.callbacks.append(SpotInterruption(save_every=None))
+        callbacks_of(trainer).append(SpotInterruption(save_every=None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from lightning_sagemaker._lightning import rank_zero_warn
 from lightning_sagemaker.checkpoint.parts import read_checkpoint, write_stages
@@ -13,12 +13,20 @@ from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.strategies.in_parts import InParts
 
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
-class WholeModel(InParts):
+    from lightning_sagemaker._types import Checkpoint, PathLike, StateDict
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._lightning import DDPStrategy as Host
+else:
+    Host = object
+
+
+class WholeModel(InParts, Host):
     """Mixin before a strategy whose module is partitioned at its first step."""
 
-    global_rank: int
-    optimizers: list[Any]
     saves_parts: bool
     _pipeline: PipelinedModel | None = None
     _failed = False
@@ -30,7 +38,7 @@ class WholeModel(InParts):
         assert self._groups is not None
         return self._groups
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(self, checkpoint: Checkpoint, filepath: PathLike, storage_options: object = None) -> None:
         """Write a checkpoint; called on all processes.
 
         Raises:
@@ -40,38 +48,37 @@ class WholeModel(InParts):
         if self.saves_parts:
             self._parts.save(checkpoint, filepath, write_stages)
         else:
-            super().save_checkpoint(checkpoint, filepath, storage_options)  # type: ignore[misc]
+            super().save_checkpoint(checkpoint, filepath, storage_options)
 
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(self, checkpoint_path: PathLike, weights_only: bool | None = None) -> StateDict:
         """Read a checkpoint of either kind, complete, on each process."""
-        load_file = super().load_checkpoint  # type: ignore[misc]
+        load_file = super().load_checkpoint
 
-        def read(path: Any) -> dict[str, Any]:
+        def read(path: PathLike) -> StateDict:
             if Path(path).is_dir():
                 return read_checkpoint(Path(path))
-            content: dict[str, Any] = load_file(path, weights_only)
+            content: StateDict = load_file(path, weights_only)
             return content
 
         return self._parts.load(checkpoint_path, read) if self.saves_parts else read(checkpoint_path)
 
-    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+    def load_model_state_dict(self, checkpoint: Mapping[str, object], strict: bool = True) -> None:
         """Into the complete module: one that is partitioned, as by a learning rate finder, is so again at its next step."""
         if self._pipeline is not None:
             self._make_whole()
-        super().load_model_state_dict(checkpoint, strict)  # type: ignore[misc]
+        super().load_model_state_dict(checkpoint, strict)
 
-    def lightning_module_state_dict(self) -> dict[str, Any]:
+    def lightning_module_state_dict(self) -> StateDict:
         """That of the complete model on the first process; with parts, this process's. Collective over all processes."""
-        state: dict[str, Any] = super().lightning_module_state_dict()  # type: ignore[misc]
+        state: StateDict = super().lightning_module_state_dict()
         if self._pipeline is None:
             return state
         return self._pipeline.own_state(state) if self.saves_parts else self._pipeline.gather(state)
 
-    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+    def optimizer_state(self, optimizer: Optimizer) -> Checkpoint:
         """As :meth:`lightning_module_state_dict`."""
         if self._pipeline is None:
-            state: dict[str, Any] = super().optimizer_state(optimizer)  # type: ignore[misc]
-            return state
+            return super().optimizer_state(optimizer)
         kind = self._pipeline.own_optimizer if self.saves_parts else self._pipeline.gather_optimizer
         return kind(getattr(optimizer, "_optimizer", optimizer))  # Lightning's wrapper has one within
 
@@ -89,7 +96,7 @@ class WholeModel(InParts):
     def on_exception(self, exception: BaseException) -> None:
         """Called when a stage fails."""
         self._failed = True
-        super().on_exception(exception)  # type: ignore[misc]
+        super().on_exception(exception)
 
     def teardown(self) -> None:
         """Called when the Trainer ends a stage: the module is left complete, unless it has failed."""
@@ -98,4 +105,4 @@ class WholeModel(InParts):
                 rank_zero_warn("After the error the module remains partitioned: each process has its own stages only.")
             else:
                 self._make_whole()
-        super().teardown()  # type: ignore[misc]
+        super().teardown()

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What mixins of the Trainer's and Fabric's strategies use of the strategy that they are put before.
+
+It has no content at run time: a mixin derives from ``object`` then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from typing import Any
+
+    import torch
+
+    class _Host:
+        """Any of Lightning's strategies for several processes.
+
+        Attributes:
+            root_device: Device of this process.
+            world_size: Number of processes.
+            global_rank: This process's number among all.
+            local_rank: Its number on its host.
+            node_rank: Number of its host.
+            num_processes: Processes on this host.
+
+        """
+
+        root_device: torch.device
+        world_size: int
+        global_rank: int
+        local_rank: int
+        node_rank: int
+        num_processes: int
+        _start_method: Any
+        _process_group_backend: str | None
+        _timeout: timedelta | None
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+        @property
+        def distributed_sampler_kwargs(self) -> dict[str, Any]: ...
+        def setup_environment(self) -> None: ...
+        def process_dataloader(self, dataloader: Any) -> Any: ...
+        def optimizer_step(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _setup_distributed(self) -> None: ...
+        def _configure_launcher(self) -> None: ...
+
+    Host = _Host
+else:
+    Host = object
+
+__all__ = ["Host"]
