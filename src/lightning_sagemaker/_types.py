@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import AllreduceOptions
     from torch._C._distributed_c10d import Backend as TorchBackend
     from torch._C._distributed_c10d import _DistributedBackendOptions as BackendOptions
+    from torch.serialization import MAP_LOCATION as MapLocation
 
     PathLike: TypeAlias = str | Path
     """A place in the file system, or an address."""
@@ -61,6 +62,7 @@ __all__ = [
     "LightningDataModule",
     "LightningModule",
     "LightningOptimizer",
+    "MapLocation",
     "Options",
     "PathLike",
     "Precision",

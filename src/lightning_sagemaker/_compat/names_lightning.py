@@ -47,6 +47,8 @@ NAMES: dict[str, tuple[str, ...]] = {
         "_should_accumulate",
     ),
     "{pytorch}.loops.loop:_Loop": ("_loaded_from_state_dict", "_restarting", "_resuming_from_checkpoint"),
+    "{pytorch}.loops.progress:_ProcessedTracker": (),
+    "{pytorch}.loops.progress:_ReadyCompletedTracker": (),
     "{pytorch}.loops.training_epoch_loop:_TrainingEpochLoop": (
         "_batches_that_stepped",
         "_broadcast_sigterm_tensor",
@@ -72,6 +74,8 @@ NAMES: dict[str, tuple[str, ...]] = {
         "_logged_metrics",
         "_progress_bar_metrics",
     ),
+    "{pytorch}.trainer.connectors.logger_connector.result:_ResultCollection": (),
+    "{pytorch}.trainer.connectors.logger_connector.result:_ResultMetric": (),
     "{pytorch}.trainer.trainer:Trainer": ("_checkpoint_connector", "_logger_connector", "_signal_connector"),
     "{pytorch}.utilities.combined_loader:CombinedLoader": ("_iterator",),
     "{pytorch}.utilities.combined_loader:_ModeIterator": ("_idx",),

@@ -22,9 +22,8 @@ from lightning_sagemaker.checkpoint.whole import CheckpointError
 
 if TYPE_CHECKING:
     from s3torchconnector._s3client import S3Client
-    from torch.serialization import MAP_LOCATION as MapLocation
 
-    from lightning_sagemaker._types import Checkpoint, PathLike
+    from lightning_sagemaker._types import Checkpoint, MapLocation, PathLike
 
 
 SCHEME = "s3://"

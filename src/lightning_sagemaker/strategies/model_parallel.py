@@ -34,6 +34,7 @@ from lightning_sagemaker.parallel.overlap import OverlappedReduction
 from lightning_sagemaker.strategies.batch_norm import say_statistics
 from lightning_sagemaker.strategies.ddp import JobDDPStrategy
 from lightning_sagemaker.strategies.merge import detached, merge, moved_to
+from lightning_sagemaker.strategies.pipeline_checks import check_module, check_options
 from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
 from lightning_sagemaker.strategies.step_logs import Record, Records, recorded, replay
 from lightning_sagemaker.strategies.stock_callbacks import check_trainer
@@ -85,18 +86,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        if not self.degrees.auto_partition and ends is None:
-            raise ParallelConfigError(
-                "auto_partition is false, but nothing says where to cut. HINT: pass SMPStrategy(ends=...), the number of"
-                " blocks up to the end of each stage, or set auto_partition to true."
-            )
-        if self.degrees.schedule == "zero_bubble" and (
-            self.activation_checkpointing or self.degrees.offload_activations
-        ):
-            raise ParallelConfigError(
-                "pipeline=zero_bubble was set with activation_checkpointing or offload_activations, but it goes back through"
-                " each block twice. HINT: set pipeline to interleaved."
-            )
+        check_options(self.degrees, ends is not None, self.activation_checkpointing)
         self._ends, self._stages_per_rank = ends, stages_per_rank
         self.saves_parts = save_distributed_checkpoint
         self._found: list[Tensor | None] | None = None
@@ -133,16 +123,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         assert module is not None
         self._failed = False
         require(self, "_layer_sync")
-        if trainer.state.fn == TrainerFn.FITTING and self._layer_sync is not None:
-            raise MisconfigurationException(
-                "sync_batchnorm=True was set with strategy='smp', but stages compute at different times. HINT: leave it out;"
-                " BatchNorm's statistics are each microbatch's."
-            )
-        if not module.automatic_optimization:
-            raise MisconfigurationException(
-                f"{type(module).__name__} uses manual optimization, which strategy='smp' cannot: it runs backward passes"
-                " between forward passes. HINT: set automatic_optimization = True."
-            )
+        check_module(module, trainer.state.fn == TrainerFn.FITTING and self._layer_sync is not None)
         self.accelerator.setup(trainer)
         self.precision_plugin.convert_module(module)
         self.model_to_device()

@@ -29,7 +29,7 @@ class DelayedParamIniter:
     def __init__(
         self,
         model: nn.Module,
-        init_method_using_config: Callable[[nn.Module], Any] | None = None,
+        init_method_using_config: Callable[[nn.Module], object] | None = None,
         verbose: bool = False,
     ) -> None:
         self._model, self._verbose = model, verbose
@@ -86,7 +86,7 @@ class DelayedParamIniter:
             )
 
 
-def _as_transformers(model: nn.Module) -> Callable[[nn.Module], Any]:
+def _as_transformers(model: nn.Module) -> Callable[[nn.Module], object]:
     def init(module: nn.Module) -> None:
         model._init_weights(module)  # type: ignore[operator]
         frequencies = getattr(module, "inv_freq", None)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -13,9 +13,12 @@ from torch.distributed.fsdp._common_utils import clean_tensor_name
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.torch_sagemaker.state_handler import state
 
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
 
 @torch.no_grad()
-def clip_grad_norm_(model: Any, max_norm: float, norm_type: float = 2.0) -> Tensor:
+def clip_grad_norm_(model: FullyShardedDataParallel, max_norm: float, norm_type: float = 2.0) -> Tensor:
     """Clip the norm of the gradients of all processes; the norm before. Collective.
 
     Args:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -22,12 +22,19 @@ from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import init
 from lightning_sagemaker.torch_sagemaker.optimizer_states import own_parts
 from lightning_sagemaker.torch_sagemaker.state_handler import state
 
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from lightning_sagemaker._types import Checkpoint, StateDict
+
+
 _ORIGINAL = FullyShardedDataParallel.__init__
 _SIGNATURE = inspect.signature(_ORIGINAL)
 _TO_LOAD = FullyShardedDataParallel.optim_state_dict_to_load
 
 
-def init(config: str | Mapping[str, Any] | None = None) -> None:
+def init(config: str | Mapping[str, object] | None = None) -> None:
     """Set up the layout. Every FSDP wrapper that is built afterwards follows it. Collective over all processes.
 
     Args:
@@ -68,7 +75,12 @@ def is_initialized() -> bool:
 
 
 @functools.wraps(_ORIGINAL)
-def _follow_layout(self: Any, *args: Any, post_param_init_fn: Any = None, **kwargs: Any) -> None:
+def _follow_layout(
+    self: FullyShardedDataParallel,
+    *args: object,
+    post_param_init_fn: Callable[[nn.Module], object] | None = None,
+    **kwargs: object,
+) -> None:
     """FSDP's constructor, with the groups of the job unless the script passes its own."""
     arguments = _SIGNATURE.bind(self, *args, **kwargs).arguments
     if is_initialized() and arguments.get("process_group") is None and arguments.get("device_mesh") is None:
@@ -79,12 +91,12 @@ def _follow_layout(self: Any, *args: Any, post_param_init_fn: Any = None, **kwar
 
 
 @functools.wraps(_TO_LOAD)
-def _to_load(model: Any, optim: Any, optim_state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+def _to_load(model: nn.Module, optim: Optimizer, optim_state_dict: Checkpoint, *args: Any, **kwargs: Any) -> Checkpoint:
     """FSDP's, which would mistake a shared matrix's states."""
     return _TO_LOAD(model, optim, own_parts(optim_state_dict), *args, **kwargs)
 
 
-def _layout(asked: ShardingStrategy | None) -> dict[str, Any]:
+def _layout(asked: ShardingStrategy | None) -> StateDict:
     """Which processes shard and which hold copies, by ``hybrid_shard_degree``."""
     mesh, degree, tensor = state.mesh, state.hybrid_shard_degree, state.tensor_parallel_degree
     assert mesh is not None

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch.distributed.tensor import DTensor, Replicate
 
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint
 
-def own_parts(states: dict[str, Any]) -> dict[str, Any]:
+
+def own_parts(states: Checkpoint) -> Checkpoint:
     """``states`` with what belongs to this process of the processes that share a matrix.
 
     ``FSDP.optim_state_dict`` gives DTensors over both dimensions, but ``optim_state_dict_to_load`` (torch 2.13) gathers
@@ -25,7 +28,7 @@ def own_parts(states: dict[str, Any]) -> dict[str, Any]:
     return {**states, "state": changed}
 
 
-def _own_part(value: Any) -> Any:
+def _own_part(value: object) -> object:
     if not isinstance(value, DTensor) or not value.placements[-1].is_shard():
         return value
     *others, last = value.placements

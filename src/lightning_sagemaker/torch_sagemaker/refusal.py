@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
@@ -20,7 +18,7 @@ class Refused(nn.Module):
 
     instead = "transformers' own module"
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         raise ParallelConfigError(
             f"torch.sagemaker's {type(self).__name__} was built, which this stand-in for AWS's library does not have."
             f" HINT: use {self.instead}."

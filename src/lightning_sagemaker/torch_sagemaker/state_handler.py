@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from lightning_sagemaker.parallel.degrees import ParallelDegrees
 from lightning_sagemaker.parallel.sharding import REPLICAS, SHARDS, TENSOR
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class _Tracker:
@@ -89,11 +92,11 @@ class State:
         return dist.get_rank()
 
     @property
-    def world_process_group(self) -> Any:
+    def world_process_group(self) -> ProcessGroup | None:
         """All processes."""
         return dist.group.WORLD
 
-    def _of(self, dimension: str) -> Any:
+    def _of(self, dimension: str) -> DeviceMesh:
         if self.mesh is None:
             raise RuntimeError("torch.sagemaker was not initialized. HINT: call torch.sagemaker.init() first.")
         return self.mesh[dimension]
@@ -109,23 +112,23 @@ class State:
         return int(self._of(TENSOR).get_local_rank())
 
     @property
-    def tp_process_group(self) -> Any:
+    def tp_process_group(self) -> ProcessGroup:
         """Their group."""
         return self._of(TENSOR).get_group()
 
     @property
-    def rep_rank_process_group(self) -> Any:
+    def rep_rank_process_group(self) -> ProcessGroup:
         """The processes that hold the same part."""
         return self._of(REPLICAS).get_group()
 
     @property
-    def shard_process_group(self) -> Any:
+    def shard_process_group(self) -> ProcessGroup:
         """The processes that shard a copy's parameters."""
         return self._of(SHARDS).get_group()
 
     cp_size = ep_size = 1
     cp_rank = ep_rank = 0
-    cp_process_group: Any = None
+    cp_process_group: ProcessGroup | None = None
 
     @staticmethod
     def get_rng_state_tracker() -> _Tracker:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -18,9 +16,9 @@ from lightning_sagemaker.torch_sagemaker.tensor_parallel.transformer import mark
 
 def transform(
     model: nn.Module,
-    device: Any = None,
+    device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
-    config: Any = None,
+    config: object = None,
     load_state_dict_from_rank0: bool = False,
     cp_comm_type: str = "p2p",
 ) -> nn.Module:

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.distributed import ProcessGroup
 
-def setup_transformer_engine_cp_groups(model: Any, ranks: Any, group: Any) -> None:
+
+def setup_transformer_engine_cp_groups(model: nn.Module, ranks: object, group: ProcessGroup | None) -> None:
     """Refused.
 
     Raises:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from torch import nn
 
@@ -20,7 +19,7 @@ def mark(layers: Iterable[nn.Module]) -> None:
 
 
 class _Marked(type):
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         return _MARK in getattr(instance, "__dict__", {})
 
 

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
-def get_global_ranks(group: Any) -> list[int]:
+
+def get_global_ranks(group: ProcessGroup | None) -> list[int]:
     """Global ranks of a process group."""
     return dist.get_process_group_ranks(group)

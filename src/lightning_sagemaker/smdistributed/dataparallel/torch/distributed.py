@@ -7,13 +7,19 @@ import functools
 import warnings
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, AllToAllOptions
 
 from lightning_sagemaker.job import Launcher, SageMakerJob
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from lightning_sagemaker.smdistributed.dataparallel.torch.process_group import SMDDPProcessGroup
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +34,7 @@ class ReduceOp(Enum):
     MAX = "max"
 
 
-_OPERATIONS: dict[ReduceOp, Any] = {ReduceOp.MIN: dist.ReduceOp.MIN, ReduceOp.MAX: dist.ReduceOp.MAX}
+_OPERATIONS = {ReduceOp.MIN: dist.ReduceOp.MIN, ReduceOp.MAX: dist.ReduceOp.MAX}
 
 
 class group:  # AWS's name
@@ -61,7 +67,7 @@ def is_available() -> bool:
 
 
 @_deprecated
-def init_process_group(*args: Any, **kwargs: Any) -> None:
+def init_process_group(*args: object, **kwargs: object) -> None:
     """Join the other processes. Arguments are accepted and ignored; ranks come from the launcher.
 
     Args:
@@ -97,7 +103,7 @@ def is_initialized() -> bool:
 
 
 @_deprecated
-def get_world_size(group: Any = group.WORLD) -> int:
+def get_world_size(group: object = group.WORLD) -> int:
     """Number of processes.
 
     Args:
@@ -108,7 +114,7 @@ def get_world_size(group: Any = group.WORLD) -> int:
 
 
 @_deprecated
-def get_rank(group: Any = group.WORLD) -> int:
+def get_rank(group: object = group.WORLD) -> int:
     """Global rank of this process.
 
     Args:
@@ -126,7 +132,7 @@ def get_local_rank() -> int:
 
 @_deprecated
 def all_reduce(
-    tensor: torch.Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = group.WORLD, async_op: bool = False
+    tensor: torch.Tensor, op: ReduceOp = ReduceOp.SUM, group: object = group.WORLD, async_op: bool = False
 ) -> dist.Work | None:
     """Reduce ``tensor`` over all processes, in place.
 
@@ -138,14 +144,16 @@ def all_reduce(
 
     """
     options = AllreduceOptions()
-    options.reduceOp = _OPERATIONS.get(op, dist.ReduceOp.SUM)
+    options.reduceOp = dist.ReduceOp(_OPERATIONS.get(op, dist.ReduceOp.SUM))
     world = _world(group)
     work = world.average([tensor], options) if op is ReduceOp.AVERAGE else world.native.allreduce([tensor], options)
     return _finish(work, async_op)
 
 
 @_deprecated
-def broadcast(tensor: torch.Tensor, src: int = 0, group: Any = group.WORLD, async_op: bool = False) -> dist.Work | None:
+def broadcast(
+    tensor: torch.Tensor, src: int = 0, group: object = group.WORLD, async_op: bool = False
+) -> dist.Work | None:
     """Send ``tensor`` of process ``src`` to all others, in place.
 
     Args:
@@ -161,7 +169,10 @@ def broadcast(tensor: torch.Tensor, src: int = 0, group: Any = group.WORLD, asyn
 
 @_deprecated
 def all_gather(
-    tensor_list: list[torch.Tensor], tensor: torch.Tensor, group: Any = group.WORLD, async_op: bool = False
+    tensor_list: list[torch.Tensor],
+    tensor: torch.Tensor,
+    group: object = group.WORLD,
+    async_op: bool = False,
 ) -> dist.Work | None:
     """Collect ``tensor`` of every process in ``tensor_list``, ordered by rank.
 
@@ -182,7 +193,7 @@ def all_to_all_single(
     input_t: torch.Tensor,
     output_split_sizes: list[int] | None = None,
     input_split_sizes: list[int] | None = None,
-    group: Any = group.WORLD,
+    group: object = group.WORLD,
     async_op: bool = False,
 ) -> dist.Work | None:
     """Send the k-th part of ``input_t`` to process k, and collect the others' parts for this one.
@@ -201,7 +212,7 @@ def all_to_all_single(
 
 
 @_deprecated
-def barrier(group: Any = group.WORLD, async_op: bool = False) -> dist.Work | None:
+def barrier(group: object = group.WORLD, async_op: bool = False) -> dist.Work | None:
     """Wait for every process.
 
     Args:
@@ -213,7 +224,7 @@ def barrier(group: Any = group.WORLD, async_op: bool = False) -> dist.Work | Non
     return work
 
 
-def check_group(given: Any) -> Any:
+def check_group(given: object) -> ProcessGroup | None:
     """The only group there is (None for torch), by whichever of its names.
 
     Raises:
@@ -225,10 +236,10 @@ def check_group(given: Any) -> Any:
     return None
 
 
-def _world(given: Any) -> Any:
+def _world(given: object) -> SMDDPProcessGroup:
     """The default group. These functions did more than the later backend does, so they use what lies beneath it."""
     check_group(given)
-    return dist.distributed_c10d._get_default_group()
+    return cast("SMDDPProcessGroup", dist.distributed_c10d._get_default_group())
 
 
 def _finish(work: dist.Work, async_op: bool) -> dist.Work | None:

@@ -15,13 +15,24 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from lightning_sagemaker.collectives.native import TRAMPOLINED, NativeBackedGroup, allreduce_arguments, untraced
+from lightning_sagemaker.collectives.native import (
+    TRAMPOLINED,
+    NativeBackedGroup,
+    allreduce_arguments,
+    reduces_by,
+    untraced,
+)
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.smddp_modes import NEWEST, SmddpEngines, job_engines
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import AllreduceOptions, BackendOptions
+    from lightning_sagemaker.collectives.native import Tensors
+
 
 STRICT_SWITCH = "LIGHTNING_SAGEMAKER_SMDDP_STRICT"
 """Set to ``0`` to let the shim do what gloo and nccl can and SMDDP cannot."""
@@ -93,7 +104,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
         """Number of gathers so far."""
 
     @untraced
-    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
+    def allreduce(self, tensors: Tensors, opts: AllreduceOptions | dist.ReduceOp | None = None) -> dist.Work:  # type: ignore[override]
         """All-reduce in place.
 
         Args:
@@ -106,9 +117,9 @@ class SMDDPProcessGroup(NativeBackedGroup):
         """
         tensors, opts = allreduce_arguments(tensors, opts)
         # The operation compares equal to a constant from the left only, so `in` would not find it.
-        if not any(opts.reduceOp == supported for supported in SUPPORTED_OPERATIONS):
+        if not any(reduces_by(opts, supported) for supported in SUPPORTED_OPERATIONS):
             self.refuse("ReduceOp", self._refuses_others)
-        if opts.reduceOp == dist.ReduceOp.AVG and tensors[0].device.type == "cpu":
+        if reduces_by(opts, dist.ReduceOp.AVG) and tensors[0].device.type == "cpu":
             return self.average(tensors, opts)
         return self.native.allreduce(tensors, opts)  # type: ignore[no-any-return]
 
@@ -143,9 +154,9 @@ class SMDDPProcessGroup(NativeBackedGroup):
             raise RuntimeError(f"SMDDP does not support: {what}")
 
 
-def _refused(name: str) -> Callable[..., Any]:
+def _refused(name: str) -> Callable[..., object]:
     @untraced
-    def collective(self: SMDDPProcessGroup, *args: Any, **kwargs: Any) -> Any:
+    def collective(self: SMDDPProcessGroup, *args: object, **kwargs: object) -> object:
         taken = self.gathers and name in GATHERS
         self.gathered += taken
         if not taken and (name != "all_gather_single" or not _gathers_objects()):
@@ -171,7 +182,7 @@ for _name in REFUSED:
         setattr(SMDDPProcessGroup, _name, _refused(_name))
 
 
-def create(options: Any, _: Any) -> SMDDPProcessGroup:
+def create(options: BackendOptions, _: object) -> SMDDPProcessGroup:
     """Make the group for ``init_process_group(backend="smddp")``; called by torch.
 
     Args:

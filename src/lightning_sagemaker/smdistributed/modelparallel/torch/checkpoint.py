@@ -11,13 +11,19 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lightning_sagemaker.collectives.agreement import together
 from lightning_sagemaker.smdistributed.modelparallel.torch.core import mp_rank, pp_rank, rdp_rank, tp_rank
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint, MapLocation
+    from lightning_sagemaker.smdistributed.modelparallel.torch.model import DistributedModel
+    from lightning_sagemaker.smdistributed.modelparallel.torch.optimizer import DistributedOptimizer
+
 
 NEWEST = "newest"
 
@@ -28,7 +34,7 @@ def _own(path: str | os.PathLike[str], v3: bool = False) -> Path:
     return Path(f"{os.fspath(path)}_{suffix}")
 
 
-def save(obj: Any, f: str | os.PathLike[str], partial: bool = True, v3: bool = False, **_: Any) -> None:
+def save(obj: object, f: str | os.PathLike[str], partial: bool = True, v3: bool = False, **_: object) -> None:
     """Write an object, under another name first.
 
     Args:
@@ -49,7 +55,7 @@ def save(obj: Any, f: str | os.PathLike[str], partial: bool = True, v3: bool = F
 
 
 def load(
-    f: str | os.PathLike[str], map_location: Any = None, partial: bool = True, v3: bool = False, **options: Any
+    f: str | os.PathLike[str], map_location: MapLocation = None, partial: bool = True, v3: bool = False, **options: bool
 ) -> Any:
     """Read what :func:`save` wrote.
 
@@ -79,9 +85,9 @@ def save_checkpoint(
     path: str | os.PathLike[str],
     tag: str,
     partial: bool = True,
-    model: Any = None,
-    optimizer: Any = None,
-    user_content: Any = None,
+    model: DistributedModel | None = None,
+    optimizer: DistributedOptimizer | None = None,
+    user_content: object = None,
     translate_if_full: bool = True,
     num_kept_partial_checkpoints: int | None = None,
 ) -> None:
@@ -141,8 +147,8 @@ def resume_from_checkpoint(
     strict: bool = True,
     load_optimizer: bool = True,
     load_sharded_optimizer_state: bool = True,
-    translate_function: Callable[[Any], Any] | None = None,
-) -> Any:
+    translate_function: Callable[[Checkpoint], Checkpoint] | None = None,
+) -> object:
     """Load what :func:`save_checkpoint` wrote, into the distributed model and optimizer. Collective.
 
     Args:
@@ -180,7 +186,7 @@ def resume_from_checkpoint(
     return _user_content(place / "user_content.pt")
 
 
-def _user_content(*paths: Path) -> Any:
+def _user_content(*paths: Path) -> object:
     for path in paths:
         if path.is_file() and path.stat().st_size:  # transformers leaves an empty file
             return torch.load(path, map_location="cpu", weights_only=True)

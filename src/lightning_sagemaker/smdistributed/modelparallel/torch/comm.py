@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class CommGroup(Enum):
@@ -41,8 +44,9 @@ def _members(kind: str) -> list[int]:
     return list(range(dist.get_world_size())) if kind == "WORLD" else state.groups.ranks[kind]
 
 
-def _process_group(kind: str) -> Any:
-    return state.objects if kind == "WORLD" else state.groups.cpu_groups[kind]
+def _process_group(kind: str) -> ProcessGroup | None:
+    group: ProcessGroup | None = state.objects if kind == "WORLD" else state.groups.cpu_groups[kind]
+    return group
 
 
 def barrier(group: CommGroup = WORLD) -> None:
@@ -60,25 +64,25 @@ def dp_barrier() -> None:
     barrier(DP_GROUP)
 
 
-def allgather(obj: Any, group: CommGroup) -> list[Any]:
+def allgather(obj: object, group: CommGroup) -> list[object]:
     """What each process of a group gave, in the order of their ranks; collective."""
-    found: list[Any] = [None] * len(_members(group.value))
+    found: list[object] = [None] * len(_members(group.value))
     dist.all_gather_object(found, obj, group=_process_group(group.value))
     return found
 
 
-def broadcast(obj: Any, group: CommGroup) -> None:
+def broadcast(obj: object, group: CommGroup) -> None:
     """Send to all others of a group, who each call :func:`recv_from`; only the sender calls this."""
     for member in _members(group.value):
         if member != state.groups.rank:
             dist.send_object_list([obj], member, group=state.objects)
 
 
-def send(obj: Any, dest_rank: int, rank_type: RankType) -> None:
+def send(obj: object, dest_rank: int, rank_type: RankType) -> None:
     """Send to one process, who calls :func:`recv_from`.
 
     Args:
-        obj: Anything that can be pickled.
+        obj: objectthing that can be pickled.
         dest_rank: The receiver.
         rank_type: Where its rank counts.
 
@@ -94,6 +98,6 @@ def recv_from(src_rank: int, rank_type: RankType) -> Any:
         rank_type: Where its rank counts.
 
     """
-    box: list[Any] = [None]
+    box: list[object] = [None]
     dist.recv_object_list(box, _members(rank_type.value)[src_rank], group=state.objects)
     return box[0]

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
-def init(config: Mapping[str, Any] | None = None) -> None:
+
+def init(config: Mapping[str, object] | None = None) -> None:
     """Begin: read the configuration, make the process groups. Calling it again does nothing.
 
     Args:
@@ -113,35 +116,40 @@ def mp_size() -> int:
     return _size("MP")
 
 
-def get_world_process_group() -> Any:
+def _process_group(kind: str) -> ProcessGroup:
+    group: ProcessGroup = state.groups.groups[kind]
+    return group
+
+
+def get_world_process_group() -> ProcessGroup | None:
     """Of all processes."""
     state.groups  # noqa: B018 - raises before init
     return dist.group.WORLD
 
 
-def get_pp_process_group() -> Any:
+def get_pp_process_group() -> ProcessGroup | None:
     """Of the stages of this copy of the model."""
-    return state.groups.groups["PP"]
+    return _process_group("PP")
 
 
-def get_tp_process_group() -> Any:
+def get_tp_process_group() -> ProcessGroup | None:
     """Of the processes that share matrices with this one."""
-    return state.groups.groups["TP"]
+    return _process_group("TP")
 
 
-def get_rdp_process_group() -> Any:
+def get_rdp_process_group() -> ProcessGroup | None:
     """Of the processes that hold the same parameters."""
-    return state.groups.groups["RDP"]
+    return _process_group("RDP")
 
 
-def get_dp_process_group() -> Any:
+def get_dp_process_group() -> ProcessGroup | None:
     """Of the processes that hold the same stage."""
-    return state.groups.groups["DP"]
+    return _process_group("DP")
 
 
-def get_mp_process_group() -> Any:
+def get_mp_process_group() -> ProcessGroup | None:
     """Of the processes that hold this copy of the model."""
-    return state.groups.groups["MP"]
+    return _process_group("MP")
 
 
 def get_pp_group() -> list[int]:

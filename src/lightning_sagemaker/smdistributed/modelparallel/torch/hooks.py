@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
@@ -22,7 +21,7 @@ class Handle:
 
     """
 
-    def __init__(self, hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> None:
+    def __init__(self, hooks: dict[int, Callable[..., object]], hook: Callable[..., object]) -> None:
         self._hooks = hooks
         self._key = next(_KEYS)  # not id(self): scripts seldom keep the handle, and the next one may get its id
         hooks[self._key] = hook
@@ -35,21 +34,21 @@ class Handle:
 class Hooks:
     """Mixin of ``DistributedModel``: AWS's hooks, and what surrounds a loop over a script's data."""
 
-    _pipeline: Any
-    _after_partition: dict[int, Callable[..., Any]]
-    _after_step: dict[int, Callable[..., Any]]
+    _pipeline: object
+    _after_partition: dict[int, Callable[..., object]]
+    _after_step: dict[int, Callable[..., object]]
 
-    def register_post_partition_hook(self, hook: Callable[..., Any]) -> Any:
+    def register_post_partition_hook(self, hook: Callable[..., object]) -> Handle:
         """Call ``hook(model, optimizer)`` once, when the model is cut."""
         if self._pipeline is not None:
             raise RuntimeError("The model was cut already. HINT: register the hook before the first step.")
         return Handle(self._after_partition, hook)
 
-    def register_post_step_hook(self, hook: Callable[..., Any]) -> Any:
+    def register_post_step_hook(self, hook: Callable[..., object]) -> Handle:
         """Call ``hook(model, optimizer)`` once, after the next step."""
         return Handle(self._after_step, hook)
 
-    def register_comm_hook(self, state: Any, hook: Any) -> None:
+    def register_comm_hook(self, state: object, hook: object) -> None:
         """Refused.
 
         Raises:
@@ -60,6 +59,6 @@ class Hooks:
             "model.register_comm_hook was called, which this stand-in for AWS's library does not have. HINT: remove it."
         )
 
-    def join(self, **_: Any) -> AbstractContextManager[None]:
+    def join(self, **_: object) -> AbstractContextManager[None]:
         """Without effect: every replica must make as many steps as the others."""
         return nullcontext()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -36,14 +35,14 @@ class JoinedBatches:
     """
 
     def __init__(
-        self, microbatches: Sequence[Mapping[str, Any]], whole: Collection[str], axes: Mapping[str, int]
+        self, microbatches: Sequence[Mapping[str, object]], whole: Collection[str], axes: Mapping[str, int]
     ) -> None:
         own = [_cut_tensors(one, whole, axes) for one in microbatches]
-        found: list[Any] = [None] * len(state.groups.ranks["TP"])
+        found: list[list[list[tuple[Tensor, int]]]] = [[]] * len(state.groups.ranks["TP"])
         dist.all_gather_object(found, own, group=state.groups.cpu_groups["TP"])
         self._place = state.groups.at.tensor
         self._rows = [[_rows(rank[number]) for rank in found] for number in range(len(own))]
-        self.microbatches: list[Mapping[str, Any]] = []
+        self.microbatches: list[Mapping[str, object]] = []
         for number, one in enumerate(microbatches):
             joined = iter([_join(column) for column in zip(*(rank[number] for rank in found), strict=False)])
             take = functools.partial(_next, joined)
@@ -51,7 +50,7 @@ class JoinedBatches:
                 {name: value if name in whole else map_tensors(value, take) for name, value in one.items()}
             )
 
-    def own_rows(self, results: Sequence[Any]) -> list[Any]:
+    def own_rows(self, results: Sequence[object]) -> list[object]:
         """Of what the step returned for each joined microbatch, the rows of this rank's samples; the rest as it is."""
         pairs = zip(results, self._rows, strict=True)
         return [map_tensors(result, functools.partial(self._own, rows)) for result, rows in pairs]
@@ -67,7 +66,7 @@ def _next(tensors: Iterator[Tensor], _: Tensor) -> Tensor:
 
 
 def _cut_tensors(
-    microbatch: Mapping[str, Any], whole: Collection[str], axes: Mapping[str, int]
+    microbatch: Mapping[str, object], whole: Collection[str], axes: Mapping[str, int]
 ) -> list[tuple[Tensor, int]]:
     """The tensors that each rank has of its own, on the CPU, with the axis of their samples."""
     found: list[tuple[Tensor, int]] = []

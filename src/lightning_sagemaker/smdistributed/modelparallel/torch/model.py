@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -17,11 +17,15 @@ from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.parallel.overlap import OverlappedReduction
 from lightning_sagemaker.smdistributed.modelparallel.torch.hooks import Hooks
-from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts
+from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts, broadcast_weights
 from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends, shared_plan
 from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, local_of, whole_of
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 from lightning_sagemaker.smdistributed.modelparallel.torch.step import moved
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import StateDict
+
 
 IS_PARTIAL = "_smp_is_partial"
 """Key of a state that holds one stage only."""
@@ -81,7 +85,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         state.model = self
         if self._is_alone:
             self.module.to(state.device)
-            self._make_equal()
+            broadcast_weights(self.module, state.groups.groups["RDP"])
             if state.groups.degrees.shard > 1:
                 self.sharded = ShardedParameters(self.module, state.groups.degrees, state.device)
 
@@ -99,11 +103,13 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         """The user's model."""
         return self.module
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """The user's model's."""
         return self.module(*args, **kwargs)
 
-    def backward(self, tensors: Any, grad_tensors: Any = None) -> None:
+    def backward(
+        self, tensors: Tensor | Sequence[Tensor], grad_tensors: Tensor | Sequence[Tensor] | None = None
+    ) -> None:
         """Differentiate a microbatch's loss; in a step, instead of ``loss.backward()``.
 
         Raises:
@@ -112,21 +118,21 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         """
         if self._is_alone:
             scale = self._scale if self._is_in_step else 1.0
-            losses = tensors if isinstance(tensors, list | tuple) else [tensors]
+            losses = [tensors] if isinstance(tensors, Tensor) else tensors
             torch.autograd.backward([loss * scale for loss in losses], grad_tensors)
             return
         if grad_tensors is not None:
             raise ParallelConfigError(
                 "model.backward(grad_tensors=...) was called in a pipeline. HINT: pass the loss only."
             )
-        self._losses += tensors if isinstance(tensors, list | tuple) else [tensors]
+        self._losses += [tensors] if isinstance(tensors, Tensor) else tensors
 
     @property
     def _scale(self) -> float:
         assert state.cfg is not None
         return 1 / state.cfg.degrees.microbatches if self._mean else 1.0
 
-    def run_step(self, step: Callable[[Any], Any], microbatches: list[Any]) -> list[Any]:
+    def run_step(self, step: Callable[[Any], object], microbatches: list[object]) -> list[object]:
         """Run a step on all stages; its results on all ranks. Collective over the pipeline.
 
         Args:
@@ -151,8 +157,8 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         self._after_step.clear()
         return results
 
-    def _run_pipeline(self, step: Callable[[Any], Any], microbatches: list[Any]) -> list[Any]:
-        def run(microbatch: Any) -> Any:
+    def _run_pipeline(self, step: Callable[[Any], object], microbatches: list[object]) -> list[object]:
+        def run(microbatch: object) -> object:
             self._losses.clear()
             return step(microbatch)
 
@@ -165,13 +171,13 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         shared = share_results(results, state.groups)
         return results if pipeline.engine.has_last_stage else moved(shared, state.device)
 
-    def _loss(self, _: Any) -> Tensor:
+    def _loss(self, _: object) -> Tensor:
         """What the step has called ``backward`` with, if it has."""
         if not self._losses:
             return torch.zeros(())
         return torch.stack([loss.reshape(()) for loss in self._losses]).sum() * self._scale
 
-    def _cut(self, step: Callable[[Any], Any], microbatch: Any) -> PipelinedModel:
+    def _cut(self, step: Callable[[Any], object], microbatch: object) -> PipelinedModel:
         if self._pipeline is None:
             state.is_tracing = True
             try:
@@ -219,17 +225,9 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         for parameter, gradient in zip(own, gradients.sums([one.grad for one in own], kept), strict=True):
             parameter.grad = gradient
 
-    @torch.no_grad()
-    def _make_equal(self) -> None:
-        group = state.groups.groups["RDP"]
-        if dist.get_world_size(group) > 1:
-            source = dist.get_global_rank(group, 0)
-            for tensor in [*self.module.parameters(), *self.module.buffers()]:
-                dist.broadcast(tensor.data, source, group)
-
     def state_dict(  # type: ignore[override]  # with an option more
         self, *args: Any, gather_to_rank0: bool = False, **kwargs: Any
-    ) -> dict[str, Any]:
+    ) -> StateDict:
         """The whole model's state, by the names of the user's model. Collective over the copy of the model.
 
         Args:
@@ -238,14 +236,14 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
             kwargs: Those of ``nn.Module.state_dict``.
 
         """
-        found: dict[str, Any] = self.module.state_dict(*args, **kwargs)
+        found: StateDict = self.module.state_dict(*args, **kwargs)
         if self.sharded is not None:
             return self.sharded.whole_state(found, gather_to_rank0)
         if self._pipeline is None:
             return found
         return self._pipeline.gather(found, on_all=not gather_to_rank0)
 
-    def local_state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def local_state_dict(self, *args: Any, **kwargs: Any) -> StateDict:
         """The state of this process's stages, marked as partial."""
         names = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
         own = {id(parameter) for parameter in self.own}
@@ -257,7 +255,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         return {**kept, IS_PARTIAL: self._pipeline is not None}
 
     def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, same_partition_load: bool = False
+        self, state_dict: Mapping[str, object], strict: bool = True, same_partition_load: bool = False
     ) -> Any:
         """Load a whole or a partial state, before or after the model was cut.
 
@@ -269,7 +267,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
 
         """
         content = dict(state_dict)
-        is_partial = content.pop(IS_PARTIAL, False)
+        is_partial = bool(content.pop(IS_PARTIAL, False))
         if self.sharded is not None:
             return self.sharded.load(content, is_partial, strict)
         if is_partial and len(state.groups.ranks["TP"]) > 1:  # parts of matrices fit the same layout only
@@ -277,7 +275,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
                 return self.register_post_partition_hook(lambda *_: self._load_own(content, strict))
             return self._load_own(content, strict)
         if is_partial and not (same_partition_load and self._pipeline is not None):
-            parts: list[Any] = [None] * len(state.groups.pipeline_ranks)
+            parts: list[StateDict] = [{}] * len(state.groups.pipeline_ranks)
             dist.all_gather_object(parts, content, group=state.groups.cpu_groups["PP"])
             content = {name: value for part in reversed(parts) for name, value in part.items()}
         if self._pipeline is None:
@@ -285,7 +283,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         return self._load_own(content, strict)
 
     @torch.no_grad()
-    def _load_own(self, content: Mapping[str, Any], strict: bool) -> Any:
+    def _load_own(self, content: Mapping[str, object], strict: bool) -> object:
         own = {id(parameter) for parameter in self.own}
         targets: dict[str, Tensor] = dict(self.module.named_parameters(remove_duplicate=False))
         absent = {name for name, parameter in targets.items() if id(parameter) not in own}
@@ -298,7 +296,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
             raise RuntimeError(f"missing in the state: {missing}; not in the model: {found.unexpected_keys}")
         return found
 
-    def part_of(self, parameter: Tensor | None, value: Any) -> Any:
+    def part_of(self, parameter: Tensor | None, value: object) -> object:
         """This process's part of a whole parameter, or of what an optimizer keeps for it; parts as they are."""
         if (
             self._pipeline is None
@@ -321,20 +319,20 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
             return torch.nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
         return self._pipeline.clip_norm(self.own, max_norm)
 
-    def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> StateDict:
         """The whole optimizer's state on all processes of the copy of the model. Collective over it."""
         if self.sharded is not None:
             return self.sharded.map_optimizer(optimizer, whole_of)
         if self._pipeline is None:
             return optimizer.state_dict()
-        merged: list[Any] = [self._pipeline.gather_optimizer(optimizer)]
+        merged: list[StateDict] = [self._pipeline.gather_optimizer(optimizer)]
         dist.broadcast_object_list(merged, state.groups.pipeline_ranks[0], state.groups.cpu_groups["PP"])
-        return cast(dict[str, Any], merged[0])
+        return merged[0]
 
     def to(self, *args: Any, **kwargs: Any) -> DistributedModel:
         """Without effect before the model is cut: its stages are put on their devices then."""
         return self if not self.partitioned else super().to(*args, **kwargs)
 
-    def cuda(self, device: Any = None) -> DistributedModel:
+    def cuda(self, device: int | torch.device | None = None) -> DistributedModel:
         """As :meth:`to`."""
         return self if not self.partitioned else super().cuda(device)

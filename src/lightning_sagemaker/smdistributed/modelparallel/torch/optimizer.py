@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,9 @@ from lightning_sagemaker.parallel.optimizer_scope import check_scope
 from lightning_sagemaker.smdistributed.modelparallel.torch.model import IS_PARTIAL
 from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, local_of
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint, StateDict
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -35,8 +38,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         optimizer: torch.optim.Optimizer,
         static_loss_scale: float | None = 1.0,
         dynamic_loss_scale: bool = False,
-        dynamic_loss_args: Mapping[str, Any] | None = None,
-        **_: Any,
+        dynamic_loss_args: Mapping[str, object] | None = None,
+        **_: object,
     ) -> None:
         if state.initialized and len(state.groups.ranks["MP"]) > 1:
             check_scope(optimizer, state.groups.degrees.tensor > 1)
@@ -64,14 +67,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self.optimizer.state
 
     @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+    def defaults(self) -> StateDict:  # type: ignore[override]
         """The wrapped optimizer's."""
         return self.optimizer.defaults
 
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self.optimizer!r})"
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Update this process's parameters; sharded ones by gradients clipped to ``sdp_gradient_clipping``, as AWS's are."""
         if self._sharded is not None:
             assert state.cfg is not None
@@ -91,13 +94,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         norm: Tensor = state.model.clip_norm(max_norm)
         return norm
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The whole state. Collective over the copy of the model."""
         if state.model is None:
             return self.optimizer.state_dict()
         return dict(state.model.gather_optimizer(self.optimizer))
 
-    def local_state_dict(self, gather_if_shard: bool = True) -> dict[str, Any]:
+    def local_state_dict(self, gather_if_shard: bool = True) -> StateDict:
         """The state of this process's parameters, marked as partial.
 
         Args:
@@ -109,13 +112,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         partial = state.model is not None and len(state.groups.ranks["MP"]) > 1
         return {**self.optimizer.state_dict(), IS_PARTIAL: partial}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
         """Load a whole or a partial state, before or after the model was cut.
 
         Before it, partial states are merged: collective over the copy of the model then.
         """
-        content = dict(state_dict)
-        is_partial = content.pop(IS_PARTIAL, False)
+        content: Checkpoint = dict(state_dict)
+        is_partial = bool(content.pop(IS_PARTIAL, False))
         if self._sharded is not None:
             self.optimizer.load_state_dict(self._sharded.optimizer_state(self.optimizer, content, is_partial))
             return
@@ -124,7 +127,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             state.model.register_post_partition_hook(lambda *_: self.load_state_dict({**content, IS_PARTIAL: True}))
             return
         if is_partial and not is_cut:
-            parts: list[Any] = [None] * len(state.groups.pipeline_ranks)
+            parts: list[Checkpoint] = [{}] * len(state.groups.pipeline_ranks)
             dist.all_gather_object(parts, content["state"], group=state.groups.cpu_groups["PP"])
             content["state"] = {index: entry for part in reversed(parts) for index, entry in part.items()}
         if is_cut:

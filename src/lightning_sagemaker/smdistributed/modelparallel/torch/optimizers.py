@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
 
 class _NeedsApex:
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         raise ParallelConfigError(
             f"smp.optimizers.{type(self).__name__} was built, which needs apex and is not here. HINT: use"
             " torch.optim.AdamW(fused=True), or Lamb of pytorch-optimizer."

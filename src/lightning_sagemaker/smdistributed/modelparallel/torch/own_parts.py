@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 
@@ -76,3 +78,12 @@ class OwnParts:
     def scaled_batch_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters whose gradients are averaged over ``RDP_GROUP``: shared ones."""
         return ((name, one) for name, one in self.local_named_parameters() if self.is_shared(one))
+
+
+@torch.no_grad()
+def broadcast_weights(module: nn.Module, group: dist.ProcessGroup) -> None:
+    """Give all processes of a group the first one's parameters and buffers. Collective over the group."""
+    if dist.get_world_size(group) > 1:
+        source = dist.get_global_rank(group, 0)
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor.data, source, group)

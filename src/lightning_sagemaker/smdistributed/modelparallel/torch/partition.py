@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -17,6 +17,8 @@ from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.plans import tensor_plan
 from lightning_sagemaker.smdistributed.modelparallel.torch.nn.layers import own_plan
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+
+T = TypeVar("T")
 
 
 def set_partition(module: nn.Module, index: int) -> None:
@@ -45,7 +47,7 @@ def _each_new(note: Callable[[nn.Module], None]) -> Iterator[None]:
     make = nn.Module.__init__
 
     @functools.wraps(make)
-    def make_and_note(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+    def make_and_note(self: nn.Module, *args: object, **kwargs: object) -> None:
         make(self, *args, **kwargs)
         note(self)
 
@@ -61,7 +63,7 @@ def partition(index: int) -> AbstractContextManager[None]:
     return _each_new(lambda module: set_partition(module, index))
 
 
-def tensor_parallelism(enabled: bool = True, **_: Any) -> AbstractContextManager[None]:
+def tensor_parallelism(enabled: bool = True, **_: object) -> AbstractContextManager[None]:
     """Modules that are created within share their matrices among ``tensor_parallel_degree`` ranks, or do not."""
     return _each_new(functools.partial(_set_own, enabled))
 
@@ -70,7 +72,7 @@ def _set_own(enabled: bool, module: nn.Module) -> None:
     state.module_manager.shared[id(module)] = enabled
 
 
-def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **_: Any) -> None:
+def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **_: object) -> None:
     """As :func:`tensor_parallelism`, for a module that exists and all that is in it."""
     for found in module.modules():
         _set_own(enabled, found)
@@ -107,7 +109,7 @@ def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def model_creation(tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **_: Any) -> Iterator[None]:
+def model_creation(tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **_: object) -> Iterator[None]:
     """Modules are created with ``dtype`` within, and as :func:`tensor_parallelism` says."""
     before = torch.get_default_dtype()
     if dtype is not None:
@@ -119,12 +121,12 @@ def model_creation(tensor_parallelism: bool = False, dtype: torch.dtype | None =
         torch.set_default_dtype(before)
 
 
-def tp_register(*_: Any, **__: Any) -> Any:
+def tp_register(*_: object, **__: object) -> Callable[[T], T]:
     """A decorator without effect: which matrices are shared is planned here."""
     return lambda module_class: module_class
 
 
-def tp_register_with_module(*_: Any, **__: Any) -> None:
+def tp_register_with_module(*_: object, **__: object) -> None:
     """Without effect: which matrices are shared is planned here."""
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.sharding import clip_norm, make_mesh, shard_module
 from lightning_sagemaker.parallel.tensor import map_state
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import StateDict
+
+
+T = TypeVar("T")
 
 
 class ShardedParameters:
@@ -49,19 +55,19 @@ class ShardedParameters:
                     "the optimizer made steps before the model was sharded (sharded_data_parallel_degree). HINT: build it"
                     " from the parameters of smp.DistributedModel."
                 )
-            successor: Callable[[Any, Any], Any] = self._successors.get
+            successor: Callable[[nn.Parameter, nn.Parameter], nn.Parameter] = self._successors.get
             group["params"] = [successor(one, one) for one in group["params"]]
 
     def clip_norm(self, max_norm: float) -> Tensor:
         """Clip the norm of the whole model's gradients; the norm before. Collective over all processes."""
         return clip_norm(self._module.parameters(), max_norm)
 
-    def whole_state(self, state: Mapping[str, Any], gather_to_rank0: bool) -> dict[str, Any]:
+    def whole_state(self, state: Mapping[str, object], gather_to_rank0: bool) -> StateDict:
         """A state of the module with whole tensors. Collective over all processes."""
         whole = {name: whole_of(value) for name, value in state.items()}
         return {} if gather_to_rank0 and dist.get_rank() else whole
 
-    def load(self, content: Mapping[str, Any], is_partial: bool, strict: bool) -> Any:
+    def load(self, content: Mapping[str, object], is_partial: bool, strict: bool) -> object:
         """Load a state of whole tensors, or of this process's shards."""
         change = shard_of if is_partial else part_of
         own = self._module.state_dict()
@@ -69,28 +75,28 @@ class ShardedParameters:
             {name: change(own[name], value) if name in own else value for name, value in content.items()}, strict=strict
         )
 
-    def map_optimizer(self, optimizer: torch.optim.Optimizer, change: Callable[[Any], Any]) -> dict[str, Any]:
+    def map_optimizer(self, optimizer: torch.optim.Optimizer, change: Callable[[Tensor], Tensor]) -> StateDict:
         """An optimizer's state with its tensors changed."""
         return map_state(optimizer.state_dict(), _parameters(optimizer), lambda _, value: change(value))
 
     def optimizer_state(
-        self, optimizer: torch.optim.Optimizer, content: Mapping[str, Any], is_partial: bool
-    ) -> dict[str, Any]:
+        self, optimizer: torch.optim.Optimizer, content: Mapping[str, object], is_partial: bool
+    ) -> StateDict:
         """What the optimizer can load, of whole tensors or of this process's shards."""
         return map_state(content, _parameters(optimizer), shard_of if is_partial else part_of)
 
 
-def local_of(value: Any) -> Any:
+def local_of(value: T) -> T | Tensor:
     """This process's shard of a tensor; anything else as it is."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
-def whole_of(value: Any) -> Any:
+def whole_of(value: T) -> T | Tensor:
     """The whole of which this process has a shard, on the processor. Collective over those that share it."""
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
-def part_of(parameter: Tensor, value: Any) -> Any:
+def part_of(parameter: Tensor, value: T) -> T | Tensor:
     """This process's shard of a whole tensor that belongs to a parameter. Not collective.
 
     Args:
@@ -102,7 +108,7 @@ def part_of(parameter: Tensor, value: Any) -> Any:
         return value
     place = parameter.device_mesh.get_coordinate()
     assert place is not None
-    local = value
+    local: Tensor = value
     for size, at, placement in zip(parameter.device_mesh.shape, place, parameter.placements, strict=True):
         if isinstance(placement, Shard):
             chunks = local.chunk(size, placement.dim)
@@ -110,7 +116,7 @@ def part_of(parameter: Tensor, value: Any) -> Any:
     return shard_of(parameter, local)
 
 
-def shard_of(parameter: Tensor, local: Any) -> Any:
+def shard_of(parameter: Tensor, local: T) -> T | Tensor:
     """This process's shard of a tensor that belongs to a parameter, as a part of the whole."""
     if not isinstance(parameter, DTensor) or not isinstance(local, Tensor) or not local.dim():
         return local

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,10 @@ from lightning_sagemaker.job.source import is_true
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.sharding import check_shardable
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 
 _USED_HERE = ("prescaled_batch", "sdp_gradient_clipping")
 """Keys without effect on the strategy, which has other means; steps here use them."""
@@ -33,7 +37,7 @@ class Config:
     shard_optimizer_state: bool = False
     sdp_gradient_clipping: float = 1.0
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> int:
         values = {
             "pipeline_parallel_degree": self.degrees.pipeline,
             "partitions": self.degrees.pipeline,
@@ -57,7 +61,7 @@ class ModuleManager:
 
     """
 
-    translate_functions: list[Any] = field(default_factory=list)
+    translate_functions: list[object] = field(default_factory=list)
     assigned: dict[int, int] = field(default_factory=dict)
     shared: dict[int, bool] = field(default_factory=dict)
 
@@ -71,10 +75,10 @@ class State:
         self.model: Any = None
         self.optimizer: Any = None
         self.is_tracing = False
-        self.param_index_to_name_tp_group: dict[Any, Any] = {}
-        self.param_name_to_index_tp_group: dict[Any, Any] = {}
+        self.param_index_to_name_tp_group: dict[object, object] = {}
+        self.param_name_to_index_tp_group: dict[object, object] = {}
         self._groups: ParallelGroups | None = None
-        self.objects: Any = None
+        self.objects: ProcessGroup | None = None
         """Process group for objects between single ranks."""
 
     @property
@@ -106,7 +110,7 @@ class State:
         """As the process's environment describes it."""
         return SageMakerJob.from_environment()
 
-    def initialize(self, config: Mapping[str, Any] | None) -> None:
+    def initialize(self, config: Mapping[str, object] | None) -> None:
         """Read the configuration and make the process groups. Again: nothing happens.
 
         Args:

@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from torch import Tensor
 from lightning_sagemaker.parallel.microbatches import map_tensors, split
 from lightning_sagemaker.smdistributed.modelparallel.torch.joined import JoinedBatches
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import StateDict
 
 
 class StepOutput:
@@ -53,7 +56,7 @@ class _Step:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         non_split_inputs: Sequence[str] = (),
         input_split_axes: Mapping[str, int] | None = None,
         detach_outputs: bool = True,
@@ -64,12 +67,12 @@ class _Step:
         self._detach = detach_outputs
         self._signature = inspect.signature(function)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         bound = self._signature.bind(*args, **kwargs)
         arguments = _of_first_stage(dict(bound.arguments))
         arguments = moved(arguments, state.device)
         count = state.cfg.degrees.microbatches if state.cfg is not None else 1
-        parts: dict[str, list[Any]] = {}
+        parts: dict[str, list[object]] = {}
         for name, value in arguments.items():
             if name in self._whole:
                 parts[name] = [value] * count
@@ -81,10 +84,11 @@ class _Step:
         results = results if joined is None else joined.own_rows(results)
         return _combine([_detached(result) for result in results] if self._detach else results)
 
-    def _split(self, name: str, value: Any, count: int) -> list[Any]:
+    def _split(self, name: str, value: object, count: int) -> list[object]:
         """The arguments' names are those of the signature; ``**kwargs`` are split by their own."""
         kind = self._signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_KEYWORD:
+            assert isinstance(value, Mapping)
             pieces = {
                 key: [entry] * count if key in self._whole else split(entry, count, self._axes.get(key, 0), key)
                 for key, entry in value.items()
@@ -92,15 +96,15 @@ class _Step:
             return [{key: piece[number] for key, piece in pieces.items()} for number in range(count)]
         return split(value, count, self._axes.get(name, 0), name)
 
-    def _call(self, microbatch: Mapping[str, Any]) -> Any:
+    def _call(self, microbatch: Mapping[str, object]) -> object:
         bound = inspect.BoundArguments(self._signature, OrderedDict(microbatch))
         return self._function(*bound.args, **bound.kwargs)
 
-    def _run(self, microbatches: list[Any]) -> list[Any]:
+    def _run(self, microbatches: Sequence[Mapping[str, object]]) -> list[object]:
         model = state.model
         if model is None:
             return [self._call(microbatch) for microbatch in microbatches]
-        results: list[Any] = model.run_step(self._call, microbatches)
+        results: list[object] = model.run_step(self._call, microbatches)
         return results
 
 
@@ -110,7 +114,7 @@ def _is_shared() -> bool:
 
 
 def step(
-    function: Callable[..., Any] | None = None,
+    function: Callable[..., object] | None = None,
     non_split_inputs: Sequence[str] = (),
     input_split_axes: Mapping[str, int] | None = None,
     detach_outputs: bool = True,
@@ -141,7 +145,7 @@ def step(
     return _Step(function, non_split_inputs, input_split_axes, detach_outputs)
 
 
-def _of_first_stage(arguments: dict[str, Any]) -> dict[str, Any]:
+def _of_first_stage(arguments: StateDict) -> StateDict:
     """With the tensors of the first stage, which alone needs to have read the data."""
     ranks = state.groups.pipeline_ranks
     if len(ranks) == 1:
@@ -153,20 +157,24 @@ def _of_first_stage(arguments: dict[str, Any]) -> dict[str, Any]:
         return arguments
     assert isinstance(shared, list)
     found = iter(shared)
-    replaced: dict[str, Any] = map_tensors(arguments, lambda _: next(found))
+    replaced: StateDict = map_tensors(arguments, lambda _: next(found))
     return replaced
 
 
-def moved(value: Any, device: torch.device) -> Any:
+T = TypeVar("T")
+
+
+def moved(value: T, device: torch.device) -> T:
     """``value`` with its tensors on ``device``."""
-    return map_tensors(value, lambda tensor: tensor.to(device))
+    found: T = map_tensors(value, lambda tensor: tensor.to(device))
+    return found
 
 
-def _detached(value: Any) -> Any:
+def _detached(value: object) -> object:
     return map_tensors(value, lambda tensor: tensor.detach())
 
 
-def _combine(results: list[Any]) -> Any:
+def _combine(results: list[Any]) -> object:
     first = results[0]
     if isinstance(first, Tensor):
         return StepOutput(results)

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lightning_sagemaker.smdistributed.modelparallel.torch.core import rank
 
 
-def get_distribution_axis(parameter: Any) -> int | None:
+def get_distribution_axis(parameter: object) -> int | None:
     """Along which axis a matrix is divided by tensor parallelism; none is."""
     return None
 

@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class AsyncCallsQueue:
     """Checkpoints that are being written, oldest first."""
 
     def __init__(self) -> None:
-        self._calls: list[tuple[int, Future[Any]]] = []
+        self._calls: list[tuple[int, Future[object]]] = []
         self._count = 0
 
-    def schedule(self, future: Future[Any]) -> int:
+    def schedule(self, future: Future[object]) -> int:
         """Add one; its number."""
         number = self._count
         self._calls.append((number, future))
@@ -22,7 +25,7 @@ class AsyncCallsQueue:
         return number
 
     def maybe_finalize_async_calls(
-        self, blocking: bool = False, process_group: Any = None, skip_sync: bool = False
+        self, blocking: bool = False, process_group: ProcessGroup | None = None, skip_sync: bool = False
     ) -> list[int]:
         """Drop those that are done; their numbers.
 

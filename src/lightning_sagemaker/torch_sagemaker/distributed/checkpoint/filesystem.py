@@ -5,9 +5,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.checkpoint import Metadata, SavePlan, SavePlanner
+    from torch.distributed.checkpoint.storage import WriteResult
 
 
 class DistributedFileSystemReader(FileSystemReader):
@@ -28,20 +33,20 @@ class DistributedFileSystemWriter(FileSystemWriter):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        pre_write_hooks: Sequence[Callable[[], Any]] = (),
-        post_write_hooks: Sequence[Callable[[], Any]] = (),
+        pre_write_hooks: Sequence[Callable[[], object]] = (),
+        post_write_hooks: Sequence[Callable[[], object]] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(path, **kwargs)
         self._before, self._after = tuple(pre_write_hooks or ()), tuple(post_write_hooks or ())
 
-    def write_data(self, plan: Any, planner: Any) -> Any:
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> torch.futures.Future[list[WriteResult]]:
         """Write this process's part."""
         for hook in self._before:
             hook()
         return super().write_data(plan, planner)
 
-    def finish(self, metadata: Any, results: Any) -> None:
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Write what all parts have in common."""
         super().finish(metadata, results)
         for hook in self._after:

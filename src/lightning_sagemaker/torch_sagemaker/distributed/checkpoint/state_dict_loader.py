@@ -3,25 +3,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import DefaultLoadPlanner
 
 from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.storage import reader_for
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.checkpoint import LoadPlanner, StorageReader
+
+    from lightning_sagemaker._types import PathLike, StateDict
+
 
 def load(
-    state_dict: dict[str, Any],
+    state_dict: StateDict,
     *,
-    checkpoint_id: Any = None,
-    storage_reader: Any = None,
-    planner: Any = None,
-    process_group: Any = None,
+    checkpoint_id: PathLike | None = None,
+    storage_reader: StorageReader | None = None,
+    planner: LoadPlanner | None = None,
+    process_group: ProcessGroup | None = None,
     check_keys_matched: bool = True,
     coordinator_rank: int = 0,
     s3_region: str | None = None,
-    s3client_config: Any = None,
+    s3client_config: object = None,
 ) -> None:
     """Fill ``state_dict`` in place from a checkpoint of any layout. Collective.
 

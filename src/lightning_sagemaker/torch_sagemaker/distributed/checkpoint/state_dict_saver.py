@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -11,8 +11,17 @@ import torch.distributed.checkpoint as dcp
 from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.async_utils import AsyncCallsQueue
 from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.storage import writer_for
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from torch.distributed import ProcessGroup
+    from torch.distributed.checkpoint import SavePlanner, StorageWriter
+
+    from lightning_sagemaker._types import PathLike, StateDict
+
+
 _QUEUE = AsyncCallsQueue()
-_groups: dict[Any, Any] = {}
+_groups: dict[ProcessGroup | None, ProcessGroup] = {}
 
 
 class PyTorchDistSaveShardedStrategy:
@@ -20,19 +29,19 @@ class PyTorchDistSaveShardedStrategy:
 
 
 def async_save(
-    state_dict: dict[str, Any],
+    state_dict: StateDict,
     *,
-    checkpoint_id: Any = None,
-    storage_writer: Any = None,
-    planner: Any = None,
-    process_group: Any = None,
+    checkpoint_id: PathLike | None = None,
+    storage_writer: StorageWriter | None = None,
+    planner: SavePlanner | None = None,
+    process_group: ProcessGroup | None = None,
     coordinator_rank: int = 0,
     queue: AsyncCallsQueue | None = None,
-    sharded_strategy: Any = None,
+    sharded_strategy: object = None,
     wait_error_handling: bool = True,
     force_check_all_plans: bool = True,
     s3_region: str | None = None,
-    s3client_config: Any = None,
+    s3client_config: object = None,
 ) -> None:
     """Copy ``state_dict`` and write the copy beside the training. Collective.
 
@@ -55,17 +64,17 @@ def async_save(
     """
     queue = _QUEUE if queue is None else queue
     queue.maybe_finalize_async_calls(blocking=True)
-    future: Any = dcp.async_save(
+    future = dcp.async_save(
         state_dict,
         checkpoint_id=None if storage_writer is not None else checkpoint_id,
         storage_writer=writer_for(checkpoint_id, s3_region, storage_writer),
         planner=planner,
         process_group=_cpu_group(),
     )
-    queue.schedule(future)
+    queue.schedule(cast("Future[object]", future))
 
 
-def save(state_dict: dict[str, Any], *, checkpoint_id: Any = None, **kwargs: Any) -> None:
+def save(state_dict: StateDict, *, checkpoint_id: PathLike | None = None, **kwargs: Any) -> None:
     """As :func:`async_save`, and wait. Collective.
 
     Args:
@@ -79,7 +88,7 @@ def save(state_dict: dict[str, Any], *, checkpoint_id: Any = None, **kwargs: Any
     queue.maybe_finalize_async_calls(blocking=True)
 
 
-def maybe_finalize_async_calls(blocking: bool = True, process_group: Any = None) -> list[int]:
+def maybe_finalize_async_calls(blocking: bool = True, process_group: ProcessGroup | None = None) -> list[int]:
     """Drop checkpoints that are written; their numbers.
 
     Args:
@@ -90,7 +99,7 @@ def maybe_finalize_async_calls(blocking: bool = True, process_group: Any = None)
     return _QUEUE.maybe_finalize_async_calls(blocking, process_group)
 
 
-def _cpu_group() -> Any:
+def _cpu_group() -> ProcessGroup:
     """Messages of a checkpoint must not meet those of the training, and are on the CPU."""
     world = dist.group.WORLD
     if world not in _groups:

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.checkpoint.state_dict import _init_optim_state
-from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
+from torch.distributed.fsdp import FullyShardedDataParallel, OptimStateDictConfig, StateDictConfig, StateDictType
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class SMStateDictType(Enum):
@@ -19,8 +22,11 @@ class SMStateDictType(Enum):
 
 
 def sm_state_dict_type(
-    model: Any, state_dict_type: Any, state_dict_config: Any = None, optim_state_dict_config: Any = None
-) -> AbstractContextManager[Any]:
+    model: nn.Module,
+    state_dict_type: StateDictType | SMStateDictType,
+    state_dict_config: StateDictConfig | None = None,
+    optim_state_dict_config: OptimStateDictConfig | None = None,
+) -> AbstractContextManager[object]:
     """FSDP's ``state_dict_type``; AWS's local kind is the sharded one here, which any number of processes can load.
 
     Args:
@@ -32,7 +38,7 @@ def sm_state_dict_type(
     """
     if isinstance(state_dict_type, SMStateDictType):
         state_dict_type = StateDictType.SHARDED_STATE_DICT
-    context: AbstractContextManager[Any] = FullyShardedDataParallel.state_dict_type(
+    context: AbstractContextManager[object] = FullyShardedDataParallel.state_dict_type(
         model, state_dict_type, state_dict_config, optim_state_dict_config
     )
     return context

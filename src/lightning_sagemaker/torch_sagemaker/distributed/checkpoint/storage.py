@@ -3,23 +3,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.s3_filesystem import is_s3_uri
 
+if TYPE_CHECKING:
+    from types import ModuleType
 
-def writer_for(place: Any, region: str | None, given: Any) -> Any:
+    from torch.distributed.checkpoint import StorageReader, StorageWriter
+
+    from lightning_sagemaker._types import PathLike
+
+
+def writer_for(place: PathLike | None, region: str | None, given: StorageWriter | None) -> StorageWriter | None:
     """What writes to ``place``: ``given``, one for S3, or None for torch's own."""
-    return given if given is not None or not is_s3_uri(place) else _s3().S3StorageWriter(region, str(place))
+    return given if given is not None or not is_s3_uri(str(place)) else _s3().S3StorageWriter(region, str(place))
 
 
-def reader_for(place: Any, region: str | None, given: Any) -> Any:
+def reader_for(place: PathLike | None, region: str | None, given: StorageReader | None) -> StorageReader | None:
     """As :func:`writer_for`, for reading."""
-    return given if given is not None or not is_s3_uri(place) else _s3().S3StorageReader(region, str(place))
+    return given if given is not None or not is_s3_uri(str(place)) else _s3().S3StorageReader(region, str(place))
 
 
-def _s3() -> Any:
+def _s3() -> ModuleType:
     try:
         from s3torchconnector import dcp
     except ImportError as error:

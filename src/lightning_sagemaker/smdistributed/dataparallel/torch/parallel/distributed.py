@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from lightning_sagemaker.smdistributed.dataparallel.torch.distributed import check_group
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 
 _BUCKET_CAP_MB = 25
 """Size of a gradient bucket where none is given, AWS's default and torch's."""
@@ -34,9 +38,9 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
         self,
         module: torch.nn.Module,
         device_ids: list[int] | None = None,
-        output_device: Any = None,
+        output_device: int | torch.device | None = None,
         broadcast_buffers: bool = True,
-        process_group: Any = None,
+        process_group: ProcessGroup | None = None,
         bucket_cap_mb: int | None = None,
     ) -> None:
         warnings.warn(

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
 
-def dump_model(*_: Any, **__: Any) -> None:
+def dump_model(*_: object, **__: object) -> None:
     """Refused.
 
     Raises:
@@ -18,7 +16,7 @@ def dump_model(*_: Any, **__: Any) -> None:
     raise _undocumented("dump_model")
 
 
-def verify(*_: Any, **__: Any) -> None:
+def verify(*_: object, **__: object) -> None:
     """Refused.
 
     Raises:

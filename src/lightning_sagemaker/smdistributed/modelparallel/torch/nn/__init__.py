@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
@@ -28,7 +26,7 @@ class _Refused(DistributedModule):
 
     """
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         raise ParallelConfigError(
             f"smp.nn.{type(self).__name__} was built, a layer of AWS's own that is not here."
             " HINT: build transformers' own module instead, within smp.tensor_parallelism()."

@@ -3,24 +3,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch.utils.checkpoint as of_torch
 from torch import nn
 
 
-def checkpoint(module: nn.Module, *args: Any, preserve_rng_state: bool = True) -> Any:
+def checkpoint(module: nn.Module, *args: object, preserve_rng_state: bool = True) -> object:
     """``module(*args)`` without keeping its activations."""
     return of_torch.checkpoint(module, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state)
 
 
 def checkpoint_sequential(
     sequential_module: nn.Sequential,
-    input: Any,
+    input: object,
     strategy: str = "each",
     preserve_rng_state: bool = True,
     pack_args_as_tuple: bool = False,
-) -> Any:
+) -> object:
     """``sequential_module(input)`` without keeping what is between its parts.
 
     Args:

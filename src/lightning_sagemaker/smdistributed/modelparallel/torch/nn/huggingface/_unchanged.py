@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The translation of names that need none."""
 
-from typing import Any
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def unchanged(state_dict: Any, max_seq_len: int | None = None) -> Any:
+def unchanged(state_dict: T, max_seq_len: int | None = None) -> T:
     """``state_dict`` itself: its names are Hugging Face's."""
     return state_dict

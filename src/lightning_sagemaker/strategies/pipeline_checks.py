@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a pipeline refuses: options that contradict each other, and modules that it cannot train."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning_sagemaker._lightning import MisconfigurationException
+from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import LightningModule
+
+
+def check_options(degrees: ParallelDegrees, has_ends: bool, activation_checkpointing: bool) -> None:
+    """Refuse options of ``SMPStrategy`` that contradict each other.
+
+    Args:
+        degrees: The parallel layout.
+        has_ends: Whether the stages' ends were given.
+        activation_checkpointing: Whether activations are computed again in the backward pass.
+
+    Raises:
+        ParallelConfigError: If they do.
+
+    """
+    if not degrees.auto_partition and not has_ends:
+        raise ParallelConfigError(
+            "auto_partition is false, but nothing says where to cut. HINT: pass SMPStrategy(ends=...), the number of"
+            " blocks up to the end of each stage, or set auto_partition to true."
+        )
+    if degrees.schedule == "zero_bubble" and (activation_checkpointing or degrees.offload_activations):
+        raise ParallelConfigError(
+            "pipeline=zero_bubble was set with activation_checkpointing or offload_activations, but it goes back through"
+            " each block twice. HINT: set pipeline to interleaved."
+        )
+
+
+def check_module(module: LightningModule, syncs_batch_norm: bool) -> None:
+    """Refuse a module that cannot be trained in a pipeline.
+
+    Args:
+        module: The LightningModule.
+        syncs_batch_norm: Whether ``Trainer(sync_batchnorm=True)`` was set for a fit.
+
+    Raises:
+        MisconfigurationException: If it cannot.
+
+    """
+    if syncs_batch_norm:
+        raise MisconfigurationException(
+            "sync_batchnorm=True was set with strategy='smp', but stages compute at different times. HINT: leave it out;"
+            " BatchNorm's statistics are each microbatch's."
+        )
+    if not module.automatic_optimization:
+        raise MisconfigurationException(
+            f"{type(module).__name__} uses manual optimization, which strategy='smp' cannot: it runs backward passes"
+            " between forward passes. HINT: set automatic_optimization = True."
+        )
