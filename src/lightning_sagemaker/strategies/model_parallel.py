@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torchmetrics import Metric
-from torchmetrics.utilities.distributed import gather_all_tensors
 from typing_extensions import override
 
 from lightning_sagemaker._compat.averages import averages_of, keep_averages
@@ -34,7 +33,9 @@ from lightning_sagemaker.parallel.overlap import OverlappedReduction
 from lightning_sagemaker.strategies.batch_norm import say_statistics
 from lightning_sagemaker.strategies.ddp import JobDDPStrategy
 from lightning_sagemaker.strategies.merge import detached, merge, moved_to
+from lightning_sagemaker.strategies.microbatch_loss import microbatch_loss
 from lightning_sagemaker.strategies.pipeline_checks import check_module, check_options
+from lightning_sagemaker.strategies.replica_batches import batch_of_first, gather_of_last_stages
 from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
 from lightning_sagemaker.strategies.step_logs import Record, Records, recorded, replay
 from lightning_sagemaker.strategies.stock_callbacks import check_trainer
@@ -168,14 +169,9 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
                 self._pipeline.keep_own_state(optimizer)
         return self._pipeline
 
-    def _batch_of_first(self, batch: object) -> object:
-        """The batch of the first process of this model replica, on all of them."""
-        shared = self.groups.batches.share(batch)
-        return batch if shared is batch else moved_to(shared, self.root_device)
-
     def _even_parts(self, batch: object) -> list[object]:
         """The batch in microbatches, or in one where it cannot be split evenly: evaluations log each with equal weight."""
-        batch = self._batch_of_first(batch)
+        batch = batch_of_first(batch, self.groups, self.root_device)
         try:
             return split(batch, self.degrees.microbatches)
         except ParallelConfigError as error:
@@ -199,9 +195,11 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
                 return module.training_step(content, *args, **kwargs)
 
         def loss_of(result: object) -> Tensor:
-            return self._differentiable(result) * weight  # that of the microbatch whose step has just returned
+            scaler = getattr(self.precision_plugin, "scaler", None)
+            loss = microbatch_loss(result, module.trainer.accumulate_grad_batches, scaler)
+            return loss * weight  # that of the microbatch whose step has just returned
 
-        parts, weights = cut(self._batch_of_first(batch), self.degrees.microbatches)
+        parts, weights = cut(batch_of_first(batch, self.groups, self.root_device), self.degrees.microbatches)
         records = Records()
         pipeline = self._cut(step, (parts[0], weights[0]))
         kept = [parameter.grad for parameter in pipeline.parameters]
@@ -219,19 +217,6 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         replay(module, [Record(*record) for record in shared[1]])
         result: StepOutput = merge(shared[0], None if len(set(weights)) == 1 else weights)
         return moved_to(result, self.root_device)
-
-    def _differentiable(self, result: object) -> Tensor:
-        """A microbatch's loss, scaled as the Trainer would scale the batch's."""
-        loss = result["loss"] if isinstance(result, Mapping) else result
-        if not isinstance(loss, Tensor):
-            raise MisconfigurationException(
-                f"training_step returned {type(loss).__name__} in a pipeline. HINT: return the loss, or a dictionary"
-                " with it."
-            )
-        trainer = self.lightning_module.trainer  # type: ignore[union-attr]
-        loss = loss / trainer.accumulate_grad_batches
-        scaler = getattr(self.precision_plugin, "scaler", None)
-        return loss if scaler is None else scaler.scale(loss)
 
     @override
     def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *args: object, **kwargs: object) -> Tensor:
@@ -335,11 +320,7 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         return int(votes) == self.world_size if all else bool(votes)
 
     def _gather_of_last_stages(self, tensor: Tensor, group: ProcessGroup | None = None) -> list[Tensor]:
-        """A metric's states of all replicas; those of the last stages count, which see every step."""
-        found: list[Tensor] = gather_all_tensors(tensor)
-        last = self.degrees.pipeline - 1
-        places = (self.degrees.coordinates(rank, self.world_size) for rank in range(self.world_size))
-        return [state for state, at in zip(found, places, strict=True) if at.pipeline == last and at.tensor == 0]
+        return gather_of_last_stages(tensor, self.degrees, self.world_size)
 
 
 def _accumulate(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:

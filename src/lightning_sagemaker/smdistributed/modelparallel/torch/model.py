@@ -17,7 +17,7 @@ from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.parallel.overlap import OverlappedReduction
 from lightning_sagemaker.smdistributed.modelparallel.torch.hooks import Hooks
-from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts, broadcast_weights
+from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts, broadcast_weights, load_present
 from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends, shared_plan
 from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, local_of, whole_of
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
@@ -287,25 +287,14 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         own = {id(parameter) for parameter in self.own}
         targets: dict[str, Tensor] = dict(self.module.named_parameters(remove_duplicate=False))
         absent = {name for name, parameter in targets.items() if id(parameter) not in own}
-        found = self.module.load_state_dict(
-            {name: self.part_of(targets.get(name), value) for name, value in content.items() if name not in absent},
-            strict=False,
-        )
-        missing = [name for name in found.missing_keys if name not in absent]
-        if strict and (missing or found.unexpected_keys):
-            raise RuntimeError(f"missing in the state: {missing}; not in the model: {found.unexpected_keys}")
-        return found
+        parts = {name: self.part_of(targets.get(name), value) for name, value in content.items() if name not in absent}
+        return load_present(self.module, parts, absent, strict)
 
     def part_of(self, parameter: Tensor | None, value: object) -> object:
         """This process's part of a whole parameter, or of what an optimizer keeps for it; parts as they are."""
-        if (
-            self._pipeline is None
-            or parameter is None
-            or not isinstance(value, Tensor)
-            or value.shape == parameter.shape
-        ):
+        if self._pipeline is None or parameter is None or not isinstance(value, Tensor):
             return value
-        return self._pipeline.linears.part(parameter, value)
+        return value if value.shape == parameter.shape else self._pipeline.linears.part(parameter, value)
 
     def is_shared(self, parameter: Tensor) -> bool:
         """Whether this process has a part of a matrix."""

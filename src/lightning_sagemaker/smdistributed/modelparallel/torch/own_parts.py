@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
@@ -87,3 +87,23 @@ def broadcast_weights(module: nn.Module, group: dist.ProcessGroup) -> None:
         source = dist.get_global_rank(group, 0)
         for tensor in [*module.parameters(), *module.buffers()]:
             dist.broadcast(tensor.data, source, group)
+
+
+def load_present(module: nn.Module, content: Mapping[str, object], absent: Collection[str], strict: bool) -> object:
+    """Load what this process has of a model's state.
+
+    Args:
+        module: The model.
+        content: Its state, without what other processes have.
+        absent: Names of what other processes have.
+        strict: Whether all other names must be those of the model.
+
+    Raises:
+        RuntimeError: If ``strict``, and they are not.
+
+    """
+    found = module.load_state_dict(content, strict=False)
+    missing = [name for name in found.missing_keys if name not in absent]
+    if strict and (missing or found.unexpected_keys):
+        raise RuntimeError(f"missing in the state: {missing}; not in the model: {found.unexpected_keys}")
+    return found
