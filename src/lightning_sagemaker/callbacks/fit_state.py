@@ -53,7 +53,7 @@ class FitState:
         self._trainer, self._events, self._steps_are_long = trainer, events, steps_are_long
         self.loaders = FitLoaders(trainer, rank_zero_warn)
         self.found: tuple[str, bool | None] | None = None
-        self.complete: Callable[[list[dict[str, object]]], list[dict[str, object]]] = list
+        self.complete: Callable[[list[RankState]], list[RankState]] = list
         if trainer.ckpt_path is not None:  # which is another one after a finder's trial
             self.found = str(trainer.ckpt_path), None
         self._before_validation: RankState | None = None

@@ -114,7 +114,7 @@ class GatheringProcessGroup(NativeBackedGroup):
         tensors, opts = allreduce_arguments(tensors, opts)
         if reduces_by(opts, dist.ReduceOp.AVG) and tensors[0].device.type == "cpu":
             return self.average(tensors, opts)
-        return self.native.allreduce(tensors, opts)  # type: ignore[no-any-return]
+        return self.native.allreduce(tensors, opts)
 
     @untraced
     def all_gather_single(self, output: Tensor, tensor: Tensor, *args: object) -> dist.Work:

@@ -17,7 +17,7 @@ from torch import nn
 
 from lightning_sagemaker._compat.connectors import plain_copy
 from lightning_sagemaker._compat.in_job import end_batch_hooks, forget_interruption
-from lightning_sagemaker.callbacks.fit_entries import FitEntry
+from lightning_sagemaker.callbacks.fit_entries import FitEntry, RankState
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.checkpoint.metric_state import merged_metrics
 from lightning_sagemaker.recovery import shards
@@ -155,7 +155,9 @@ class HeldState:
         self._held, self._at, self._steps.seed = held, state["at"], state["seed"]
 
 
-def of_all_shards(states: Sequence[_State], order: Sequence[int], world_size: int, module: nn.Module) -> list[_State]:
+def of_all_shards(
+    states: Sequence[RankState], order: Sequence[int], world_size: int, module: nn.Module
+) -> list[RankState]:
     """States for a checkpoint, by shard, so that it can be resumed by the complete job.
 
     Args:
@@ -168,7 +170,7 @@ def of_all_shards(states: Sequence[_State], order: Sequence[int], world_size: in
     found = dict(zip(order, states, strict=True))
     for shard in range(world_size):
         if shard not in found:
-            found[shard] = copy.deepcopy({**states[0], "metrics": None})
+            found[shard] = copy.deepcopy(states[0])
             found[shard]["metrics"] = merged_metrics(module, [states[0]["metrics"]], 1, 2)
         shards.as_shard(found[shard]["loaders"], shard)
     return [found[shard] for shard in range(world_size)]

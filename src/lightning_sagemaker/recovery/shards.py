@@ -13,6 +13,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
+from lightning_sagemaker.callbacks.fit_entries import Positions
 from lightning_sagemaker.recovery.common_order import draw_together, is_wrapped, samples_of
 from lightning_sagemaker.recovery.member import RecoveryError
 
@@ -80,9 +81,9 @@ def loader_of(loader: Any, shard: int, begin: int) -> Iterator[Any]:
     return iter(DataLoader(loader.dataset, batch_sampler=batches, **settings))
 
 
-def as_shard(positions: dict[str, list[Any]], shard: int) -> None:
+def as_shard(positions: Positions, shard: int) -> None:
     """Have the positions of another rank's loaders be those of a shard; they differ in the rank that samplers keep."""
-    for position in chain(*positions.values()):
+    for position in chain(positions["training"], positions["validation"]):
         for captured in filter(None, ((position or {}).get(name) for name in ("birth", "order", "now"))):
             captured["scalars"].update({path: shard for path in captured["scalars"] if path.endswith("sampler.rank")})
 

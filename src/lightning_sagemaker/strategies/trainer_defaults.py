@@ -46,7 +46,7 @@ class JobDefaults(Host):
         """Called when a stage fails."""
         super().on_exception(exception)
         if self.job.in_container and isinstance(exception, Exception):
-            module = self.lightning_module  # type: ignore[attr-defined]
+            module = self.lightning_module
             step = None if module is None else module.trainer.global_step
             write_failure(self.job.failure_file, exception, self.job.global_rank, step=step)
 

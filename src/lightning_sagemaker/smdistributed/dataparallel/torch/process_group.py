@@ -121,7 +121,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
             self.refuse("ReduceOp", self._refuses_others)
         if reduces_by(opts, dist.ReduceOp.AVG) and tensors[0].device.type == "cpu":
             return self.average(tensors, opts)
-        return self.native.allreduce(tensors, opts)  # type: ignore[no-any-return]
+        return self.native.allreduce(tensors, opts)
 
     @untraced
     def barrier(self, opts: Any = None) -> dist.Work:
@@ -136,7 +136,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
         """
         if opts is not None and opts.device_ids:
             self.refuse("device_ids", self._strict)
-        return self.native.barrier() if opts is None else self.native.barrier(opts)  # type: ignore[no-any-return]
+        return self.native.barrier() if opts is None else self.native.barrier(opts)
 
     @staticmethod
     def refuse(what: str, refused: bool) -> None:

@@ -136,7 +136,7 @@ class State:
         self.cfg = Config(
             degrees,
             prescaled_batch=is_true(parameters.get("prescaled_batch", False)),
-            sdp_gradient_clipping=float(parameters.get("sdp_gradient_clipping", 1.0)),
+            sdp_gradient_clipping=float(str(parameters.get("sdp_gradient_clipping", 1.0))),
         )
         if dist.get_rank() == 0:
             for note in notes:
