@@ -194,7 +194,7 @@ class FitState:
     def hold(self) -> FitEntry:
         """What this rank has, of now, for :meth:`go_on_from`: on this rank only, and not collective."""
         phase, snapshot = phase_of(self._trainer, self._events), self._now(whole=True)
-        facts = cast(FitEntry, self.loaders.facts(snapshot["batches"]))
+        facts = cast("FitEntry", self.loaders.facts(snapshot["batches"]))
         return {**facts, "phase": phase.value, "cut": False, "own": snapshot}
 
     # Going on
