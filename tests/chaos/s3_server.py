@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import threading
 import time
+import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -19,8 +20,8 @@ class Servers:
     Attributes:
         endpoint: Of the one that fails.
         faults: What happens to the next requests, one each: ``500``, ``503``, ``drop``, ``slow``, ``hang`` (no answer),
-            ``expired`` (credentials), ``truncated`` (a body that is too short, with a length that fits), ``flipped`` (one
-            bit), ``broken body`` (too short for its length), ``trickle`` (a byte a second), or ``pass`` for nothing.
+            ``expired`` (credentials), ``skewed`` (this machine's clock), ``truncated`` (a body that is too short, with a
+            length that fits), ``flipped`` (one bit), ``broken body`` (too short for its length), ``trickle`` (a byte a second), or ``pass`` for nothing.
         refused_key: Credentials that have expired.
         latency: Seconds before each answer.
         requests: Methods and paths that arrived.
@@ -66,11 +67,13 @@ def _handler(servers: Servers, host: str, port: int) -> type[BaseHTTPRequestHand
                 return
             if servers.latency:
                 time.sleep(servers.latency)
-            refused = servers.refused_key and f"Credential={servers.refused_key}/" in self.headers.get(
-                "Authorization", ""
-            )
+            signed = urllib.parse.unquote(self.path) + self.headers.get("Authorization", "")
+            refused = servers.refused_key and f"Credential={servers.refused_key}/" in signed
             if fault == "expired" or refused:
                 self._answer(400, {}, b"<Error><Code>ExpiredToken</Code><Message>expired</Message></Error>")
+                return
+            if fault == "skewed":
+                self._answer(403, {}, b"<Error><Code>RequestTimeTooSkewed</Code><Message>too large</Message></Error>")
                 return
             if fault in ("500", "503"):
                 self._answer(int(fault), {}, b"<Error><Code>SlowDown</Code></Error>")

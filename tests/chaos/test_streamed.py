@@ -16,7 +16,7 @@ from botocore.config import Config
 
 from lightning_sagemaker.data import block_index, block_store
 from lightning_sagemaker.data.batches import TrainingBatches
-from lightning_sagemaker.data.block_index import index_shards, index_text, read_index
+from lightning_sagemaker.data.block_index import Content, index_shards, index_text, read_index
 from lightning_sagemaker.data.block_store import BlockStore
 from lightning_sagemaker.data.damage import DataReadError
 from lightning_sagemaker.data.s3_objects import S3Objects
@@ -96,7 +96,9 @@ def test_rows_are_those_of_the_shards_and_each_block_comes_once(make, bucket, sh
     assert len(servers.requests) == fetched
 
 
-@pytest.mark.parametrize("fault", ["truncated", "503", "500", "drop", "flipped", "slow", "broken body", "expired"])
+@pytest.mark.parametrize(
+    "fault", ["truncated", "503", "500", "drop", "flipped", "slow", "broken body", "expired", "skewed"]
+)
 def test_what_goes_wrong_for_a_while_is_not_noticed(fault, make, bucket, shards, servers):
     servers.faults += ["pass", fault, fault, "pass", fault]
     check(make(), shards)
@@ -124,13 +126,23 @@ def test_what_is_wrong_for_good_is_named(harm, words, make, bucket, shards, serv
     assert "HINT:" in str(error.value)
 
 
-@pytest.mark.parametrize("fault", ["drop", "503", "hang", "trickle", "expired"])
-def test_a_server_that_does_not_come_back_is_given_up(fault, make, bucket, shards, servers):
+@pytest.mark.parametrize(
+    ("fault", "advice"),
+    [
+        ("drop", "look at the network"),
+        ("503", "how many requests the prefix gets"),
+        ("hang", "look at the network"),
+        ("trickle", "look at the network"),
+        ("expired", "the credentials have expired"),
+        ("skewed", "this machine's clock is wrong; set it"),
+    ],
+)
+def test_a_server_that_does_not_come_back_is_given_up(fault, advice, make, bucket, shards, servers):
     rows = make(deadline=2.0, timeout=0.5)
     rows.read("train", 0, np.array([500]))  # making a client takes longer than that on a slow machine
     servers.faults += [fault] * 200
     begin = time.monotonic()
-    with pytest.raises(DataReadError, match="could not be had in .* attempts and 2 s.*HINT"):
+    with pytest.raises(DataReadError, match=f"could not be had in .* attempts and 2 s.*HINT: .*{advice}"):
         rows.read("train", 0, np.array([5]))
     assert time.monotonic() - begin < 60
     servers.faults.clear()
@@ -203,8 +215,14 @@ def test_processes_share_a_store_that_others_overwrite(bucket, shards, servers, 
         worker.join(10)
 
 
+def eights(first, count, buffer):
+    """Blocks that hold their number eight times."""
+    buffer[:] = bytes(block for block in range(first, first + count) for _ in range(8))
+    return [Content(((0, buffer[8 * place : 8 * place + 8]),)) for place in range(count)]
+
+
 def test_a_slot_whose_writer_was_killed_is_used_again(tmp_path):
-    store = BlockStore(tmp_path, 4, 8, 16, lambda block: bytes([block]) * 8)
+    store = BlockStore(tmp_path, 4, 8, 16, eights)
     assert store._table.claim(3, lambda _: False) == 0  # and never published
     for block in (0, 1, 2, 3):
         assert store.read(np.array([block]), lambda contents, numbers: contents[numbers].copy())[0, 0] == block
@@ -214,9 +232,9 @@ def test_a_slot_whose_writer_was_killed_is_used_again(tmp_path):
 def test_a_store_of_another_start_of_the_machine_is_emptied(tmp_path, monkeypatch):
     made = []
 
-    def fetch(block):
-        made.append(block)
-        return bytes(8)
+    def fetch(first, count, buffer):
+        made.extend(range(first, first + count))
+        return eights(first, count, buffer)
 
     BlockStore(tmp_path, 4, 8, 32, fetch).fetch([0, 1])
     BlockStore(tmp_path, 4, 8, 32, fetch).fetch([0, 1])

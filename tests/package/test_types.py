@@ -32,7 +32,7 @@ CEILINGS = {
     "torch_sagemaker": 11,
     # Data.
     "bench": 10,
-    "data": 177,
+    "data": 173,
     # Pipelines.
     "parallel": 155,
     # Recovery.

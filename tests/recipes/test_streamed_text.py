@@ -12,6 +12,7 @@ import torch
 from botocore.config import Config
 
 from lightning_sagemaker.data import block_index
+from lightning_sagemaker.data.block_index import RUN
 from lightning_sagemaker.data.damage import DataReadError
 from lightning_sagemaker.launch.planning.plan import make_plan
 from lightning_sagemaker.launch.planning.streaming import describe_streaming
@@ -142,12 +143,12 @@ def test_what_was_fetched_is_counted_and_priced(made, client, tmp_path, caplog):
     data = data_of(ADDRESS, tmp_path)
     before = sum(one["Size"] for one in client.list_objects_v2(Bucket="corpus", Prefix="text/32/train-")["Contents"])
     list(data.train_dataloader())
-    blocks = -(-len(data.train_dataloader().dataset) // 32)
+    requests = -(-len(data.train_dataloader().dataset) // (32 * RUN))
     caplog.set_level("INFO")
     data.teardown("fit")
-    said = re.search(rf"{ADDRESS}: this host has made {blocks} requests for (.*) GB, some \$(.*) at", caplog.text)
+    said = re.search(rf"{ADDRESS}: this host has made {requests} requests for (.*) GB, some \$(.*) at", caplog.text)
     assert float(said[1]) * 1e9 == pytest.approx(before, rel=0.05)
-    assert float(said[2]) == pytest.approx(blocks * 0.0004 / 1000, rel=0.05)
+    assert float(said[2]) == pytest.approx(requests * 0.0004 / 1000, rel=0.05)
     again = data_of(ADDRESS, tmp_path)
     list(again.train_dataloader())
     again.teardown("fit")

@@ -12,7 +12,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,40 @@ BLOCK_BYTES = 1 << 20
 
 _FORMAT = 1
 
-Read = Callable[[str, int, int], bytes]
-"""The bytes of a file, by its name, from a place to before another."""
+RUN = 4
+"""Blocks that lie together in the order, and are read by one request where all of them are wanted."""
+
+Read = Callable[[str, int, memoryview], None]
+"""Fills a buffer with the bytes of a file, by its name, from a place on."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """A block that was read.
+
+    Args:
+        parts: Where each column begins in a block of a store, and its rows.
+        files: Names of those it came from.
+        requests: How many were made for it; those for several blocks count for the first.
+
+    """
+
+    parts: tuple[tuple[int, memoryview], ...]
+    files: tuple[str, ...] = ()
+    requests: int = 1
+
+    @property
+    def crc32(self) -> int:
+        """Checksum of the rows, one column after the other."""
+        checksum = 0
+        for _, part in self.parts:
+            checksum = zlib.crc32(part, checksum)
+        return checksum
+
+    @property
+    def size(self) -> int:
+        """Bytes of the rows."""
+        return sum(len(part) for _, part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -107,27 +139,45 @@ class SplitIndex:
 
     @cached_property
     def reads(self) -> int:
-        """How many requests it takes to read each block once: one for each column, and more where a shard ends in it."""
-        spans = [(number * self.block, min((number + 1) * self.block, self.rows)) for number in range(self.blocks)]
-        return sum(1 for column in self.columns for span in spans for _ in column.ranges(*span))
+        """How many requests read each block once: one for each column of a run, and more where a shard ends in it."""
+        return sum(len(self.requests(first, min(RUN, self.blocks - first))) for first in range(0, self.blocks, RUN))
+
+    def requests(self, first: int, count: int) -> list[tuple[str, int, int]]:
+        """File, first byte and the byte after the last of each request for so many blocks."""
+        begin, end = first * self.block, min((first + count) * self.block, self.rows)
+        return [request for column in self.columns for request in column.ranges(begin, end)]
 
     @cached_property
     def offsets(self) -> list[int]:
         """Where each column begins in a block, and the block's size, in bytes."""
         return [0, *accumulate(self.block * column.row_bytes for column in self.columns)]
 
-    def read(self, number: int, read: Read) -> tuple[bytes, int, list[str]]:
-        """A block, as in a store, with its columns at their offsets; its checksum; the files it came from."""
-        begin, end = number * self.block, min((number + 1) * self.block, self.rows)
-        content, checksum, files = bytearray(self.offsets[-1]), 0, []
-        for column, place in zip(self.columns, self.offsets, strict=False):
-            for name, low, high in column.ranges(begin, end):
-                part = read(name, low, high)
-                content[place : place + len(part)] = part
-                place += len(part)
-                checksum = zlib.crc32(part, checksum)
-                files.append(name)
-        return bytes(content), checksum, files
+    def read(self, first: int, count: int, read: Read, buffer: memoryview) -> list[Content]:
+        """Blocks that follow one another.
+
+        Args:
+            first: Number of the first.
+            count: How many.
+            read: Called once for each column and file.
+            buffer: For ``count`` blocks; the result is valid until it is used again.
+
+        """
+        place = 0
+        ends = [min((first + number + 1) * self.block, self.rows) for number in range(count)]
+        contents: list[list[tuple[int, memoryview]]] = [[] for _ in range(count)]
+        files = [name for name, _, _ in self.requests(first, count)]
+        for column, offset in zip(self.columns, self.offsets, strict=False):
+            begin = place
+            for name, low, high in column.ranges(first * self.block, ends[-1]):
+                read(name, low, buffer[place : place + high - low])
+                place += high - low
+            for number, content in enumerate(contents):
+                rows = ends[number] - (first + number) * self.block
+                content.append((offset, buffer[begin : begin + rows * column.row_bytes]))
+                begin += rows * column.row_bytes
+        return [
+            Content(tuple(parts), tuple(files), 0 if number else len(files)) for number, parts in enumerate(contents)
+        ]
 
 
 def index_shards(folder: Path, splits: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, SplitIndex]:
@@ -142,8 +192,9 @@ def index_shards(folder: Path, splits: Mapping[str, Sequence[Sequence[str]]]) ->
     for split, names in splits.items():
         columns = tuple(Column.of(folder, files) for files in names)
         index = SplitIndex(max(1, BLOCK_BYTES // columns[0].row_bytes), columns)
-        sums = tuple(index.read(number, lambda *place: _part(folder, *place))[1] for number in range(index.blocks))
-        found[split] = SplitIndex(index.block, columns, sums)
+        buffer = memoryview(bytearray(index.offsets[-1]))
+        sums = (index.read(number, 1, partial(_fill, folder), buffer)[0].crc32 for number in range(index.blocks))
+        found[split] = SplitIndex(index.block, columns, tuple(sums))
     return found
 
 
@@ -187,7 +238,7 @@ def _hexadecimal(sums: Sequence[int]) -> str:
     return np.asarray(sums, ">u4").tobytes().hex()
 
 
-def _part(folder: Path, name: str, begin: int, end: int) -> bytes:
+def _fill(folder: Path, name: str, begin: int, buffer: memoryview) -> None:
     with (folder / name).open("rb") as file:
         file.seek(begin)
-        return file.read(end - begin)
+        file.readinto(buffer)

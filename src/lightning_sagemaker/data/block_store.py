@@ -15,13 +15,14 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from lightning_sagemaker.data.block_index import RUN, Content
 from lightning_sagemaker.data.block_table import BlockTable
 
 Integers = npt.NDArray[np.int64]
@@ -30,16 +31,23 @@ T = TypeVar("T")
 Copy = Callable[[Bytes, Integers], T]
 """Takes blocks ``[n, bytes]`` and the number among them of each that was asked for."""
 
-_STRIPES = 256
+_STRIPES = 1024
 """Lock files; blocks share them."""
 _AT_ONCE = 8
-"""Blocks that a process fetches at the same time."""
+"""Runs of blocks that a process fetches at the same time."""
 _IN_MEMORY = 64
 """Blocks that a process keeps where the disk takes none: a window of them."""
 _TRIES = 3
 """To copy from slots that others take away meanwhile, before blocks are kept in memory."""
 
 _log = logging.getLogger(__name__)
+
+
+class Fetch(Protocol):
+    """Where the blocks of a store come from."""
+
+    def __call__(self, first: int, count: int, buffer: memoryview) -> list[Content]:
+        """So many blocks from ``first`` on, at most :data:`~.block_index.RUN`; valid until the buffer is used again."""
 
 
 class BlockStore:
@@ -50,18 +58,19 @@ class BlockStore:
         blocks: How many there are.
         block_bytes: Size of the largest.
         limit: Bytes of disk to use at most.
-        fetch: The content of a block; called in several threads and processes.
+        fetch: Reads blocks that follow one another; called in several threads and processes.
 
     """
 
     holds_no_order = True
 
-    def __init__(self, folder: Path, blocks: int, block_bytes: int, limit: int, fetch: Callable[[int], bytes]) -> None:
+    def __init__(self, folder: Path, blocks: int, block_bytes: int, limit: int, fetch: Fetch) -> None:
         self._arguments = (folder, blocks, block_bytes, limit, fetch)
         self._fetch, self._bytes = fetch, block_bytes
         self._slots = max(1, min(blocks, limit // block_bytes))
         self._folder = folder / f"{blocks}-{block_bytes}-{self._slots}"
-        self._private: OrderedDict[int, bytes] = OrderedDict()
+        self._buffers: list[memoryview] = []  # a new one would cost more time than what is read into it
+        self._private: OrderedDict[int, Bytes] = OrderedDict()
         self._full = False
         (self._folder / "locks").mkdir(parents=True, exist_ok=True)
         with self._locked("table"):
@@ -79,7 +88,7 @@ class BlockStore:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Blocks that were fetched on this host since the store was made, and their bytes."""
+        """Blocks that were fetched on this host since the store was made, their bytes, and the requests for them."""
         return self._table.counts()
 
     def is_present(self, block: int) -> bool:
@@ -117,40 +126,55 @@ class BlockStore:
         needed, places = np.unique(blocks, return_inverse=True)
         contents = np.zeros((len(needed), self._bytes), np.uint8)
         for row, content in zip(contents, map(self._from_memory, needed.tolist()), strict=True):
-            row[: len(content)] = np.frombuffer(content, np.uint8)
+            row[:] = content
         return copy(contents, places)
 
     def fetch(self, blocks: Iterable[int]) -> None:
-        """Fetch those blocks that are not there, several at once; one that another process fetches is waited for."""
-        missing = [block for block in blocks if not self.is_present(block)]
+        """Fetch those blocks that are not there, several at once; one that another process fetches is waited for.
+
+        Args:
+            blocks: Their numbers, ascending.
+
+        """
+        missing = runs_of(block for block in blocks if not self.is_present(block))
         if len(missing) < 2:
-            for block in missing:
-                self._fetch_one(block)
+            for run in missing:
+                self.fetch_run(run)
             return
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(self._fetch_one, missing))
+            list(pool.map(self.fetch_run, missing))
 
-    def _fetch_one(self, block: int) -> None:
-        with self._locked(str(block % _STRIPES)):
-            if self.is_present(block):
-                return
-            content = self._fetch(block)
-            with self._locked("table"):
-                slot = self._table.claim(block, self._is_abandoned)
-                self._table.count(len(content))
-            if slot is None or not self._write(slot, content):
-                self._keep(block, content)
-                return
-            with self._locked("table"):
-                self._table.publish(block, slot)
+    def fetch_run(self, run: range) -> None:
+        """The same for blocks that follow one another, at most :data:`~.block_index.RUN`."""
+        with ExitStack() as locks:
+            for stripe in sorted(
+                {block % _STRIPES for block in run}
+            ):  # all take them in this order: nobody waits in a circle
+                locks.enter_context(self._locked(str(stripe)))
+            for part in runs_of(block for block in run if not self.is_present(block)):
+                with self._buffer() as buffer:
+                    for block, content in zip(
+                        part, self._fetch(part.start, len(part), buffer[: len(part) * self._bytes]), strict=True
+                    ):
+                        self._put(block, content)
 
-    def _write(self, slot: int, content: bytes) -> bool:
+    def _put(self, block: int, content: Content) -> None:
+        with self._locked("table"):
+            slot = self._table.claim(block, self._is_abandoned)
+            self._table.count(content.size, content.requests)
+        if slot is None or not self._write(slot, content):
+            self._keep(block, content)
+            return
+        with self._locked("table"):
+            self._table.publish(block, slot)
+
+    def _write(self, slot: int, content: Content) -> bool:
         """Whether there was room on the disk."""
-        written = 0
         try:
-            while written < len(content):
-                place = slot * self._bytes + written
-                written += os.pwrite(self._file, memoryview(content)[written:], place)
+            for offset, part in content.parts:
+                written = 0
+                while written < len(part):
+                    written += os.pwrite(self._file, part[written:], slot * self._bytes + offset + written)
         except OSError as error:
             if not self._full:
                 self._full = True
@@ -165,17 +189,33 @@ class BlockStore:
             return False
         return True
 
-    def _keep(self, block: int, content: bytes) -> None:
-        self._private[block] = content
+    def _keep(self, block: int, content: Content) -> Bytes:
+        kept = np.zeros(self._bytes, np.uint8)
+        for offset, part in content.parts:
+            kept[offset : offset + len(part)] = part
+        self._private[block] = kept
         while len(self._private) > _IN_MEMORY:
             self._private.popitem(last=False)
+        return kept
 
-    def _from_memory(self, block: int) -> bytes:
+    def _from_memory(self, block: int) -> Bytes:
         found = self._private.get(block)
         if found is None:
-            found = self._fetch(block)
-            self._keep(block, found)
+            with self._buffer() as buffer:
+                (content,) = self._fetch(block, 1, buffer[: self._bytes])
+                found = self._keep(block, content)
         return found
+
+    @contextmanager
+    def _buffer(self) -> Iterator[memoryview]:
+        try:
+            buffer = self._buffers.pop()
+        except IndexError:
+            buffer = memoryview(bytearray(RUN * self._bytes))
+        try:
+            yield buffer
+        finally:
+            self._buffers.append(buffer)
 
     def _is_abandoned(self, block: int) -> bool:
         """Whether nobody is fetching a block that has a slot but is not in it: its process was killed."""
@@ -199,3 +239,14 @@ class BlockStore:
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile has the file open as well
             os.close(file)
+
+
+def runs_of(blocks: Iterable[int]) -> list[range]:
+    """Ascending numbers, as stretches without gaps of at most :data:`~.block_index.RUN`."""
+    found: list[range] = []
+    for block in blocks:
+        if found and block == found[-1].stop and len(found[-1]) < RUN:
+            found[-1] = range(found[-1].start, block + 1)
+        else:
+            found.append(range(block, block + 1))
+    return found

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 _HEADER = 8
-_VERSION, _BOOT, _HAND, _FETCHED, _BYTES = range(5)
+_VERSION, _BOOT, _HAND, _FETCHED, _BYTES, _REQUESTS = range(6)
 """Places in the header."""
 _FORMAT = 1
 
@@ -90,14 +90,16 @@ class BlockTable:
         """A block could not be written."""
         self._owner[slot] = -1
 
-    def count(self, size: int) -> None:
-        """A block of so many bytes was fetched."""
+    def count(self, size: int, requests: int) -> None:
+        """A block of so many bytes was fetched, with so many requests."""
         self._header[_FETCHED] += 1
         self._header[_BYTES] += size
+        self._header[_REQUESTS] += requests
 
     def counts(self) -> dict[str, int]:
-        """Blocks that were fetched, and their bytes."""
-        return {"blocks": int(self._header[_FETCHED]), "bytes": int(self._header[_BYTES])}
+        """Blocks that were fetched, their bytes, and the requests for them."""
+        places = {"blocks": _FETCHED, "bytes": _BYTES, "requests": _REQUESTS}
+        return {name: int(self._header[place]) for name, place in places.items()}
 
 
 def _boot() -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from queue import SimpleQueue
 
-from lightning_sagemaker.data.block_store import BlockStore, Integers
+from lightning_sagemaker.data.block_store import BlockStore, Integers, runs_of
 
 _THREADS = 8
 
@@ -23,7 +23,7 @@ class ReadAhead:
 
     Args:
         store: Of the blocks.
-        blocks_of: The blocks of a batch.
+        blocks_of: The blocks of a batch, ascending.
         batches: How many to look ahead.
 
     """
@@ -50,24 +50,24 @@ class ReadAhead:
         if self._process == os.getpid():
             return
         self._process = os.getpid()
-        self._queue: SimpleQueue[int] = SimpleQueue()
+        self._queue: SimpleQueue[range] = SimpleQueue()
         self._queued: set[int] = set()
         for _ in range(_THREADS):
             # Daemons: a process that ends does not wait for what nobody will read.
             threading.Thread(target=self._work, name="read-ahead", daemon=True).start()
 
     def _want(self, batch: list[int]) -> None:
-        for block in self._store.missing(self._blocks_of(batch)):
-            if block not in self._queued:
-                self._queued.add(block)
-                self._queue.put(block)
+        wanted = [block for block in self._store.missing(self._blocks_of(batch)) if block not in self._queued]
+        self._queued.update(wanted)
+        for run in runs_of(wanted):
+            self._queue.put(run)
 
     def _work(self) -> None:
         while True:
-            block = self._queue.get()
+            run = self._queue.get()
             try:
-                self._store.fetch([block])
+                self._store.fetch_run(run)
             except Exception as error:  # whoever reads the block tries again, and raises
-                _log.debug("block %d could not be fetched ahead: %s", block, error)
+                _log.debug("blocks %s could not be fetched ahead: %s", run, error)
             finally:
-                self._queued.discard(block)
+                self._queued.difference_update(run)

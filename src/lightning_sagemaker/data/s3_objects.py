@@ -12,11 +12,13 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from lightning_sagemaker.data.damage import DamagedDataError, DataReadError
+from lightning_sagemaker.data.direct_reads import DirectReads
 
 SCHEME = "s3://"
 
@@ -43,6 +45,33 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
+class Client(Protocol):
+    """What is used of boto3's."""
+
+    def get_object(self, *, Bucket: str, Key: str, Range: str = ...) -> Mapping[str, Any]:
+        """Content, or a part of it."""
+
+    def head_object(self, *, Bucket: str, Key: str) -> Mapping[str, Any]:
+        """Size and metadata."""
+
+    def upload_file(self, file: str, bucket: str, key: str, *, ExtraArgs: Mapping[str, object]) -> None:
+        """Write a file to an object."""
+
+
+@dataclass(frozen=True)
+class _Clients:
+    """Of one process.
+
+    Args:
+        client: Does anything.
+        direct: Reads ranges, where nothing is in the way.
+
+    """
+
+    client: Client
+    direct: DirectReads
+
+
 class S3Objects:
     """Reads and writes objects; may be used by several threads, and in processes that were forked or spawned.
 
@@ -58,15 +87,15 @@ class S3Objects:
     def __init__(self, deadline: float = 120.0, timeout: float = 10.0, endpoint: str | None = None) -> None:
         self._deadline, self._timeout, self._endpoint = deadline, timeout, endpoint
         self._process: int | None = None
-        self._found: Any = None
+        self._found: _Clients | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         own = {"_deadline": self._deadline, "_timeout": self._timeout, "_endpoint": self._endpoint}
         return {**own, "_process": None, "_found": None}
 
     def connect(self) -> None:
         """Make the client now, which takes half a second of the processor, and not when the first batch is waited for."""
-        self._client()
+        self._clients()
 
     def read(self, bucket: str, key: str, begin: int = 0, end: int | None = None) -> bytes:
         """The bytes from ``begin`` to before ``end`` of an object, or all of them.
@@ -75,29 +104,55 @@ class S3Objects:
             DataReadError: If there is no such object, it is shorter, or it cannot be had within the deadline.
 
         """
+        return self._try(
+            lambda clients, until: self._read(clients.client, bucket, key, (begin, end), until),
+            f"{SCHEME}{bucket}/{key}",
+        )
+
+    def read_into(self, bucket: str, key: str, begin: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes of an object.
+
+        Args:
+            bucket: Name of the bucket.
+            key: Key of the object.
+            begin: First byte.
+            buffer: Takes as many bytes as it has.
+
+        Raises:
+            DataReadError: As for :meth:`read`.
+
+        """
+        span = begin, begin + len(buffer)
+
+        def attempt(clients: _Clients, until: float) -> None:
+            if not clients.direct.read_into(bucket, key, begin, buffer, until):
+                buffer[:] = self._read(clients.client, bucket, key, span, until)
+
+        self._try(attempt, f"{SCHEME}{bucket}/{key}")
+
+    def _read(self, client: Client, bucket: str, key: str, span: tuple[int, int | None], until: float) -> bytes:
+        begin, end = span
         asked = {} if end is None else {"Range": f"bytes={begin}-{end - 1}"}
-
-        def attempt(client: Any, until: float) -> bytes:
-            answer = client.get_object(Bucket=bucket, Key=key, **asked)
-            body, parts = answer["Body"], []
-            whole = str(answer.get("ContentRange", "")).rpartition("/")[2]
-            if end is not None and whole.isdigit() and int(whole) < end:
-                raise DamagedDataError(_shorter(f"{SCHEME}{bucket}/{key}"))
-            for part in body.iter_chunks(_CHUNK):
-                parts.append(part)
-                if time.monotonic() > until:
-                    raise TimeoutError(f"it has taken {self._deadline:.0f} s")
-            content = b"".join(parts)
-            if end is not None and len(content) != end - begin:
-                raise OSError(f"{len(content)} bytes arrived of {end - begin}")
-            return content
-
-        return self._try(attempt, f"{SCHEME}{bucket}/{key}")
+        answer = client.get_object(Bucket=bucket, Key=key, **asked)
+        parts = []
+        whole = str(answer.get("ContentRange", "")).rpartition("/")[2]
+        if end is not None and whole.isdigit() and int(whole) < end:
+            raise DamagedDataError(_shorter(f"{SCHEME}{bucket}/{key}"))
+        for part in answer["Body"].iter_chunks(_CHUNK):
+            parts.append(part)
+            if time.monotonic() > until:
+                raise TimeoutError(f"it has taken {self._deadline:.0f} s")
+        content = b"".join(parts)
+        if end is not None and len(content) != end - begin:
+            raise OSError(f"{len(content)} bytes arrived of {end - begin}")
+        return content
 
     def checksum(self, bucket: str, key: str) -> tuple[int, str] | None:
         """Bytes of an object, and the checksum that :meth:`upload` was given; None if there is none."""
         try:
-            found = self._try(lambda client, _: client.head_object(Bucket=bucket, Key=key), f"{SCHEME}{bucket}/{key}")
+            found = self._try(
+                lambda clients, _: clients.client.head_object(Bucket=bucket, Key=key), f"{SCHEME}{bucket}/{key}"
+            )
         except MissingError:
             return None
         return int(found["ContentLength"]), str(found["Metadata"].get(_CHECKSUM))
@@ -106,15 +161,16 @@ class S3Objects:
         """Write a file to an object, in parts if it is large; the object appears when all of it is there."""
         options = {"Metadata": {_CHECKSUM: checksum}}
         self._try(
-            lambda client, _: client.upload_file(str(file), bucket, key, ExtraArgs=options), f"{SCHEME}{bucket}/{key}"
+            lambda clients, _: clients.client.upload_file(str(file), bucket, key, ExtraArgs=options),
+            f"{SCHEME}{bucket}/{key}",
         )
 
-    def _try(self, attempt: Callable[[Any, float], T], address: str) -> T:
+    def _try(self, attempt: Callable[[_Clients, float], T], address: str) -> T:
         until, pause, attempts = time.monotonic() + self._deadline, _PAUSES[0], 0
         while True:
             attempts += 1
             try:
-                return attempt(self._client(), until)
+                return attempt(self._clients(), until)
             except Exception as error:
                 _raise_if_final(error, address)
                 wait = pause * random.uniform(0.5, 1.5)
@@ -129,13 +185,13 @@ class S3Objects:
                 time.sleep(wait)
                 pause = min(2 * pause, _PAUSES[1])
 
-    def _client(self) -> Any:
+    def _clients(self) -> _Clients:
         if self._process != os.getpid():  # sockets cannot be shared with the process that forked this one
             self._process, self._found, self._making = os.getpid(), None, threading.Lock()
         found = self._found
         if found is None:
             with self._making:
-                found = self._found = self._found or _make_client(self._timeout, self._endpoint)
+                found = self._found = self._found or _make_clients(self._timeout, self._endpoint)
         return found
 
 
@@ -189,10 +245,12 @@ def _code(error: Exception) -> str | None:
     return str(response.get("Error", {}).get("Code")) if isinstance(response, dict) else None
 
 
-def _make_client(timeout: float, endpoint: str | None) -> Any:
+def _make_clients(timeout: float, endpoint: str | None) -> _Clients:
     try:
         import boto3
+        import botocore.session
         from botocore.config import Config
+        from botocore.httpsession import get_cert_path
     except ImportError as error:
         raise DataReadError("S3 needs boto3. HINT: pip install 'lightning-sagemaker[s3]'.") from error
     endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
@@ -205,4 +263,14 @@ def _make_client(timeout: float, endpoint: str | None) -> Any:
         # Other servers seldom have a name for each bucket.
         s3={"addressing_style": "path" if endpoint else "auto"},
     )
-    return boto3.session.Session().client("s3", endpoint_url=endpoint, config=config)
+    core = botocore.session.get_session()
+    session = boto3.session.Session(botocore_session=core)
+    # Of its own: with a version of signatures set, kinds of buckets that need another could not be read.
+    signer = session.client("s3", endpoint_url=endpoint, config=config.merge(Config(signature_version="s3v4")))
+
+    def sign(bucket: str, key: str, seconds: int) -> str:
+        return str(signer.generate_presigned_url("get_object", {"Bucket": bucket, "Key": key}, seconds))
+
+    certificates = str(core.get_config_variable("ca_bundle") or get_cert_path(True))
+    client: Client = session.client("s3", endpoint_url=endpoint, config=config)
+    return _Clients(client, DirectReads(sign, timeout, certificates))

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_sagemaker.data.batches import EvaluationBatches, TrainingBatches, sample_indices
-from lightning_sagemaker.data.block_index import SplitIndex
+from lightning_sagemaker.data.block_index import RUN, Content, SplitIndex
 from lightning_sagemaker.data.block_store import BlockStore, Bytes, Integers
 from lightning_sagemaker.data.damage import DamagedDataError, replacements
 from lightning_sagemaker.data.order import Blocks
@@ -55,45 +55,60 @@ class BlockFetch:
         self._splits = list(splits.values())
         self._firsts = [0, *accumulate(index.blocks for index in self._splits)]
 
-    def __call__(self, block: int) -> bytes:
-        """The content of a block.
+    def __call__(self, first: int, count: int, buffer: memoryview) -> list[Content]:
+        """So many blocks from ``first`` on; valid until the buffer is used again.
 
         Raises:
-            DamagedDataError: If it is not there or not what was written, and no other can take its place.
+            DamagedDataError: If one is not there or not what was written, and no other can take its place.
             DataReadError: If it cannot be had now.
 
         """
-        split = bisect_right(self._firsts, block) - 1
-        index, number = self._splits[split], block - self._firsts[split]
+        split = bisect_right(self._firsts, first) - 1
+        index, number = self._splits[split], first - self._firsts[split]
         try:
-            return self._read(index, number)
+            if count == 1 or first + count <= self._firsts[split + 1]:
+                return self._read(index, number, count, buffer)
         except DamagedDataError as error:
-            if not self._skip:
-                raise
-            self._skipped += 1
-            what = "%s; another block is trained on in its place (%d blocks so far in this process)"
-            _log.warning(what, str(error).split(" HINT:")[0], self._skipped)
-            full = index.rows // index.block  # the last may be shorter, and could not replace another
-            for other in replacements(number % max(1, full), full):
-                with contextlib.suppress(DamagedDataError):
-                    return self._read(index, other)
-            raise
+            if count == 1:
+                return self._replace(index, number, buffer, error)
+        # Of two splits, or not all intact.
+        size = len(buffer) // count
+        return [self(first + place, 1, buffer[place * size : (place + 1) * size])[0] for place in range(count)]
 
-    def _read(self, index: SplitIndex, number: int) -> bytes:
+    def _replace(self, index: SplitIndex, number: int, buffer: memoryview, error: DamagedDataError) -> list[Content]:
+        if not self._skip:
+            raise error
+        self._skipped += 1
+        what = "%s; another block is trained on in its place (%d blocks so far in this process)"
+        _log.warning(what, str(error).split(" HINT:")[0], self._skipped)
+        full = index.rows // index.block  # the last may be shorter, and could not replace another
+        for other in replacements(number % max(1, full), full):
+            with contextlib.suppress(DamagedDataError):
+                return self._read(index, other, 1, buffer)
+        raise error
+
+    def _read(self, index: SplitIndex, first: int, count: int, buffer: memoryview) -> list[Content]:
         bucket, prefix = split_address(self._address)
 
-        def read(name: str, begin: int, end: int) -> bytes:
-            return self._objects.read(bucket, f"{prefix}/{name}" if prefix else name, begin, end)
+        def read(name: str, begin: int, part: memoryview) -> None:
+            self._objects.read_into(bucket, f"{prefix}/{name}" if prefix else name, begin, part)
 
         for attempt in range(1, _ATTEMPTS + 1):
-            content, checksum, files = index.read(number, read)
-            if checksum == index.crc32[number]:
-                return content
-            _log.warning("block %d of %s, in %s: wrong checksum, attempt %d", number, self._address, files[0], attempt)
+            contents = index.read(first, count, read, buffer)
+            found = [content.crc32 for content in contents]
+            wrong = [block for block, checksum in enumerate(found, first) if checksum != index.crc32[block]]
+            if not wrong:
+                return contents
+            files = contents[0].files
+            _log.warning(
+                "block %d of %s, in %s: wrong checksum, attempt %d", wrong[0], self._address, files[0], attempt
+            )
+            if count > 1:
+                break
         raise DamagedDataError(
-            f"{' and '.join(files)} in {self._address}: block {number} was made with crc32 {index.crc32[number]:08x}, but"
-            f" {_ATTEMPTS} times came with another ({checksum:08x} the last time). HINT: copy the file again from where it"
-            " was made, or prepare again."
+            f"{' and '.join(files)} in {self._address}: block {wrong[0]} was made with crc32 {index.crc32[wrong[0]]:08x},"
+            f" but {attempt} times came with another ({found[wrong[0] - first]:08x} the last time). HINT: copy the file"
+            " again from where it was made, or prepare again."
         )
 
 
@@ -141,8 +156,8 @@ class StreamedRows:
 
     def fetched(self) -> tuple[int, int]:
         """Requests and bytes of this host, all its processes together, since the rows were opened here."""
-        blocks, size = (self.store.counts[name] - self._before[name] for name in ("blocks", "bytes"))
-        return blocks * max(len(index.columns) for index in self._splits.values()), size
+        requests, size = (self.store.counts[name] - self._before[name] for name in ("requests", "bytes"))
+        return requests, size
 
     def columns(self, split: str) -> int:
         """How many a split has."""
@@ -162,18 +177,21 @@ class StreamedRows:
             found: npt.NDArray[Any] = view[numbers, places]
             return found
 
-        return self.store.read(blocks + self._firsts[split], copy)
+        first = self._firsts[split]
+        if self.store.missing(blocks + first):
+            self.store.fetch((whole_runs(blocks, index.blocks) + first).tolist())
+        return self.store.read(blocks + first, copy)
 
     def blocks(self, split: str) -> Blocks:
         """How training reads a split."""
-        return Blocks(self._splits[split].block, WINDOW, near=True)
+        return Blocks(RUN * self._splits[split].block, WINDOW // RUN, near=True)
 
     def ahead(self, split: str, batches: int) -> ReadAhead:
         """Fetches what the next ``batches`` need while one is trained on."""
-        first, block, rows = self._firsts[split], self._splits[split].block, self._splits[split].rows
+        index, first = self._splits[split], self._firsts[split]
 
         def blocks_of(draws: list[int]) -> Integers:
-            return np.unique(sample_indices(draws, rows) // block) + first
+            return whole_runs(sample_indices(draws, index.rows) // index.block, index.blocks) + first
 
         return ReadAhead(self.store, blocks_of, batches)
 
@@ -181,3 +199,10 @@ class StreamedRows:
         """Have batches looked at a window ahead."""
         at_once = batches.samples_per_batch * batches.num_replicas
         batches.ahead = self.ahead(split, WINDOW * self._splits[split].block // at_once)
+
+
+def whole_runs(blocks: Integers, count: int) -> Integers:
+    """All blocks of the runs of some of ``count`` blocks, ascending: what lies beside one that is needed is needed soon."""
+    runs = np.unique(blocks // RUN)
+    whole = (runs[:, None] * RUN + np.arange(RUN)).reshape(-1)
+    return whole[whole < count]

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges of S3 objects straight into memory that is there already, over connections that stay open.
+
+boto3 takes some 2 ms of a processor for each request, most of it to build, sign and parse what is always the same, and a
+new buffer for each answer costs as much again in page faults. Here boto3 signs an address once for each object, a plain HTTP
+connection reads any range of it, and whatever is not a plain success is left to boto3.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import time
+import urllib.request
+from collections import OrderedDict
+from collections.abc import Callable
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from urllib.parse import SplitResult, urlsplit
+
+_SIGNED = 900
+"""Seconds that an address is valid."""
+_USED = 300
+"""Seconds that it is used: a session's credentials are renewed while they still have that long."""
+_ADDRESSES = 4096
+"""Addresses that are kept, of the objects that were read last."""
+_REFUSALS = 3
+"""Answers in a row that are neither success nor overload, after which all reads are left to boto3."""
+_BUSY = (429, 500, 502, 503, 504)
+_CHUNK = 1 << 18
+
+Sign = Callable[[str, str, int], str]
+"""Address of an object, by bucket and key, that is valid for so many seconds."""
+
+_log = logging.getLogger(__name__)
+
+
+class ServerBusyError(OSError):
+    """The server asks to try again later."""
+
+
+class DirectReads:
+    """Reads of one process, by any number of threads.
+
+    Args:
+        sign: Makes the address of an object.
+        timeout: Seconds without any byte.
+        certificates: File or folder with the authorities to trust, as boto3 does.
+
+    """
+
+    def __init__(self, sign: Sign, timeout: float, certificates: str) -> None:
+        self._sign, self._timeout, self._certificates = sign, timeout, certificates
+        self._addresses: OrderedDict[tuple[str, str], tuple[float, SplitResult]] = OrderedDict()
+        self._idle: dict[str, list[HTTPConnection]] = {}
+        self._refusals, self._has_worked, self._is_off = 0, False, False
+
+    def read_into(self, bucket: str, key: str, begin: int, buffer: memoryview, until: float) -> bool:
+        """Fill a buffer with the bytes of an object from one place on.
+
+        Args:
+            bucket: Name of the bucket.
+            key: Key of the object.
+            begin: First byte.
+            buffer: Takes as many bytes as it has.
+            until: When to give up, on the clock of ``time.monotonic``.
+
+        Returns:
+            Whether it is filled; if not, boto3 has to be asked, which knows what is wrong.
+
+        Raises:
+            OSError: If the connection or the server fails, or time is up: worth another attempt.
+
+        """
+        if self._is_off:
+            return False
+        address = self._address(bucket, key)
+        if address is None:
+            self._turn_off("a proxy is set")
+            return False
+        try:
+            filled = self._get(address, begin, buffer, until)
+        except (OSError, HTTPException) as error:
+            if not self._has_worked:  # perhaps boto3 knows a way
+                self._refuse(bucket, key, str(error))
+                return False
+            raise error if isinstance(error, OSError) else OSError(str(error)) from error
+        if filled:
+            self._refusals, self._has_worked = 0, True
+        else:
+            self._refuse(bucket, key, "the answer was no success")
+        return filled
+
+    def _refuse(self, bucket: str, key: str, why: str) -> None:
+        self._addresses.pop((bucket, key), None)
+        self._refusals += 1
+        if self._refusals >= _REFUSALS:
+            self._turn_off(why)
+
+    def _turn_off(self, why: str) -> None:
+        self._is_off = True
+        _log.debug("objects are read by boto3 from now on: %s", why)
+
+    def _address(self, bucket: str, key: str) -> SplitResult | None:
+        """Signed lately; None if it is to be reached through a proxy."""
+        now = time.monotonic()
+        signed, address = self._addresses.get((bucket, key), (-float(_USED), None))
+        if address is None or now - signed > _USED:
+            address = urlsplit(self._sign(bucket, key, _SIGNED))
+            proxies = urllib.request.getproxies()
+            host = address.hostname or ""
+            if proxies.get(address.scheme, proxies.get("all")) and not urllib.request.proxy_bypass(host):
+                return None
+            self._addresses[bucket, key] = now, address
+            while len(self._addresses) > _ADDRESSES:
+                self._addresses.popitem(last=False)
+        return address
+
+    def _get(self, address: SplitResult, begin: int, buffer: memoryview, until: float) -> bool:
+        connection, answer = self._ask(address, f"bytes={begin}-{begin + len(buffer) - 1}")
+        is_free = False
+        try:
+            if answer.status in _BUSY:
+                raise ServerBusyError(f"the server answers with {answer.status}")
+            if answer.status != 206 or answer.headers.get("Content-Length") != str(len(buffer)):
+                return False
+            place = 0
+            while place < len(buffer):
+                count = answer.readinto(buffer[place : place + _CHUNK])
+                if not count:
+                    raise OSError(f"{place} bytes arrived of {len(buffer)}")
+                place += count
+                if time.monotonic() > until:
+                    raise TimeoutError("it has taken too long")
+            answer.read()  # nothing: says that the connection is free
+            is_free = True
+            return True
+        finally:
+            if is_free:
+                self._idle[address.netloc].append(connection)
+            else:
+                connection.close()
+
+    def _ask(self, address: SplitResult, span: str) -> tuple[HTTPConnection, HTTPResponse]:
+        path, idle = address._replace(scheme="", netloc="").geturl(), self._idle.setdefault(address.netloc, [])
+        while True:
+            try:
+                connection, is_used = idle.pop(), True
+            except IndexError:
+                connection, is_used = self._connect(address), False
+            try:
+                connection.request("GET", path, headers={"Range": span})
+                return connection, connection.getresponse()
+            except (OSError, HTTPException):
+                connection.close()
+                if not is_used:  # one that was idle may have been closed by the server, which is no failure
+                    raise
+
+    def _connect(self, address: SplitResult) -> HTTPConnection:
+        host, port, least = address.hostname or "", address.port, min(5.0, self._timeout)
+        if address.scheme == "https":
+            trusted = self._certificates
+            is_folder = os.path.isdir(trusted)
+            context = ssl.create_default_context(
+                cafile=None if is_folder else trusted, capath=trusted if is_folder else None
+            )
+            connection: HTTPConnection = HTTPSConnection(host, port, timeout=least, context=context)
+        else:
+            connection = HTTPConnection(host, port, timeout=least)
+        connection.connect()
+        connection.sock.settimeout(self._timeout)
+        return connection
