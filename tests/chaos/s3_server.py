@@ -21,7 +21,8 @@ class Servers:
         endpoint: Of the one that fails.
         faults: What happens to the next requests, one each: ``500``, ``503``, ``drop``, ``slow``, ``hang`` (no answer),
             ``expired`` (credentials), ``skewed`` (this machine's clock), ``truncated`` (a body that is too short, with a
-            length that fits), ``flipped`` (one bit), ``broken body`` (too short for its length), ``trickle`` (a byte a second), or ``pass`` for nothing.
+            length that fits), ``flipped`` (one bit), ``broken body`` (too short for its length), ``trickle`` (a byte a
+            second), or ``pass`` for nothing.
         refused_key: Credentials that have expired.
         latency: Seconds before each answer.
         requests: Methods and paths that arrived.
