@@ -172,7 +172,7 @@ def test_the_plan_of_a_job_has_the_requests_of_an_epoch(made, client, tmp_path, 
 
 def test_a_plan_says_what_any_text_costs_where_it_cannot_be_counted(made, client):
     config = JobConfig(recipe="albert-mlm", instance_type="ml.g5.xlarge", hyperparameters={"text": "s3://none/there"})
-    said = [("streams", "s3://none/there: a request for each MiB of an epoch, some $0.0004 a GB")]
+    said = [("streams", "s3://none/there: requests of up to 4 MiB, some $0.0001 a GB of an epoch")]
     assert describe_streaming(make_plan(config), asks_s3=True) == said
     assert describe_streaming(make_plan(config), asks_s3=False) == said
     assert describe_streaming(make_plan(config.changed(hyperparameters={"text": "auto"})), asks_s3=True) == []

@@ -31,7 +31,7 @@ def describe_streaming(plan: JobPlan, asks_s3: bool) -> list[tuple[str, str]]:
         return []
     found = _requests(address) if asks_s3 else None
     if found is None:
-        return [("streams", f"{address}: a request for each MiB of an epoch, some ${USD_PER_1000_READS} a GB")]
+        return [("streams", f"{address}: requests of up to 4 MiB, some ${USD_PER_1000_READS / 4} a GB of an epoch")]
     requests, size = found
     return [
         ("streams", f"{address}: {requests:,} requests for {size / 1e9:.3g} GB in each epoch, {reading_cost(requests)}")
