@@ -16,25 +16,29 @@ class _Entry(NamedTuple):
     trainer: str  # module in strategies/, and a name in it
     fabric: str
     description: str
-    arguments: dict[str, Any]
+    arguments: dict[str, object]
 
 
 _SMDDP = "Data parallel with SageMaker's all-reduce library, or the open shim where that is absent"
 _SMP = "Model parallel as SageMaker's mp_parameters say: the layers of a model on several processes"
 _FSDP = "Sharded data parallel (FSDP2) with SageMaker's AllGather, or the open shim where that is absent"
-_UNUSED: dict[str, dict[str, Any]] = {
+_UNUSED: dict[str, dict[str, object]] = {
     "": {},
     "_find_unused_parameters_false": {"find_unused_parameters": False},
     "_find_unused_parameters_true": {"find_unused_parameters": True},
 }
 
 
-def _with(arguments: dict[str, Any]) -> str:
+def _with(arguments: dict[str, object]) -> str:
     listed = ", ".join(f"`{name}={value!r}`" for name, value in arguments.items())
     return f", with {listed}" if listed else ""
 
 
-_STARTED: dict[str, dict[str, Any]] = {"": {}, "_spawn": {"start_method": "spawn"}, "_fork": {"start_method": "fork"}}
+_STARTED: dict[str, dict[str, object]] = {
+    "": {},
+    "_spawn": {"start_method": "spawn"},
+    "_fork": {"start_method": "fork"},
+}
 _STARTED["_notebook"] = _STARTED["_fork"]
 """Ending of a name -> arguments, as Lightning has for "ddp"."""
 
@@ -95,7 +99,7 @@ def _factory(home: str) -> Callable[..., Any]:
     """Calls a function of ``strategies/``, and loads it only then: registering happens in the midst of imports."""
     module, name = home.split(".")
 
-    def build(*args: Any, **kwargs: Any) -> Any:
+    def build(*args: object, **kwargs: object) -> object:
         return getattr(import_module(f"lightning_sagemaker.strategies.{module}"), name)(*args, **kwargs)
 
     return build

@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 GOAL = 1.5
 """``Any`` per 100 lines of src, imports included."""
 
-MOST = 1.7
+MOST = 1.5
 """What is allowed until the goal is reached: lower it with each change that lowers it."""
 
 CEILINGS = {
@@ -20,21 +20,21 @@ CEILINGS = {
     "job": 0,
     "launch": 79,
     "loggers": 13,
-    "package": 15,
+    "package": 8,
     "simulator": 23,
     # Strategies, and what they are made of.
     "_compat": 0,
     "callbacks": 0,
-    "checkpoint": 43,
+    "checkpoint": 15,
     "collectives": 5,
     "smdistributed": 35,
-    "strategies": 77,
+    "strategies": 63,
     "torch_sagemaker": 11,
     # Data.
     "bench": 10,
-    "data": 173,
+    "data": 168,
     # Pipelines.
-    "parallel": 155,
+    "parallel": 147,
     # Recovery.
     "recovery": 96,
     "supervisor": 29,

@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint import FileSystemWriter, SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
 from torch.optim import Optimizer
 
 from lightning_sagemaker._compat.store import process_store
@@ -33,6 +34,11 @@ from lightning_sagemaker.checkpoint.staging import Staging
 from lightning_sagemaker.checkpoint.whole import sync_folder
 from lightning_sagemaker.checkpoint.write_plan import WritePlan
 
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint, StateDict
+
+_Written = tuple[list[WriteResult], dict[str, list[int]]]
+"""What torch says of the files that a process has written, and their sizes and checksums by name."""
 _PART, _OLD = ".part", ".old.ckpt"
 """Ends of the names of a folder that is being written, and of one that is being replaced: AutoResume finds the latter."""
 _HEAD_START = 0.01
@@ -57,7 +63,7 @@ class _Task:
 
     """
 
-    state: dict[str, Any]
+    state: StateDict
     deferred: DeferredCopies
     version: int
     rest: bytes
@@ -84,7 +90,7 @@ class _Part:
         self.writer = FileSystemWriter(self.folder)
         self.writer.set_up_storage_writer(rank == 0)
 
-    def write(self, plan: Any, planner: Any) -> tuple[Any, dict[str, list[int]]]:
+    def write(self, plan: SavePlan, planner: SavePlanner) -> _Written:
         """What torch's writer says of it, and check sums by name."""
         writes = self.writer.write_data(plan, planner)
         writes.wait()
@@ -135,7 +141,7 @@ class BackgroundSave:
         return self._thread is not None
 
     def begin(
-        self, parts: dict[str, Any], rest: dict[str, Any], place: str, optimizers: Mapping[str, Optimizer] | None = None
+        self, parts: StateDict, rest: Checkpoint, place: str, optimizers: Mapping[str, Optimizer] | None = None
     ) -> None:
         """Wait for the last one, copy, and begin to write.
 
@@ -270,7 +276,7 @@ class BackgroundSave:
         if self._last is not None:
             self._last.forget("end")  # all have heard it, as they have begun this one
         self._last = task.messages
-        own: list[Any] = []
+        own: list[_Written] = []
         try:
             own.append(part.write(self._plan.own, planner))
         finally:
@@ -278,6 +284,7 @@ class BackgroundSave:
         if failures := [told for told in others if isinstance(told, str)]:
             raise Refusal("; ".join(failures))
         results, sums = zip(*own, *others, strict=True)
+        assert self._plan.metadata is not None  # this process agrees with the others
         part.writer.finish(self._plan.metadata, list(results))
         (part.folder / META).write_bytes(task.rest)
         everything = {name: facts for of_one in sums for name, facts in of_one.items()}
@@ -288,9 +295,9 @@ class BackgroundSave:
             write_sums(part.folder, everything)
             _put_in_place(part.folder, Path(task.place))
 
-    def _hear_others(self, messages: Messages) -> list[Any]:
+    def _hear_others(self, messages: Messages) -> list[_Written | str]:
         """What each of the other processes has written, or why it could not."""
-        told: list[Any] = []
+        told: list[_Written | str] = []
         for rank in range(1, self._world_size):
             try:
                 told.append(messages.hear(f"{rank}/wrote", instead=f"{rank}/failed"))

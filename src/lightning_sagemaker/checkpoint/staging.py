@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
 
 _Path = tuple[str | int, ...]
+_Key = TypeVar("_Key", str, int)
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class _Place:
 
     """
 
-    layout: tuple[Any, ...]
+    layout: tuple[object, ...]
     memory: Tensor
     copy: Tensor
 
@@ -44,13 +45,15 @@ class Staging:
     def __init__(self) -> None:
         self._places: dict[_Path, _Place] = {}
         self._used: dict[_Path, _Place] = {}
-        self._structure: list[Any] = []
-        self._found: list[Any] = []
+        self._structure: list[object] = []
+        self._found: list[object] = []
         self._deferred: DeferredCopies | None = None
         self._deferred_keys: Collection[str] = ()
         self.version = 0
 
-    def copy(self, state: dict[str, Any], deferred: DeferredCopies | None = None, keys: Collection[str] = ()) -> Any:
+    def copy(
+        self, state: dict[str, object], deferred: DeferredCopies | None = None, keys: Collection[str] = ()
+    ) -> dict[str, object]:
         """The same containers with copies of their tensors, valid until the next call. Waits for the device.
 
         Args:
@@ -62,7 +65,7 @@ class Staging:
         self._used, self._found = {}, []
         self._deferred, self._deferred_keys = deferred, keys
         with torch.no_grad():
-            copied = self._copy(state, ())
+            copied = self._copy_entries(state, ())
         if any(place.memory.is_pinned() for place in self._used.values()):
             torch.cuda.synchronize()
         self._places = self._used
@@ -71,12 +74,15 @@ class Staging:
             self.version += 1
         return copied
 
-    def _copy(self, value: Any, path: _Path) -> Any:
+    def _copy_entries(self, entries: Mapping[_Key, object], path: _Path) -> dict[_Key, object]:
+        return {key: self._copy(entry, (*path, key)) for key, entry in entries.items()}
+
+    def _copy(self, value: object, path: _Path) -> object:
         if isinstance(value, Tensor):
             return self._copy_tensor(value, path)
         if isinstance(value, dict):
             self._found.append((dict, path, tuple(value)))
-            return {key: self._copy(entry, (*path, key)) for key, entry in value.items()}
+            return self._copy_entries(value, path)
         if isinstance(value, list):
             self._found.append((list, path, len(value)))
             return [self._copy(entry, (*path, index)) for index, entry in enumerate(value)]
@@ -85,7 +91,7 @@ class Staging:
 
     def _copy_tensor(self, tensor: Tensor, path: _Path) -> Tensor:
         local: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        layout: tuple[Any, ...] = (local.shape, local.dtype, local.is_cuda)
+        layout: tuple[object, ...] = (local.shape, local.dtype, local.is_cuda)
         if isinstance(tensor, DTensor):
             layout = (*layout, tensor.shape, tensor.stride(), tensor.placements, tensor.device_mesh)
         place = self._places.get(path)
@@ -100,7 +106,7 @@ class Staging:
         return place.copy
 
 
-def _make_place(tensor: Tensor, local: Tensor, layout: tuple[Any, ...]) -> _Place:
+def _make_place(tensor: Tensor, local: Tensor, layout: tuple[object, ...]) -> _Place:
     memory = torch.empty(local.shape, dtype=local.dtype, pin_memory=local.is_cuda)
     if not isinstance(tensor, DTensor):
         return _Place(layout, memory, memory)

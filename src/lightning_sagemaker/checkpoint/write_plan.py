@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
+from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter, Metadata, SavePlan, SavePlanner
 
 from lightning_sagemaker.checkpoint.messages import Messages, Refusal
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import StateDict
 
 
 class WritePlan:
@@ -26,15 +29,15 @@ class WritePlan:
     def __init__(self, rank: int, world_size: int) -> None:
         self._rank, self._world_size = rank, world_size
         self._version: int | None = None
-        self._has: list[Any] = [None] * world_size
-        self.own: Any = None
-        self.metadata: Any = None
+        self._has: list[SavePlan | None] = [None] * world_size
+        self.own = SavePlan([])
+        self.metadata: Metadata | None = None
 
     def forget(self) -> None:
         """Agree anew at the next checkpoint."""
         self._version = None
 
-    def planner(self, state: dict[str, Any], version: int, messages: Messages, place: str) -> tuple[Any, str]:
+    def planner(self, state: StateDict, version: int, messages: Messages, place: str) -> tuple[SavePlanner, str]:
         """Agree with the other threads.
 
         Args:
@@ -64,7 +67,7 @@ class WritePlan:
         planner.finish_plan(self.own)
         return planner, place
 
-    def _agree(self, planner: DefaultSavePlanner, has: Any, messages: Messages, place: str) -> None:
+    def _agree(self, planner: DefaultSavePlanner, has: SavePlan | None, messages: Messages, place: str) -> None:
         """On the first process."""
         told = [has]
         for rank in range(1, self._world_size):
@@ -73,11 +76,12 @@ class WritePlan:
             except Refusal as refusal:
                 raise Refusal(f"rank {rank}: {refusal}") from None
             messages.forget(f"{rank}/has")
-        plans: list[Any] = [None] * self._world_size
+        plans: list[SavePlan | None] = [None] * self._world_size
         if any(one is not None for one in told):
             self._has = [new if new is not None else old for new, old in zip(told, self._has, strict=True)]
-            plans, self.metadata = planner.create_global_plan(list(self._has))
-            plans = FileSystemWriter(".").prepare_global_plan(plans)
-            self.own = plans[0]
+            known = [one for one in self._has if one is not None]  # of all processes, since the first checkpoint
+            of_all, self.metadata = planner.create_global_plan(known)
+            prepared = FileSystemWriter(".").prepare_global_plan(of_all)
+            plans, self.own = [*prepared], prepared[0]
         for rank in range(1, self._world_size):
             messages.say(f"{rank}/writes", (place, plans[rank]))

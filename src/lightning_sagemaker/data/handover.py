@@ -24,7 +24,7 @@ _SHORT = (np.int8, np.int16, np.int32)
 Array = npt.NDArray[Any]
 
 
-def hand_over(batch: Any) -> Any:
+def hand_over(batch: object) -> object:
     """The ``collate_fn`` of a loader whose dataset makes whole batches: what the training process gets equals ``batch``.
 
     Args:
@@ -45,7 +45,7 @@ class _Message:
     def __init__(self, values: dict[str, Any], types: dict[str, torch.dtype]) -> None:
         self._values, self._types = values, types
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return _arrived, (self._values, self._types)
 
 
@@ -53,7 +53,7 @@ def _arrived(values: dict[str, Any], types: dict[str, torch.dtype]) -> dict[str,
     return {name: torch.from_numpy(value).to(types[name]) if name in types else value for name, value in values.items()}
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     return (
         type(value) is Tensor
         and value.device.type == "cpu"

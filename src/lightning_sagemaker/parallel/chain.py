@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +23,8 @@ Ends = Sequence[int] | Callable[[Blocks], Sequence[int] | None] | None
 
 def find_cut(
     root: nn.Module,
-    step: Callable[[Any], Any],
-    microbatch: Any,
+    step: Callable[[object], object],
+    microbatch: object,
     num_stages: int,
     memory_weight: float,
     ends: Ends = None,
@@ -77,7 +76,7 @@ class _Call:
     within: list[_Call] = field(default_factory=list)
 
 
-def find_chain(root: nn.Module, step: Callable[[Any], Any], microbatch: Any) -> Blocks:
+def find_chain(root: nn.Module, step: Callable[[object], object], microbatch: object) -> Blocks:
     """The smallest modules with parameters that are called once, in the order of their calls.
 
     What is called several times is within the module that calls it. Whether a value passes by several of them is found out
@@ -93,7 +92,7 @@ def find_chain(root: nn.Module, step: Callable[[Any], Any], microbatch: Any) -> 
     running: list[_Call] = []
     counts: Counter[int] = Counter()
 
-    def called(module: nn.Module, _: Any) -> None:
+    def called(module: nn.Module, _: object) -> None:
         call = _Call(module)
         (running[-1].within if running else top).append(call)
         running.append(call)

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
+from torch.nn import Module
 from torch.optim import Optimizer
 
 from lightning_sagemaker._lightning import MisconfigurationException
 from lightning_sagemaker.checkpoint.background import BackgroundSave
 from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Checkpoint, LightningModule, PathLike, StateDict
 
 _PATIENCE = 60.0
 """Seconds that a checkpoint under way is given when the Trainer ends, by an error too."""
@@ -33,9 +37,9 @@ class WritesBeside:
 
     global_rank: int
     world_size: int
-    model: Any
-    optimizers: list[Any]
-    lightning_module: Any
+    model: Module | None
+    optimizers: list[Optimizer]
+    lightning_module: LightningModule
     remote_checkpoints: S3CheckpointIO
 
     def __init__(
@@ -65,22 +69,24 @@ class WritesBeside:
         """What the update after the last checkpoint's beginning waited for copies of the optimizer states."""
         return self._background.deferred.waited if self._background is not None else 0.0
 
-    def lightning_module_state_dict(self) -> dict[str, Any]:
+    def lightning_module_state_dict(self) -> StateDict:
         """The weights of this process; where they are copied for a checkpoint anyway, as they are."""
         if not self.async_checkpoint:
-            found: dict[str, Any] = super().lightning_module_state_dict()  # type: ignore[misc]
+            found: StateDict = super().lightning_module_state_dict()  # type: ignore[misc]
             return found
+        assert self.model is not None
         return dict(get_model_state_dict(self.model, options=StateDictOptions()))
 
-    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """The states of this process, likewise."""
         if not self.async_checkpoint:
             found: dict[str, Any] = super().optimizer_state(optimizer)  # type: ignore[misc]
             return found
         optimizer = getattr(optimizer, "_optimizer", optimizer)  # without LightningOptimizer around it
+        assert self.model is not None
         return dict(get_optimizer_state_dict(self.model, optimizer, options=StateDictOptions()))
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(self, checkpoint: Checkpoint, filepath: PathLike, storage_options: object = None) -> None:
         """Begin to write a checkpoint; called on all processes.
 
         Raises:
@@ -117,20 +123,20 @@ class WritesBeside:
         if self._background is not None:
             self._background.finish()
 
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(self, checkpoint_path: PathLike, weights_only: bool | None = None) -> Checkpoint:
         """Read a checkpoint; called on all processes."""
         self.finish_saving()
-        found: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)  # type: ignore[misc]
+        found: Checkpoint = super().load_checkpoint(checkpoint_path, weights_only)  # type: ignore[misc]
         return found
 
-    def remove_checkpoint(self, filepath: Any) -> None:
+    def remove_checkpoint(self, filepath: PathLike) -> None:
         """Remove a checkpoint; one that a checkpoint under way takes the place of, when that one is whole."""
         if self._background is not None and self._background.is_under_way:
             self._background.after(lambda: self._remove(filepath))
         else:
             self._remove(filepath)
 
-    def _remove(self, filepath: Any) -> None:
+    def _remove(self, filepath: PathLike) -> None:
         super().remove_checkpoint(filepath)  # type: ignore[misc]
 
     def on_train_end(self) -> None:
