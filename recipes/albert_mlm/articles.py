@@ -64,7 +64,7 @@ def read_articles(path: Path, column: str, tokenizer: Path | None = None) -> Ite
     """The articles of a file, in order.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         column: That holds the article, where a record has several.
         tokenizer: Folder of the one with which token ids in the file were made.
 

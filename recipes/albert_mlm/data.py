@@ -38,7 +38,7 @@ class MaskedSequences(Dataset[Batch]):
     """Masked sequences by draw; whole batches are made at once.
 
     Args:
-        shards: Of one split.
+        shards: Shards of one split.
         masking: What to hide.
         seed: Decides which sequences have their two segments swapped.
 
@@ -113,7 +113,7 @@ class MLMDataModule(RecipeData):
         cache_dir: Where tokenised text is kept. Default: the user's cache folder, in a training job a temporary one.
         cache_gb: Disk that streamed text may take there on each host, in gigabytes.
         on_damage: Where prepared text is missing or damaged: ``fail``, or ``skip``: train on other sequences in its place.
-        seed: Of order and masks. Default: the run's (``seed_everything``).
+        seed: Seed of order and masks. Default: the run's (``seed_everything``).
 
     Raises:
         MisconfigurationException: If a number is out of range, or batch sizes do not divide.

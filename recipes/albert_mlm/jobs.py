@@ -104,8 +104,8 @@ def write_record(folder: Path, number: int, files: Mapping[str, Any]) -> None:
     """Write down that a shard is made, until all are.
 
     Args:
-        folder: Of the shards.
-        number: Of the shard.
+        folder: Folder of the shards.
+        number: Number of the shard.
         files: The manifest's entries.
 
     """

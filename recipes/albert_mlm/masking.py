@@ -65,9 +65,9 @@ class Masking:
     micro-batches the mean over the whole batch: gradients on W processes equal those of one without exchanging counts.
 
     Args:
-        vocabulary: Of the tokenizer.
+        vocabulary: Vocabulary of the tokenizer.
         num_masked: Tokens to predict in each sequence.
-        seed: Of the run.
+        seed: Seed of the run.
         unit: What is hidden together: one ``token``, all tokens of a ``word``, or those of a ``span`` of one to three
             words. So that the number stays the same, the last word or span chosen may be hidden in part.
 

@@ -90,7 +90,7 @@ class AlbertMLM(RecipeModule):
     Args:
         size: ``tiny``, ``base`` or ``large``; what ``pretrained`` says goes before it.
         pretrained: Name or path of weights to start from, with a matching ``data.tokenizer``.
-        dropout: Of hidden states and attention; ALBERT trains without.
+        dropout: Dropout of hidden states and attention; ALBERT trains without.
         pre_layer_norm: Normalise before attention and feed-forward instead of after, from scratch; transformers' own
             classes cannot load such a model right, these recipes can.
         optimization: See :class:`~lightning_sagemaker.recipes._common.modules.recipe_module.RecipeModule`.

@@ -70,17 +70,17 @@ class Preparation(_preparation.Preparation):
     """Everything that decides what the shards hold.
 
     Args:
-        source: Of the articles.
+        source: Source of the articles.
         tokenizer: ``train``, or what :func:`load_tokenizer` takes.
-        vocab_size: Of a trained tokenizer.
-        lowercase: Of a trained tokenizer.
+        vocab_size: Vocabulary size of a trained tokenizer.
+        lowercase: Whether a trained tokenizer lowercases.
         sequence_length: Tokens per sequence.
         sentence_order: Whether sequences have two segments, for sentence-order prediction.
         val_fraction: Share of articles for validation.
         test_fraction: Share of articles for testing.
         max_documents: Read no more articles of the source than this.
-        validation: Of articles for validation; ``None``: a share of the source's.
-        test: Of articles for testing; ``None``: a share of the source's.
+        validation: Source of articles for validation; ``None``: a share of the source's.
+        test: Source of articles for testing; ``None``: a share of the source's.
 
     """
 

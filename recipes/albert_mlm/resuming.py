@@ -23,8 +23,8 @@ def keep_complete(folder: Path, manifest: Mapping[str, Any]) -> tuple[int, int]:
     """Turn prepared data of which files are missing or damaged into that of an interrupted run.
 
     Args:
-        folder: Of the shards.
-        manifest: Of when they were complete; its file is deleted.
+        folder: Folder of the shards.
+        manifest: Manifest from when they were complete; its file is deleted.
 
     Returns:
         How many shards are as they were made, and of how many.

@@ -35,7 +35,7 @@ def write_shard(
     Args:
         folder: Exists.
         split: ``train``, ``val`` or ``test``.
-        number: Of the shard.
+        number: Number of the shard.
         rows: ``[sequences, length]``; nothing is written if there are none.
         first: ``[sequences]``.
         vocab_size: Decides between two and four bytes per token.
@@ -61,7 +61,7 @@ class Shards:
 
     Args:
         folder: With the shards.
-        files: Of the split: their names and entries in the manifest.
+        files: Files of the split: their names and entries in the manifest.
         skip_damaged: Give sequences of other shards in the place of those of a damaged one, instead of an error.
 
     Raises:

@@ -20,7 +20,7 @@ class StreamedShards:
     """All sequences of one split.
 
     Args:
-        rows: Of all splits.
+        rows: Rows of all splits.
         split: ``train``, ``val`` or ``test``.
 
     """

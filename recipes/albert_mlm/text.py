@@ -117,7 +117,7 @@ def find_text(
     Args:
         text: ``"builtin"``; ``"auto"`` (the job's ``train`` or ``training`` channel, else builtin); files or folders;
             or the name of a Hugging Face dataset.
-        channels: Of the job.
+        channels: Channels of the job.
         option: What to call it in messages.
         dataset: The ``dataset_*`` and ``text_column`` fields of :class:`TextSource`.
 
@@ -155,7 +155,7 @@ def find_own_text(
     Args:
         given: ``validation`` and ``test`` -> as for :func:`find_text`, but not ``auto``. Of a Hugging Face dataset it is
             the part of that name.
-        channels: Of the job.
+        channels: Channels of the job.
         dataset: As for :func:`find_text`.
 
     """

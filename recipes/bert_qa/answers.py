@@ -86,7 +86,7 @@ def merge_windows(question: Array, columns: Mapping[str, Array], shift: Array, c
 
     Args:
         question: ``[windows]``, number of the question.
-        columns: Of :func:`best_spans`: ``[windows, spans]``.
+        columns: Output of :func:`best_spans`: ``[windows, spans]``.
         shift: ``[windows]``, to add to a place in the input to get one in the context.
         count: Spans for each question.
 
@@ -136,9 +136,9 @@ def choose_answers(
     """One answer for each question.
 
     Args:
-        ids: Of the questions.
-        texts: Of the candidates.
-        candidates: Of all questions.
+        ids: Identifiers of the questions.
+        texts: Texts of the candidates.
+        candidates: Candidates of all questions.
         null: ``[questions]``, lowest score of no answer over the windows of each.
         threshold: Null odds above which no answer is predicted; ``None``: always an answer.
 

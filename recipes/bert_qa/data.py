@@ -45,7 +45,7 @@ class QuestionAnsweringDataModule(RecipeData):
         misplaced_answers: For answers that are not where their record says: ``error``, ``skip`` (leave the questions
             out) or ``search`` (look for the text in the context).
         delimiter: Between the columns of text tables: a character, or tab, comma, semicolon, pipe. Default: found.
-        encoding: Of text tables, such as ``utf-8``, ``cp1252`` or ``utf-16``. Default: found.
+        encoding: Encoding of text tables, such as ``utf-8``, ``cp1252`` or ``utf-16``. Default: found.
         tokenizer: Folder or hub name. Default: of ``model.pretrained``, else one is trained.
         vocab_size: Tokens of a trained tokenizer.
         global_batch_size: Inputs per optimizer step over all processes and accumulated micro-batches.
@@ -61,7 +61,7 @@ class QuestionAnsweringDataModule(RecipeData):
         num_workers: Loader processes for each training process. auto: the processor cores of each training process on a
             GPU host, none otherwise, and another number if the first steps wait for their data and are faster with it.
         cache_dir: Where prepared data is kept. Default: the user's cache folder, in a training job a temporary one.
-        seed: Of the order. Default: the run's (``seed_everything``).
+        seed: Seed of the order. Default: the run's (``seed_everything``).
 
     Raises:
         MisconfigurationException: If a value is unknown or out of range, or batch sizes do not divide.

@@ -26,11 +26,11 @@ class QuestionWindows(Dataset[Batch]):
     """Windows of one split; whole batches are made at once.
 
     Args:
-        folder: Of the cache.
+        folder: Folder of the cache.
         split: Its name.
-        template: Of the tokenizer.
+        template: Template of the tokenizer.
         stride: Tokens that neighbouring windows share.
-        padding: Of its batches, with the tokens that an input may have.
+        padding: How its batches are padded, with the tokens that an input may have.
 
     """
 

@@ -103,7 +103,7 @@ def _best_threshold(gains: Floats, odds: Floats, num_without: int) -> tuple[floa
 
     Args:
         gains: What each question's answer adds, ascending by odds.
-        odds: Of the same questions.
+        odds: Odds of the same questions.
         num_without: Questions without an answer.
 
     """

@@ -33,7 +33,7 @@ class QuestionAnswerer(FineTunedModule):
     Args:
         pretrained: Hugging Face folder, hub name, or a ``.ckpt`` of these recipes. Default: from scratch.
         size: ``tiny``, ``small`` or ``base`` BERT, from scratch.
-        dropout: Of hidden states and attention. Default: the model's own.
+        dropout: Dropout of hidden states and attention. Default: the model's own.
         n_best_size: Answers for each question in ``nbest_predictions.json``.
         max_answer_length: Tokens of an answer.
         null_score_threshold: How much higher than that of the best answer the score of no answer must be to predict

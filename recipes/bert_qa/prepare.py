@@ -45,15 +45,15 @@ class Preparation(_preparation.Preparation):
 
     Args:
         files: Split (train, val, test, predict) -> file, folder, hub name or ``facts``.
-        dataset_config: Of a hub dataset.
-        pretrained: Of the tokenizer; ``None``: one is trained.
-        vocab_size: Of a trained tokenizer.
+        dataset_config: Configuration of a hub dataset.
+        pretrained: Folder or hub name of the tokenizer; ``None``: one is trained.
+        vocab_size: Vocabulary size of a trained tokenizer.
         max_query_length: Tokens of a question; the rest is cut off.
         misplaced_answers: One of :data:`~squad.POLICIES`.
         unanswerable: Whether questions without an answer are kept for training.
         limits: Split -> most questions.
-        delimiter: Of the columns of text tables; ``None``: found.
-        encoding: Of text tables; ``None``: found.
+        delimiter: Delimiter of the columns of text tables; ``None``: found.
+        encoding: Encoding of text tables; ``None``: found.
 
     """
 

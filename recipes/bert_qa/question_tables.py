@@ -24,8 +24,8 @@ def table_questions(records: Sequence[Mapping[str, Any]], name: str, first: int 
     and ``answer_start``. ``id`` may be missing: then it is the record's number, from 1 on.
 
     Args:
-        records: Of the table.
-        name: Of the table, in messages.
+        records: Records of the table.
+        name: Name of the table, in messages.
         first: Records before these.
 
     Raises:

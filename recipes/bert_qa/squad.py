@@ -38,11 +38,11 @@ def read_questions(
     """All questions of a file, a folder, or a part of a Hugging Face dataset, and how each file was read.
 
     Args:
-        name: Of the source.
+        name: Name of the source.
         option: What to call it in messages.
-        split: Of a Hugging Face dataset.
-        config: Of a Hugging Face dataset.
-        form: Of text tables.
+        split: Split of a Hugging Face dataset.
+        config: Configuration of a Hugging Face dataset.
+        form: Format of text tables.
 
     Raises:
         DataError: If it cannot be read as questions.

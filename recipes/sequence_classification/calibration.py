@@ -24,7 +24,7 @@ def calibrate(scheme: LabelScheme, logits: Tensor, labels: Tensor) -> dict[str, 
     """What a validation finds: ``temperature``, and where there is a choice ``threshold`` and its ``threshold_f1``.
 
     Args:
-        scheme: Of the labels; not of regression.
+        scheme: Scheme of the labels; not of regression.
         logits: ``[samples, outputs]``.
         labels: ``[samples]``, or ``[samples, classes]`` of 0 and 1.
 
@@ -91,7 +91,7 @@ def reliability(scheme: LabelScheme, chances: Tensor, labels: Tensor) -> dict[st
     """How often the model is right where it says how sure it is: bins of equal width, and their mean difference.
 
     Args:
-        scheme: Of the labels; not of regression.
+        scheme: Scheme of the labels; not of regression.
         chances: ``[samples, classes]``.
         labels: ``[samples]``, or ``[samples, classes]`` of 0 and 1; then the yes of each class counts.
 

@@ -61,10 +61,10 @@ def clean_records(
     """Records as asked for, and how many each cleaning has changed.
 
     Args:
-        records: Of one split.
+        records: Records of one split.
         texts: Columns.
         label: Column.
-        cleanings: Of :data:`CLEANINGS`.
+        cleanings: Names out of :data:`CLEANINGS`.
         kept: Labels that look as if they were missing, but are labels.
         what: To call the data in messages.
 
@@ -116,7 +116,7 @@ def check_labels(names: Iterable[str], what: str) -> None:
     """Refuse labels of which several look the same.
 
     Args:
-        names: Of all labels, after :func:`~.labels.clean`, each as often as it occurs.
+        names: Names of all labels, after :func:`~.labels.clean`, each as often as it occurs.
         what: To call the data in messages.
 
     Raises:

@@ -50,7 +50,7 @@ class ClassificationDataModule(RecipeData):
         label_delimiter: What separates several labels of one text.
         label_map: Label in the data -> label to use; can merge labels.
         delimiter: Between the columns of text files: a character, or tab, comma, semicolon, pipe. Default: found.
-        encoding: Of text files, such as ``utf-8``, ``cp1252`` or ``utf-16``. Default: found.
+        encoding: Encoding of text files, such as ``utf-8``, ``cp1252`` or ``utf-16``. Default: found.
         clean: What to mend, separated by commas: ``strip`` (spaces around and within labels), ``unicode`` (their
             compatible forms), ``casefold`` (their case), ``drop_empty`` (records without text or label). Default: such
             labels and records are an error.
@@ -74,7 +74,7 @@ class ClassificationDataModule(RecipeData):
         num_workers: Loader processes for each training process. auto: the processor cores of each training process on a
             GPU host, none otherwise, and another number if the first steps wait for their data and are faster with it.
         cache_dir: Where prepared data is kept. Default: the user's cache folder, in a training job a temporary one.
-        seed: Of order and split. Default: the run's (``seed_everything``).
+        seed: Seed of order and split. Default: the run's (``seed_everything``).
 
     Raises:
         MisconfigurationException: If a value is unknown or out of range, or batch sizes do not divide.
@@ -242,7 +242,7 @@ class ClassificationDataModule(RecipeData):
         """The records that ``predict`` reads, as they are in the data.
 
         Args:
-            number: Of the loader; MNLI has two sets.
+            number: Number of the loader; MNLI has two sets.
 
         """
         return self._records(self._predicted()[number])

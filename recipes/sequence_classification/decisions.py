@@ -60,7 +60,7 @@ class Decision:
         """The class of each sample, or 0 and 1 for each class; not of regression.
 
         Args:
-            scheme: Of the labels.
+            scheme: Scheme of the labels.
             chances: ``[samples, classes]``, from :meth:`probabilities`.
 
         Returns:

@@ -83,9 +83,9 @@ def evaluation_page(title: str, report: Mapping[str, Any], texts: Sequence[Seque
     """The report as one file without outside requests.
 
     Args:
-        title: Of the page.
+        title: Title of the page.
         report: From :func:`~metrics.report`, with the samples' numbers in the split.
-        texts: Of the split.
+        texts: Texts of the split.
 
     """
     parts = [f"<h1>{escape(title)}</h1>"]

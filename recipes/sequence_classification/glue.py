@@ -14,7 +14,7 @@ class GlueTask:
     """One task.
 
     Args:
-        columns: Of the one or two texts.
+        columns: Names of the columns with the one or two texts.
         metrics: What the benchmark reports for it.
         splits: Ours -> the dataset's.
 

@@ -27,7 +27,7 @@ class LabelScheme:
 
     Args:
         problem: One of :data:`PROBLEMS`.
-        names: Of the classes, by number; none for regression.
+        names: Names of the classes, by number; none for regression.
 
     """
 
@@ -69,7 +69,7 @@ def clean(values: Iterable[Any], delimiter: str | None, label_map: Mapping[str, 
     """Labels as text or lists of text, renamed by ``label_map``; numbers stay numbers for regression.
 
     Args:
-        values: Of the label column.
+        values: Entries of the label column.
         delimiter: Between several labels in one text.
         label_map: Label in the data -> label to use.
 
@@ -89,7 +89,7 @@ def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) 
     """The scheme of training labels.
 
     Args:
-        values: Of the training split, from :func:`clean`.
+        values: Labels of the training split, from :func:`clean`.
         problem: One of :data:`PROBLEMS`, or ``auto``: lists are several labels, numbers with a fraction are scores.
         known: Labels of the model to start from; their order is kept if they are the same labels.
 

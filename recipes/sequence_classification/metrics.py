@@ -25,10 +25,10 @@ def losses(scheme: LabelScheme, logits: Tensor, labels: Tensor, smoothing: float
     """Loss of each sample: cross-entropy, mean binary cross-entropy over the classes, or squared error.
 
     Args:
-        scheme: Of the labels.
+        scheme: Scheme of the labels.
         logits: ``[samples, outputs]``.
         labels: ``[samples]``, or ``[samples, classes]`` of 0 and 1.
-        smoothing: Of the labels; single-label problems only.
+        smoothing: Smoothing of the labels; single-label problems only.
 
     Returns:
         ``[samples]``.
@@ -45,7 +45,7 @@ def evaluate(scheme: LabelScheme, logits: Tensor, labels: Tensor, decision: Deci
     """All metrics of a problem; of two classes, ``f1`` is that of the second, as GLUE reports it.
 
     Args:
-        scheme: Of the labels.
+        scheme: Scheme of the labels.
         logits: ``[samples, outputs]``.
         labels: ``[samples]``, or ``[samples, classes]`` of 0 and 1.
         decision: How the outputs are read; the loss is theirs as they are.
@@ -100,7 +100,7 @@ def report(
     """What a person wants to know of an evaluation beside its metrics; ``{}`` for regression.
 
     Args:
-        scheme: Of the labels.
+        scheme: Scheme of the labels.
         logits: ``[samples, outputs]``.
         labels: ``[samples]``, or ``[samples, classes]`` of 0 and 1.
         decision: How the outputs are read.

@@ -47,7 +47,7 @@ class SequenceClassifier(FineTunedModule):
     Args:
         pretrained: Hugging Face folder, hub name, or a ``.ckpt`` of these recipes. Default: from scratch.
         size: ``tiny``, ``small`` or ``base`` BERT, from scratch.
-        dropout: Of hidden states, attention and classifier. Default: the model's own.
+        dropout: Dropout of hidden states, attention and classifier. Default: the model's own.
         label_smoothing: Share of the label spread over all classes; single-label problems only.
         token_dropout: Share of a training text's tokens that are replaced by the mask token, others in each pass.
         threshold: Probability from which a class counts in multi-label problems, and the second class in binary ones;

@@ -56,22 +56,22 @@ class Preparation(_preparation.Preparation):
 
     Args:
         files: Split (train, val, test, predict) -> file, folder, hub name or ``transactions``.
-        task: Of GLUE, or ``None``.
-        dataset_config: Of a hub dataset.
+        task: Name of a GLUE task, or ``None``.
+        dataset_config: Configuration of a hub dataset.
         text_columns: One or two; none: found.
         label_column: ``None``: found.
         label_delimiter: Between several labels in one text.
         label_map: Label in the data -> label to use.
         problem: ``auto`` or one of :data:`~labels.PROBLEMS`.
-        pretrained: Of tokenizer and known labels; ``None``: a tokenizer is trained.
-        vocab_size: Of a trained tokenizer.
+        pretrained: Folder or hub name of tokenizer and known labels; ``None``: a tokenizer is trained.
+        vocab_size: Vocabulary size of a trained tokenizer.
         max_length: Tokens; longer texts are cut.
         fractions: Split -> share of the training data for a split that has no file.
         limits: Split -> most samples.
-        delimiter: Of the columns of text files; ``None``: found.
-        encoding: Of text files; ``None``: found.
-        clean: Of :data:`~cleaning.CLEANINGS`.
-        seed: Of the split.
+        delimiter: Delimiter of the columns of text files; ``None``: found.
+        encoding: Encoding of text files; ``None``: found.
+        clean: Names out of :data:`~cleaning.CLEANINGS`.
+        seed: Seed of the split.
 
     """
 

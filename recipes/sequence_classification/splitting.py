@@ -14,9 +14,9 @@ def stratified(labels: Sequence[Any], shares: Sequence[float], seed: int) -> lis
     """Indices of the rest and of each share, with the classes in the same proportions, each part in order.
 
     Args:
-        labels: Of the samples; several labels together and scores count as one class.
-        shares: Of the parts that are taken away.
-        seed: Of the choice.
+        labels: Labels of the samples; several labels together and scores count as one class.
+        shares: Shares of the parts that are taken away.
+        seed: Seed of the choice.
 
     """
     keys = [str(label) for label in labels]

@@ -23,9 +23,9 @@ class Texts(Dataset[Batch]):
     """Tokenised texts of one split; whole batches are made at once.
 
     Args:
-        folder: Of the cache.
+        folder: Folder of the cache.
         split: Its name.
-        padding: Of its batches.
+        padding: How its batches are padded.
 
     """
 

@@ -14,7 +14,7 @@ class TokenDropout:
 
     Args:
         share: Chance of each token that is not special.
-        tokenizer: Of the texts.
+        tokenizer: Tokenizer of the texts.
 
     """
 

@@ -65,7 +65,7 @@ def build_once(
     Several hosts with a common disk may do this at the same time: the first to finish wins, the others use its cache.
 
     Args:
-        folder: Of the cache.
+        folder: Folder of the cache.
         settings: Everything that decides its content.
         build: Fills an empty directory and returns the manifest, which must have ``files``.
 

@@ -45,8 +45,8 @@ class CheckedFiles:
     training process do not check again.
 
     Args:
-        folder: Of the cache.
-        entries: Of the manifest. Files without a checksum are taken as they are.
+        folder: Folder of the cache.
+        entries: Entries of the manifest. Files without a checksum are taken as they are.
 
     """
 

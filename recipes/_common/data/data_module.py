@@ -45,7 +45,7 @@ class SharedError(RuntimeError):
 
     Args:
         message: The same on all.
-        rank: Of this process.
+        rank: Rank of this process.
 
     """
 
@@ -60,7 +60,7 @@ class RecipeData(LightningDataModule):
     A subclass says in :meth:`preparation` what is prepared once per host, opens it in :meth:`open`, and makes loaders.
 
     Args:
-        name: Of the recipe.
+        name: Name of the recipe.
         global_batch_size: Samples per optimizer step over all processes and accumulated micro-batches.
         per_process_batch_size: Samples per process and forward pass; instead of the global batch, which then grows with
             the number of processes.
@@ -68,7 +68,7 @@ class RecipeData(LightningDataModule):
         num_workers: Loader processes for each training process. auto: the processor cores of each training process on a
             GPU host, none otherwise, and another number if the first steps wait for their data and are faster with it.
         cache_dir: Where prepared data is kept. Default: the user's cache folder, in a training job a temporary one.
-        seed: Of the order of samples. Default: the run's (``seed_everything``).
+        seed: Seed of the order of samples. Default: the run's (``seed_everything``).
 
     """
 

@@ -51,7 +51,7 @@ def decode(data: bytes, encoding: str | None = None) -> tuple[str, str]:
     """The text, without a byte order mark, and the name of its encoding.
 
     Args:
-        data: Of a whole file.
+        data: Content of a complete file.
         encoding: Python's name. ``None``: found.
 
     Raises:

@@ -44,7 +44,7 @@ def table_settings(preparation: Any, version: int, builtin: Mapping[str, Any]) -
 
     Args:
         preparation: A dataclass.
-        version: Of the cache's format.
+        version: Version of the cache's format.
         builtin: Name of an embedded source -> what decides its content.
 
     """

@@ -20,7 +20,7 @@ class Ragged:
 
     Args:
         files: Where :func:`save_ragged` wrote.
-        name: Of the rows.
+        name: Name of the rows.
 
     """
 

@@ -23,7 +23,7 @@ def encode(albert: Any, input_ids: Tensor, token_type_ids: Tensor | None, positi
     Args:
         albert: ``AlbertModel``.
         input_ids: ``[batch, length]``, without padding.
-        token_type_ids: Of the same shape; ``None``: all 0.
+        token_type_ids: Segment numbers of the same shape; ``None``: all 0.
         positions: ``[batch, chosen]``.
 
     Returns:

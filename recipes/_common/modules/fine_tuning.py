@@ -21,7 +21,7 @@ class FineTunedModule(RecipeModule):
     its data has ``vocab_size`` and what :attr:`length_option` names.
 
     Args:
-        size: Of the model from scratch.
+        size: Size of the model from scratch.
         optimization: See :class:`~lightning_sagemaker.recipes._common.modules.recipe_module.RecipeModule`.
 
     Raises:

@@ -24,9 +24,9 @@ class LoRA:
     """Adapters beside the linear layers below a model's head; they and the head are trained.
 
     Args:
-        rank: Of the adapters' matrices.
+        rank: Rank of the adapters' matrices.
         alpha: What an adapter adds is multiplied by ``alpha / rank``. Default: twice the rank.
-        dropout: Of the adapters' inputs.
+        dropout: Dropout of the adapters' inputs.
         target_modules: Names of linear layers, such as ``query,value``. Default: all below the head.
 
     Raises:

@@ -26,7 +26,7 @@ class LossAndAccuracy(torchmetrics.Metric):
         """Add a batch.
 
         Args:
-            losses: Of each sample; those that do not count must be 0.
+            losses: Loss of each sample; those that do not count must be 0.
             correct: Whether each is right; ``None`` where there is no such thing, as in regression.
             count: How many count; all by default.
 

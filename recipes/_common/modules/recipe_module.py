@@ -67,11 +67,11 @@ class RecipeModule(LeavesResults, LightningModule):
         optimizer: ``adamw`` or ``lamb``.
         learning_rate: The highest, after the warm-up.
         end_learning_rate: Where ``polynomial`` ends.
-        power: Of ``polynomial``.
+        power: Exponent of the ``polynomial`` schedule.
         schedule: ``linear``, ``polynomial``, ``cosine``, ``constant_with_warmup`` or another of transformers.
         warmup_steps: Optimizer steps of linear increase; below 1: as a share of all steps.
-        weight_decay: Of matrices; biases and LayerNorm have none.
-        betas: Of the optimizer's moving averages.
+        weight_decay: Weight decay of matrices; biases and LayerNorm have none.
+        betas: Coefficients of the optimizer's moving averages.
         epsilon: Added to the optimizer's denominator.
         fused: Compute the same numbers in fewer operations (see
             :func:`~lightning_sagemaker.recipes._common.modules.speed.fuse`).

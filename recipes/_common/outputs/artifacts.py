@@ -37,7 +37,7 @@ class RunArtifacts(Callback):
     Args:
         recipe: Its name.
         names: Its short options.
-        folders: Of the run.
+        folders: Folders of the run.
         throughput: Whose record goes into the metrics.
         data_wait: Whose worst rank goes into the metrics.
         best: Chooses what is exported.

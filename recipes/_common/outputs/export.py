@@ -23,7 +23,7 @@ def write_serving_code(folder: Path, task: str) -> None:
     """Write ``code/inference.py`` and ``code/requirements.txt``, SageMaker's layout of a model archive.
 
     Args:
-        folder: Of the model.
+        folder: Folder of the model.
         task: What the model does, by transformers' name.
 
     """
@@ -39,8 +39,8 @@ def model_card(recipe: str, facts: Mapping[str, Any], settings: Mapping[str, Any
 
     Args:
         recipe: Its name.
-        facts: Of the data.
-        settings: Of the model.
+        facts: Facts about the data.
+        settings: Settings of the model.
         metrics: At the end of training; those of a split begin with ``train_``, ``val_`` or ``test_``.
 
     """

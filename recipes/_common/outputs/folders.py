@@ -49,7 +49,7 @@ class RunFolders:
             job: Whose folders are used inside a container.
             recipe: Its name.
             run_dir: A folder to use as it is, in a container too.
-            stage: Of the run: ``fit``, ``validate``, ``test`` or ``predict``.
+            stage: Stage of the run: ``fit``, ``validate``, ``test`` or ``predict``.
             resume: Outside of a job, take the folder of the last training instead of a new one, if there is one.
 
         """

@@ -34,7 +34,7 @@ class HistoryLogger(CSVLogger):
     """Lightning's, which deletes the file of an earlier start; this one goes on with it.
 
     Args:
-        folder: Of the run's output; the file is ``history/metrics.csv`` in it.
+        folder: Folder of the run's output; the file is ``history/metrics.csv`` in it.
 
     """
 

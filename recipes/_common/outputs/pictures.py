@@ -70,7 +70,7 @@ def confusion_matrix(counts: Sequence[Sequence[int]], names: Sequence[str], pict
 
     Args:
         counts: ``[true class][predicted class]``.
-        names: Of the classes.
+        names: Names of the classes.
         picture: PNG file to write.
         trainer: With the loggers.
 

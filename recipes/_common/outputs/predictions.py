@@ -18,7 +18,7 @@ def predictions_table(index: Sequence[int], records: Sequence[Mapping[str, Any]]
 
     Args:
         index: Number of each record in the input.
-        records: Of the input, all with the same columns.
+        records: Records of the input, all with the same columns.
         added: Name of a new column -> a value for each record. Where the input has such a column, as a table that was
             predicted before, its own stays and the new one is called ``new_NAME``.
 

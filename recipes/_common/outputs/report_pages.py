@@ -84,8 +84,8 @@ def html_page(title: str, report: Mapping[str, Any]) -> str:
     """The report as one file without outside requests.
 
     Args:
-        title: Of the page.
-        report: Of the data.
+        title: Title of the page.
+        report: Report of the data.
 
     """
     found = findings(report)
@@ -112,8 +112,8 @@ def page(title: str, parts: Sequence[str], style: str = "", script: str = "") ->
     """A page that needs nothing but itself.
 
     Args:
-        title: Of the page.
-        parts: Of its body.
+        title: Title of the page.
+        parts: Parts of its body.
         style: More than every report has.
         script: To run when it is shown.
 

@@ -43,7 +43,7 @@ def training_lines(
         recipe: Its name.
         names: Its short options.
         task: The pipeline of transformers that serves the model.
-        folders: Of the run.
+        folders: Folders of the run.
         done: How training ended.
         exported: Which weights the model has.
         tested: Name -> value of the test that followed; none: there was none.

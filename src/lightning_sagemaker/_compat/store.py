@@ -27,7 +27,7 @@ def own_connection(purpose: str) -> dist.Store:
     """The process store by a connection on which nobody else waits.
 
     Args:
-        purpose: Of the connection, the same on all ranks.
+        purpose: Purpose of the connection, the same on all ranks.
 
     """
     store = process_store()

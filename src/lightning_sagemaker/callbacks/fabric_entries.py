@@ -38,8 +38,8 @@ class LoopEntry(TypedDict):
         calls: How often Fabric's loader was iterated.
         batch_size: Samples of one rank in a batch; None if unknown.
         samples: Samples of the epoch that all ranks have taken; None if unknown.
-        modules: Of each of the user's objects.
-        ranks: Of each rank.
+        modules: Modules of each of the user's objects.
+        ranks: Facts of each rank.
 
     """
 

@@ -29,7 +29,7 @@ class RankState(TypedDict, total=False):
     """What one rank has. A checkpoint that an older version wrote may lack the last entries.
 
     Attributes:
-        random: Of its random number generators.
+        random: States of its random number generators.
         metrics: What metrics have summed up.
         memory: What the Trainer remembers.
         loaders: Where its loaders are.

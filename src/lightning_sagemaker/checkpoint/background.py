@@ -55,11 +55,11 @@ class _Task:
     Attributes:
         state: Copies, which stay as they are until it is done.
         deferred: Copies of ``state`` that are still to be made.
-        version: Of what ``state`` consists of.
+        version: Number of the state's structure; another one where the structure differs.
         rest: All else, as the content of a file; the first process's is written.
         place: Folder, or address in S3; the first process's is used.
         step: Optimizer steps.
-        messages: Of this checkpoint.
+        messages: Messages of this checkpoint.
 
     """
 
@@ -76,8 +76,8 @@ class _Part:
     """Where this process writes its part, and what it has written.
 
     Args:
-        place: Of the checkpoint.
-        rank: Of this process.
+        place: Place of the checkpoint.
+        rank: Rank of this process.
         remote: Writes to S3.
 
     """
@@ -111,7 +111,7 @@ class BackgroundSave:
     """Writes one checkpoint at a time. All processes make one and call its methods in the same order.
 
     Args:
-        rank: Of this process.
+        rank: Rank of this process.
         world_size: Number of processes.
         remote: Makes what writes to S3, where an address is one there.
 

@@ -43,7 +43,7 @@ class Messages:
         """Wait for what was said.
 
         Args:
-            topic: Of the message.
+            topic: Topic of the message.
             instead: Another topic, whose message says why there will be none of the first.
 
         Raises:

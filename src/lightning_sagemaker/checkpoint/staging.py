@@ -23,7 +23,7 @@ class _Place:
 
     Attributes:
         layout: All that a plan of who writes what depends on.
-        memory: Of this process's part.
+        memory: Memory of this process's part.
         copy: ``memory``, as a ``DTensor`` if the tensor is one; made once, as making one takes longer than most copies.
 
     """

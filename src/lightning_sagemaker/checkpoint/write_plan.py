@@ -17,12 +17,12 @@ class WritePlan:
     """Of one process, kept from checkpoint to checkpoint.
 
     Args:
-        rank: Of this process.
+        rank: Rank of this process.
         world_size: Number of processes.
 
     Attributes:
         own: What this process writes, as of replicas one does.
-        metadata: Of all; on the first process.
+        metadata: Metadata of the checkpoint; on the first process.
 
     """
 
@@ -41,9 +41,9 @@ class WritePlan:
         """Agree with the other threads.
 
         Args:
-            state: Of this process.
+            state: State of this process.
             version: Another number than at the last checkpoint if what it consists of has changed.
-            messages: Of this checkpoint.
+            messages: Messages of this checkpoint.
             place: Where it goes; the first process's counts.
 
         Returns:

@@ -175,7 +175,7 @@ class Rest(Sequence[list[int]]):
         batches: Whose.
         steps: How many there are.
         place: Samples that were done before, over all processes, and the global batch size by which they were ordered.
-        samples: Of a stretch of positions, counted from that place.
+        samples: Numbers of the samples of a stretch of positions, counted from that place.
 
     """
 

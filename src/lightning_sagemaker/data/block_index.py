@@ -70,9 +70,9 @@ class Column:
 
     Args:
         files: Names, in order.
-        rows: Of each file.
+        rows: Rows of each file.
         offsets: Where the first row begins in each file, in bytes.
-        dtype: Of the numbers, as numpy writes it.
+        dtype: Type of the numbers, as numpy writes it.
         width: Numbers in a row.
 
     """

@@ -59,7 +59,7 @@ class Order:
 
     Args:
         size: Number of samples.
-        seed: Of the run.
+        seed: Seed of the run.
         epoch: Number of the epoch.
         block: Consecutive samples that are read together. The last block may be shorter.
         window: Blocks whose samples are mixed with one another; ``None``: all, so that blocks do not matter.
@@ -167,7 +167,7 @@ def permuted(numbers: Integers, size: int, key: int) -> Integers:
 
     Args:
         numbers: ``[n]``, each in ``[0, size)``.
-        size: Of the permutation, less than 2**62.
+        size: Size of the permutation, less than 2**62.
         key: Says which permutation.
 
     """

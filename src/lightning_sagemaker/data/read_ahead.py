@@ -22,7 +22,7 @@ class ReadAhead:
     """Hands on batches, and has the blocks of those that follow fetched. The order is known, so nothing is guessed.
 
     Args:
-        store: Of the blocks.
+        store: Store of the blocks.
         blocks_of: The blocks of a batch, ascending.
         batches: How many to look ahead.
 

@@ -38,7 +38,7 @@ class BlockFetch:
     """Fetches blocks, and compares each with its checksum.
 
     Args:
-        address: Of the folder with the shards, ``s3://bucket/prefix``.
+        address: Address of the folder with the shards, ``s3://bucket/prefix``.
         splits: Whose blocks are numbered one split after the other.
         objects: Reads them.
         skip_damaged: Give another block of the split in the place of one that is damaged, instead of an error.
@@ -116,7 +116,7 @@ class StreamedRows:
     """The rows of all splits of one set of data.
 
     Args:
-        address: Of the folder with the shards, ``s3://bucket/prefix``.
+        address: Address of the folder with the shards, ``s3://bucket/prefix``.
         splits: Their index.
         cache: Folder for the store, on the host's own disk.
         limit: Bytes of disk to use at most.

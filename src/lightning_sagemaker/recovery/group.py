@@ -50,8 +50,8 @@ class QuorumGroup:
         Args:
             backend: As of ``init_process_group``.
             quorum: Its number.
-            rank: Of this process in it.
-            infos: Of its ranks in order.
+            rank: Rank of this process in it.
+            infos: Facts of its ranks in order.
 
         Raises:
             RuntimeError: If one of them is lost meanwhile.

@@ -104,7 +104,7 @@ class Digest(Lines):
 
     Args:
         shown: Gets the lines that are shown.
-        num_ranks: Of the job.
+        num_ranks: Number of ranks of the job.
 
     """
 

@@ -47,7 +47,7 @@ class LiveTable(Lines):
 
     Args:
         output: The terminal.
-        title: Of the table.
+        title: Title of the table.
         hosts: Their names.
 
     """
@@ -110,7 +110,7 @@ def display(output: TextIO, is_own_output: bool, title: str, hosts: Iterable[str
     Args:
         output: Where to.
         is_own_output: Whether that is this program's standard output, which may be a terminal.
-        title: Of the table.
+        title: Title of the table.
         hosts: Their names.
 
     """

@@ -157,7 +157,7 @@ class InJobDDPStrategy(JobDDPStrategy):
         """As in DDP, but a mean of integers is not cut off: Lightning counts samples in them, and ranks have other numbers.
 
         Args:
-            tensor: Of this rank.
+            tensor: Tensor of this rank.
             group: None for all ranks.
             reduce_op: ``"mean"``, ``"sum"`` or an operation of torch.
 

@@ -44,7 +44,7 @@ class _WithOptions(Host):
         gradient_reduction: ``"flat"``: by DDP's own all-reduce; ``"hierarchical"``: within hosts, between hosts, within
             hosts; ``"auto"``: by what is fastest in a measurement of about two seconds.
         gradient_compression: What is sent: ``"bf16"`` or ``"fp16"`` numbers, or matrices of low rank (``"powersgd"``).
-        powersgd_rank: Of these matrices; 4 if None.
+        powersgd_rank: Rank of these matrices; 4 if None.
         powersgd_start: Optimizer steps that are exact before they are sent; 1000 if None.
         **kwargs: Those of the strategy.
 

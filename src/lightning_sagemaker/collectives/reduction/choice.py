@@ -33,9 +33,9 @@ def candidates(topology: Topology, compression: str | None, device: torch.device
     """What is tried: the plain reduction first, then what is exact, then what is compressed.
 
     Args:
-        topology: Of all ranks.
+        topology: Topology of all ranks.
         compression: That is allowed.
-        device: Of the gradients. On GPUs the pieces of a bucket do not overlap, so it stays whole.
+        device: Device of the gradients. On GPUs the pieces of a bucket do not overlap, so it stays whole.
 
     """
     pieces = _PIECES if device.type == "cpu" else (_MOST,)
@@ -54,8 +54,8 @@ class Choice:
 
     Attributes:
         plan: The fastest.
-        seconds: Of each plan: the median over the rounds, of the slowest rank.
-        tried_bytes: Of float32 gradients, reduced in these seconds.
+        seconds: Seconds of each plan: the median over the rounds, of the slowest rank.
+        tried_bytes: Bytes of float32 gradients, reduced in these seconds.
 
     """
 
@@ -75,8 +75,8 @@ def choose(trials: Mapping[Plan, Trial], gradient_bytes: int, device: torch.devi
 
     Args:
         trials: Plan -> what reduces a vector by it and waits; :class:`Plan()` is among them.
-        gradient_bytes: Of the model; no more is tried.
-        device: Of the gradients.
+        gradient_bytes: Bytes of the model's gradients; no more is tried.
+        device: Device of the gradients.
         limit: Seconds, about.
 
     """
@@ -132,7 +132,7 @@ class VectorAsBucket:
     """A vector with the methods of DDP's bucket that PowerSGD asks, as one matrix.
 
     Args:
-        vector: Of at least :attr:`WIDTH` numbers.
+        vector: Vector of at least :attr:`WIDTH` numbers.
 
     """
 

@@ -29,8 +29,8 @@ class Engine:
     Args:
         options: As set.
         groups: Process groups.
-        device: Of the gradients.
-        gradient_bytes: Of all of them.
+        device: Device of the gradients.
+        gradient_bytes: Bytes of all gradients.
         before: From :meth:`as_dict` of the run that is resumed; None of a new one.
 
     Attributes:

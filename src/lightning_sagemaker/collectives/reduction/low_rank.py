@@ -42,7 +42,7 @@ class LowRankReducer:
         exact: Reduces a vector, in the steps before.
         groups: Process groups.
         device: Where the gradients are.
-        rank: Of the matrices that are sent.
+        rank: Rank of the matrices that are sent.
         start: Optimizer steps before which nothing is compressed.
 
     """

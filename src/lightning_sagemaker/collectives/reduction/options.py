@@ -85,7 +85,7 @@ class ReductionOptions:
         """See that the error of a step can be added to the next.
 
         Args:
-            precision: Of the strategy, such as ``16-mixed``.
+            precision: Precision of the strategy, such as ``16-mixed``.
 
         Raises:
             MisconfigurationException: If gradients may overflow.

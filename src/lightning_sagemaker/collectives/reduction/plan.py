@@ -30,7 +30,7 @@ class Plan:
     Attributes:
         algorithm: ``flat`` (among all processes at once) or ``hierarchical`` (within hosts, between hosts, within hosts).
         compression: What is sent instead of the gradients' own type: ``bf16``, ``fp16``, ``powersgd``; None: nothing else.
-        piece_bytes: Of a bucket, what is sent at once, so that it is between hosts while the next piece is within its host.
+        piece_bytes: Bytes of a bucket that are sent at once: a piece is between hosts while the next is within its host.
 
     """
 

@@ -27,7 +27,7 @@ class ScatterSum:
     Args:
         group: Process group.
         wire: Type in which numbers are sent, if it has fewer bits than theirs.
-        divisor: Of the sum. What is sent in fewer bits is divided before, so that it overflows no sooner than in DDP.
+        divisor: Divisor of the sum. What is sent in fewer bits is divided before: it overflows no sooner than in DDP.
 
     """
 

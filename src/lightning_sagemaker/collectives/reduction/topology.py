@@ -67,7 +67,7 @@ class Groups:
     Stages that work at the same time have a group each, since the collectives of one group come in one order.
 
     Args:
-        topology: Of the default group.
+        topology: Topology of the default group.
         backend: ``gloo`` or ``nccl``.
         timeout: How long a collective may take; the backend's default when None.
 

@@ -141,7 +141,7 @@ def evaluator_image(image: str, name: str, region: str) -> str:
     Args:
         image: As given: an address, or SDK 2's word for AWS's own image.
         name: The rule's.
-        region: Of the job.
+        region: Region of the job.
 
     Raises:
         LaunchError: If AWS has none in the region.

@@ -22,7 +22,7 @@ def describe_streaming(plan: JobPlan, asks_s3: bool) -> list[tuple[str, str]]:
     """A line of the plan, as :func:`~lightning_sagemaker.launch.planning.report.describe` makes them; none without a stream.
 
     Args:
-        plan: Of the job.
+        plan: Plan of the job.
         asks_s3: Whether the text's index may be read, to count; else what is known of any text is said.
 
     """

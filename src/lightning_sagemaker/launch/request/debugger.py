@@ -17,7 +17,7 @@ def debugger_parts(plan: JobPlan, job_name: str) -> dict[str, object]:
 
     Args:
         plan: With its bucket filled in, below which everything is written that has no place of its own.
-        job_name: Of the job.
+        job_name: Name of the job.
 
     """
     config = plan.config

@@ -37,7 +37,7 @@ def submit(session: Session, request: Mapping[str, Any], queue: str, share: str 
 
     Args:
         session: A boto3 session.
-        request: Of CreateTrainingJob.
+        request: A CreateTrainingJob request.
         queue: Name or ARN of a queue for training jobs.
         share: Identifier of a share, where the queue's scheduling policy has shares.
         seconds: After which an attempt is stopped.

@@ -44,7 +44,7 @@ def grouped(values: Mapping[str, object]) -> dict[str, object]:
     The group that trains is that of the distribution; without one the first with GPUs, whose image SDK 2 takes for all.
 
     Args:
-        values: Of a job, in the words of SDK 2.
+        values: Arguments of a job, in the words of SDK 2.
 
     Raises:
         LaunchError: If the groups are none, contradict each other, or the distribution names another.

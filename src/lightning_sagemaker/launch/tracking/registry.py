@@ -105,8 +105,8 @@ def register(
     """Register the model of a job that has succeeded, in a group that is made if it does not exist.
 
     Args:
-        jobs: Of the account.
-        name: Of the job.
+        jobs: Jobs of the account.
+        name: Name of the job.
         group: The model package group.
         image: As in :func:`package_request`.
         source: Likewise.

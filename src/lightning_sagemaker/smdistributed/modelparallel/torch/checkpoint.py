@@ -61,7 +61,7 @@ def load(
 
     Args:
         f: The file, without its suffix.
-        map_location: Of ``torch.load``.
+        map_location: As of ``torch.load``.
         partial: This process's own file.
         v3: As in :func:`save`.
         options: ``weights_only`` (default true); others of AWS's have no effect.
@@ -154,9 +154,9 @@ def resume_from_checkpoint(
     Args:
         path: Folder.
         tag: Name of the checkpoint; the newest if None.
-        partial: Of which kind it is.
+        partial: Kind of partial checkpoint.
         strict: Whether names must be those of the model.
-        load_optimizer: Of a partial checkpoint.
+        load_optimizer: Whether to load the optimizer of a partial checkpoint.
         load_sharded_optimizer_state: Without effect: states are not sharded among replicas.
         translate_function: Applied to a full state.
 

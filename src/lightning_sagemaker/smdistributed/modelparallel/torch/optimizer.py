@@ -24,9 +24,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     Args:
         optimizer: Built from the model's parameters, before or after the model was wrapped.
-        static_loss_scale: Of ``fp16``; ignored without it.
-        dynamic_loss_scale: Of ``fp16``; ignored without it.
-        dynamic_loss_args: Of ``fp16``; ignored without it.
+        static_loss_scale: Fixed loss scale of ``fp16``; ignored without it.
+        dynamic_loss_scale: Dynamic loss scale of ``fp16``; ignored without it.
+        dynamic_loss_args: Dynamic loss arguments of ``fp16``; ignored without it.
 
     Raises:
         ParallelConfigError: If its step depends on all parameters, or on whole matrices where a rank has parts of them.

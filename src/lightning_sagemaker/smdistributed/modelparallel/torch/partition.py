@@ -25,7 +25,7 @@ def set_partition(module: nn.Module, index: int) -> None:
     """Assign a module, with what is in it, to a partition; without effect if partitions are automatic.
 
     Args:
-        module: Of the model, before its first step.
+        module: The model, before its first step.
         index: From 0.
 
     Raises:
@@ -136,10 +136,10 @@ def set_activation_checkpointing(
     """Compute a module's activations again in the backward pass instead of keeping them.
 
     Args:
-        module: Of the model, before its first step.
+        module: The model, before its first step.
         preserve_rng_state: Dropout is the same in both passes.
         pack_args_as_tuple: Without effect.
-        strategy: Of a ``Sequential``: ``each`` child by itself; ``contiguous`` and ``group_N``: the whole.
+        strategy: How a ``Sequential`` is checkpointed: ``each`` child by itself; ``contiguous`` and ``group_N``: the whole.
 
     """
     if isinstance(module, nn.Sequential) and strategy == "each":

@@ -29,7 +29,7 @@ class ShardedParameters:
     Args:
         module: The model, equal on all processes; its parameters are replaced.
         degrees: How many processes share them.
-        device: Of this process.
+        device: Device of this process.
 
     """
 

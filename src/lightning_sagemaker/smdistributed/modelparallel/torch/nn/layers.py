@@ -25,7 +25,7 @@ class DistributedLinear(nn.Linear, DistributedModule):
 
     Args:
         in_features: A multiple of ``tensor_parallel_degree``.
-        out_features: Of any size.
+        out_features: Output features, any number.
         bias: Whether there is one; each rank has all of it.
 
     Raises:
@@ -46,7 +46,7 @@ class DistributedEmbedding(nn.Embedding, DistributedModule):
         embedding_dim: A multiple of ``tensor_parallel_degree``.
         padding_idx: As in ``nn.Embedding``.
         max_norm: Refused: no rank has whole vectors.
-        norm_type: Of ``max_norm``.
+        norm_type: Type of the norm that ``max_norm`` limits.
         scale_grad_by_freq: As in ``nn.Embedding``.
         sparse: Refused with ``tensor_parallel_degree``.
         initializer_range: Standard deviation of the normal distribution that weights are drawn from.
