@@ -12,7 +12,6 @@ from __future__ import annotations
 import io
 import itertools
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,15 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.checkpoint import FileSystemWriter, SavePlan, SavePlanner
-from torch.distributed.checkpoint.storage import WriteResult
 from torch.optim import Optimizer
 
 from lightning_sagemaker._compat.store import process_store
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
 from lightning_sagemaker.checkpoint.messages import Messages, Refusal
-from lightning_sagemaker.checkpoint.resume import META, file_sum, write_sums
-from lightning_sagemaker.checkpoint.s3 import SCHEME, S3CheckpointIO
+from lightning_sagemaker.checkpoint.own_part import UNFINISHED, OwnPart, Written
+from lightning_sagemaker.checkpoint.resume import META, write_sums
+from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
 from lightning_sagemaker.checkpoint.staging import Staging
 from lightning_sagemaker.checkpoint.whole import sync_folder
 from lightning_sagemaker.checkpoint.write_plan import WritePlan
@@ -37,10 +35,8 @@ from lightning_sagemaker.checkpoint.write_plan import WritePlan
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, StateDict
 
-_Written = tuple[list[WriteResult], dict[str, list[int]]]
-"""What torch says of the files that a process has written, and their sizes and checksums by name."""
-_PART, _OLD = ".part", ".old.ckpt"
-"""Ends of the names of a folder that is being written, and of one that is being replaced: AutoResume finds the latter."""
+_OLD = ".old.ckpt"
+"""End of the name of a folder that is being replaced, where AutoResume finds it."""
 _HEAD_START = 0.01
 """Seconds before the thread does anything, so that the training goes on first: Python runs one of them at a time."""
 
@@ -70,41 +66,6 @@ class _Task:
     place: str
     step: int
     messages: Messages
-
-
-class _Part:
-    """Where this process writes its part, and what it has written.
-
-    Args:
-        place: Place of the checkpoint.
-        rank: Rank of this process.
-        remote: Writes to S3.
-
-    """
-
-    def __init__(self, place: str, rank: int, remote: Callable[[], S3CheckpointIO]) -> None:
-        self.place, self.is_remote = place, place.startswith(SCHEME)
-        self._rank, self._remote = rank, remote
-        name = Path(place)
-        self.folder = Path(tempfile.mkdtemp()) if self.is_remote else name.with_name(f".{name.name}{_PART}")
-        self.writer = FileSystemWriter(self.folder)
-        self.writer.set_up_storage_writer(rank == 0)
-
-    def write(self, plan: SavePlan, planner: SavePlanner) -> _Written:
-        """What torch's writer says of it, and check sums by name."""
-        writes = self.writer.write_data(plan, planner)
-        writes.wait()
-        own = sorted(self.folder.glob(f"__{self._rank}_*"))
-        return writes.value(), {path.name: self.put(path) for path in own}
-
-    def put(self, path: Path) -> list[int]:
-        """Send a file that is complete to where it belongs; its size and check sum."""
-        return self._remote().put_part(self.place, path) if self.is_remote else file_sum(path)
-
-    def remove(self) -> None:
-        """Remove what is on this disk, if it does not have the checkpoint's name by now."""
-        if self._rank == 0 or self.is_remote:
-            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class BackgroundSave:
@@ -235,7 +196,7 @@ class BackgroundSave:
         try:
             _copy_the_rest(task)
             planner, place = self._plan.planner(task.state, task.version, task.messages, task.place)
-            part = _Part(place, self._rank, self._remote)
+            part = OwnPart(place, self._rank, self._remote)
             try:
                 part.folder.mkdir(parents=True, exist_ok=True)  # of another host
                 task.messages.say(f"{self._rank}/wrote", part.write(self._plan.own, planner))
@@ -255,7 +216,7 @@ class BackgroundSave:
         failure: str | None = None
         try:
             _copy_the_rest(task)
-            part = _Part(task.place, 0, self._remote)
+            part = OwnPart(task.place, 0, self._remote)
             try:
                 self._write_whole(task, part)
             finally:
@@ -269,14 +230,14 @@ class BackgroundSave:
         finally:
             task.messages.say("end", failure)
 
-    def _write_whole(self, task: _Task, part: _Part) -> None:
+    def _write_whole(self, task: _Task, part: OwnPart) -> None:
         if not part.is_remote:
             self._make_folder(part.folder)
         planner, _ = self._plan.planner(task.state, task.version, task.messages, task.place)
         if self._last is not None:
             self._last.forget("end")  # all have heard it, as they have begun this one
         self._last = task.messages
-        own: list[_Written] = []
+        own: list[Written] = []
         try:
             own.append(part.write(self._plan.own, planner))
         finally:
@@ -295,9 +256,9 @@ class BackgroundSave:
             write_sums(part.folder, everything)
             _put_in_place(part.folder, Path(task.place))
 
-    def _hear_others(self, messages: Messages) -> list[_Written | str]:
+    def _hear_others(self, messages: Messages) -> list[Written | str]:
         """What each of the other processes has written, or why it could not."""
-        told: list[_Written | str] = []
+        told: list[Written | str] = []
         for rank in range(1, self._world_size):
             try:
                 told.append(messages.hear(f"{rank}/wrote", instead=f"{rank}/failed"))
@@ -308,7 +269,7 @@ class BackgroundSave:
 
     def _make_folder(self, folder: Path) -> None:
         if self._is_new and folder.parent.is_dir():
-            for left in folder.parent.glob(f".*.ckpt{_PART}"):  # of a process that was killed
+            for left in folder.parent.glob(f".*.ckpt{UNFINISHED}"):  # of a process that was killed
                 shutil.rmtree(left, ignore_errors=True)
         self._is_new = False
         shutil.rmtree(folder, ignore_errors=True)
