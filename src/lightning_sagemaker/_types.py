@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: TC004
 """Types for annotations; to be imported under ``TYPE_CHECKING`` only.
 
 A type checker sees ``lightning``'s classes, whichever of the two packages a process builds on (``_lightning.py``): they have

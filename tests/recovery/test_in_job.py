@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from lightning.pytorch import callbacks
 
-from lightning_sagemaker.recovery.fit import check
 from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.refused import check
 from tests.chaos.recovery import Setting, compare, inflict, rows, run, start
 
 TWO = Setting(2, optimizer="adamw", samples=600, epochs=2)

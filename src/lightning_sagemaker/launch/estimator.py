@@ -326,6 +326,5 @@ class PyTorch(Estimator):
 
 def _wants(logs: bool | str | Sequence[str] | None) -> bool:
     """Whether the log is shown; SDK 2 also takes words, one or several, of which ``None`` and ``Rules`` mean no."""
-    if logs is None or isinstance(logs, bool):
-        return bool(logs)
-    return "All" in ([logs] if isinstance(logs, str) else logs)
+    words = [logs] if isinstance(logs, str) else logs
+    return "All" in words if isinstance(words, Sequence) else bool(words)

@@ -28,6 +28,7 @@ from lightning_sagemaker.recovery.held import HeldState, Moment, of_all_shards
 from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.log_files import go_on_with_files
 from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.refused import check
 from lightning_sagemaker.recovery.steps import RanksChanged, Steps
 from lightning_sagemaker.recovery.transfer import give, take
 
@@ -37,14 +38,6 @@ _NOTICE = 2.0
 """Seconds for which news of a loss is waited for after a collective has failed."""
 _FAILED = ("gloo", "NCCL", "nccl", "Connection", "connection", "process group", "Broken pipe", "Socket", "socket")
 """Words of a collective's errors, which are RuntimeErrors."""
-_REFUSED = {
-    "LearningRateFinder": "a replacement cannot make its trials, as the others train",
-    "BatchSizeFinder": "a replacement cannot make its trials, as the others train",
-    "WeightAveraging": "it keeps weights of its own, which a replacement would not have",
-    "StochasticWeightAveraging": "it keeps weights of its own, which a replacement would not have",
-    "BaseFinetuning": "a replacement has other groups of parameters than those who have thawed some",
-}
-"""Of Lightning's callbacks: name -> why not."""
 
 
 class RecoveringFit(Callback):
@@ -319,24 +312,3 @@ class RecoveringFit(Callback):
             shards.evaluate_shards(loader, lambda: steps.own_shards, self._rank.seed)
             if before and loop._max_batches[number] != len(loader) and self._trainer.limit_val_batches == 1.0:
                 loop._max_batches[number] = len(loader)
-
-
-def check(trainer: Any) -> None:
-    """Refuse what cannot be done again after a loss, or followed by a replacement.
-
-    Raises:
-        RecoveryError: If the script does it.
-
-    """
-    if not trainer.lightning_module.automatic_optimization:
-        raise RecoveryError(
-            "recovery='in_job' was set, and the module optimizes by hand (automatic_optimization=False): which of its steps"
-            " count cannot be known. HINT: let Lightning optimize, or leave recovery out."
-        )
-    for callback in trainer.callbacks:
-        for kind in type(callback).__mro__:
-            if why := _REFUSED.get(kind.__name__):
-                raise RecoveryError(
-                    f"recovery='in_job' was set, and {type(callback).__name__} was given: {why}."
-                    " HINT: recovery='restart', or leave the callback out."
-                )

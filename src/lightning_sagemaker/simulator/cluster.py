@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import sys
 import tempfile
 import time
@@ -32,6 +31,7 @@ from lightning_sagemaker.simulator.hosts import (
     rank_environment,
     visible_gpus,
 )
+from lightning_sagemaker.simulator.hyperparameters import with_hyperparameters
 from lightning_sagemaker.simulator.launchers import Program, host_shim, plan_elastic, plan_launch
 from lightning_sagemaker.simulator.live_table import display
 from lightning_sagemaker.simulator.network import Network
@@ -49,7 +49,6 @@ LOGS = "logs"
 
 CONTRACTS: dict[str, ModuleType] = {"toolkit": toolkit, "modeltrainer": modeltrainer}
 
-_OPTION = re.compile(r"--?(?P<name>[A-Za-z_][^=]*)(=(?P<value>.*))?", re.DOTALL)
 _REGION = "us-east-1"
 
 
@@ -301,45 +300,6 @@ def failure_text(where: str, lines: Sequence[str]) -> str:
     exception = [line for line in lines if line and not line[0].isspace()]
     last = exception[-1] if exception else ""
     return "\n".join([f"{last} ({where})" if last else where, *lines]) + "\n"
-
-
-def with_hyperparameters(
-    program: Program, extra: dict[str, object], module: ModuleType
-) -> tuple[Program, dict[str, object]]:
-    """Add ``extra`` hyperparameters to the command line of ``program``, and read the others from it."""
-    typed = hyperparameters_of(program.arguments)
-    arguments = (*program.arguments, *module.to_arguments(extra))
-    return replace(program, arguments=arguments), typed | extra
-
-
-def hyperparameters_of(arguments: Sequence[str]) -> dict[str, object]:
-    """The hyperparameters that a command line of ``--name value`` pairs stands for; positional arguments are none."""
-    found: dict[str, object] = {}
-    waiting: str | None = None
-    for argument in arguments:
-        option = _OPTION.fullmatch(argument)
-        if option is None:
-            if waiting is not None:
-                found[waiting] = _decode(argument)
-            waiting = None
-            continue
-        name, value = option["name"], option["value"]
-        found[name] = True if value is None else _decode(value)
-        waiting = name if value is None else None
-    return found
-
-
-def _decode(text: str) -> object:
-    if text in ("True", "False"):
-        return text == "True"  # the words that the toolkit writes for booleans
-    try:
-        return json.loads(text, parse_constant=_not_json)
-    except ValueError:
-        return text
-
-
-def _not_json(name: str) -> None:
-    raise ValueError(name)
 
 
 def _say(output: TextIO, line: str) -> None:

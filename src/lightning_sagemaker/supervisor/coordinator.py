@@ -12,7 +12,6 @@ It runs in the supervisor of the first host, which is no rank: any rank may die.
 from __future__ import annotations
 
 import contextlib
-import hmac
 import math
 import socket
 import threading
@@ -25,10 +24,10 @@ from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.supervisor.events import no_notes
 from lightning_sagemaker.supervisor.hosts import Hosts
 from lightning_sagemaker.supervisor.ranks import Member, Settings
+from lightning_sagemaker.supervisor.reception import Reception
+from lightning_sagemaker.supervisor.step_notes import StepNotes
 
 _TICK = 0.1
-_NOTE_STEPS = 10.0
-"""Seconds between two notes of steps that count."""
 _OTHERS_END = 150.0
 """Seconds for which the other hosts' ranks may still end: SageMaker gives 120."""
 
@@ -55,11 +54,8 @@ class Coordinator:
         port: int = 0,
         note: Callable[..., None] = no_notes,
     ) -> None:
-        self._settings, self._token, self._on_silent, self._say = settings, token, on_silent, say
-        self._note, self._noted, self._counted = note, 0.0, time.time()
-        self._is_first_step = self._is_waiting = False
-        self._listener = socket.create_server((host, port), backlog=settings.world_size)
-        self.port: int = self._listener.getsockname()[1]
+        self._settings, self._on_silent, self._say = settings, on_silent, say
+        self._note, self._steps, self._is_waiting = note, StepNotes(note), False
         self._lock = threading.RLock()
         self._members: dict[int, Member] = {}
         self._quorum = 0
@@ -82,8 +78,9 @@ class Coordinator:
         self._closed = threading.Event()
         self._hosts = Hosts(settings.silence, self._status, self.lose, self._stop, self.leave)
         note("start", world_size=settings.world_size)
-        for target in (self._accept, self._tick):
-            threading.Thread(target=target, name="coordinator", daemon=True).start()
+        self._reception = Reception(host, port, settings.world_size, token, self._serve, self._hosts.serve)
+        self.port = self._reception.port
+        threading.Thread(target=self._tick, name="coordinator", daemon=True).start()
 
     def close(self) -> None:
         """End; the ranks of this host must have. It serves those of other hosts until they have too."""
@@ -92,7 +89,7 @@ class Coordinator:
             time.sleep(_TICK)
         self._closed.set()
         self._note("close", step=self.step, finished=self.finished)
-        self._listener.close()
+        self._reception.close()
         self._hosts.close()
         with self._lock:
             for member in list(self._members.values()):
@@ -148,30 +145,10 @@ class Coordinator:
         return bool(self._active) and not (self.finished or self.ended or self.is_stopping)
 
     def _status(self) -> dict[str, Any]:
-        names = ("step", "has_started", "finished", "ended")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("step", "has_started", "finished", "ended")}
 
-    # Connections
-
-    def _accept(self) -> None:
-        while not self._closed.is_set():
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), name="coordinator-rank", daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        wire.keep_alive(connection)
-        connection.settimeout(10)
-        hello = wire.receive(connection)
-        if hello is None or not hmac.compare_digest(str(hello.get("token")), self._token):
-            connection.close()
-            return
-        if "host" in hello:
-            self._hosts.serve(connection, hello)
-            return
-        connection.settimeout(None)
+    def _serve(self, connection: socket.socket, hello: dict[str, Any]) -> None:
+        """A rank, until its connection ends."""
         self._hosts.is_replaced(int(hello["rank"]))
         member = Member(int(hello["rank"]), connection, hello["info"], time.monotonic())
         with self._lock:
@@ -215,8 +192,6 @@ class Coordinator:
                         self._on_silent(member.rank)
                         self._hosts.kill(member.rank)
                 self._form()
-
-    # Quorums
 
     def _form_first(self) -> None:
         """All ranks start together; one that starts later, while others train, is a replacement."""
@@ -270,7 +245,7 @@ class Coordinator:
         members = sorted(members, key=lambda member: (member.joined or self._quorum, member.rank))
         self._active = [member.rank for member in members]
         self._votes, self._left, self._broken_at = {}, set(), None
-        self._is_first_step, self._is_waiting = True, False
+        self._steps.is_first, self._is_waiting = True, False
         self._note("quorum", number=self._quorum, step=self.step, ranks=self._active)
         if end is not None:
             self._note("end", **end)
@@ -292,8 +267,6 @@ class Coordinator:
         setattr(member, waiting, None)
         member.tell({"id": number, **reply})
 
-    # Steps
-
     def _vote(self, member: Member, message: dict[str, Any]) -> None:
         if message["quorum"] != self._quorum or self._broken_at is not None or member.rank not in self._active:
             member.tell({"id": message["id"], "commit": False})
@@ -307,18 +280,10 @@ class Coordinator:
                 self._leaving.intersection(self._active)
             )
             self._decide({"commit": True, "change": joins})
-            self._note_step(joins)
-
-    def _note_step(self, joins: bool) -> None:
-        """The first of a quorum, and others from time to time."""
-        if self.finished:
-            return
-        self._counted = time.time()
-        if self._is_first_step or self._counted - self._noted > _NOTE_STEPS:
-            self._note("resumed" if self._is_first_step else "steps", step=self.step, ranks=len(self._active))
-            self._is_first_step, self._noted = False, self._counted
-        if joins:
-            self._note("joining", step=self.step)
+            if not self.finished:
+                self._steps.counted(self.step, len(self._active))
+                if joins:
+                    self._note("joining", step=self.step)
 
     def _decide(self, decision: dict[str, Any]) -> None:
         votes, self._votes = self._votes, {}
@@ -350,7 +315,7 @@ class Coordinator:
                     self._break()
             elif not self.is_stopping:
                 self._lost_at.setdefault(self.step, []).append(member.rank)
-                self._note("lost", rank=member.rank, step=self.step, since=round(self._counted, 3))
+                self._note("lost", rank=member.rank, step=self.step, since=round(self._steps.last, 3))
                 self._say(f"rank {member.rank} is lost after step {self.step}; {len(self._active)} go on.")
                 self._break()
         self._form()

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to the coordinator: who may have one, and whether it is of a rank or of another host's supervisor."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from lightning_sagemaker.recovery import wire
+
+Serve = Callable[[socket.socket, dict[str, Any]], None]
+"""Serves a connection until it ends, given its first message."""
+
+_HELLO = 10.0
+"""Seconds in which a connection must say who it is."""
+
+
+class Reception:
+    """Listens until it is closed, with a thread for each connection.
+
+    Args:
+        host: Address to listen at; empty: all of this machine.
+        port: Port to listen at; 0: a free one.
+        backlog: Connections that may wait to be accepted.
+        token: What each connection must say first.
+        rank: Serves a rank.
+        other_host: Serves the supervisor of another host.
+
+    Attributes:
+        port: Port that is listened at.
+
+    """
+
+    def __init__(self, host: str, port: int, backlog: int, token: str, rank: Serve, other_host: Serve) -> None:
+        self._token, self._rank, self._other_host = token, rank, other_host
+        self._listener = socket.create_server((host, port), backlog=backlog)
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, name="coordinator", daemon=True).start()
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="coordinator-rank", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        wire.keep_alive(connection)
+        connection.settimeout(_HELLO)
+        hello = wire.receive(connection)
+        if hello is None or not hmac.compare_digest(str(hello.get("token")), self._token):
+            connection.close()
+        elif "host" in hello:
+            self._other_host(connection, hello)
+        else:
+            connection.settimeout(None)
+            self._rank(connection, hello)

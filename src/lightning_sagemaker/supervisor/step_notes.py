@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notes of steps that count: the first of a quorum, and others from time to time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_SECONDS = 10.0
+"""Between two notes."""
+
+
+class StepNotes:
+    """Steps of one job.
+
+    Args:
+        note: Called with the name of an event and its values.
+
+    Attributes:
+        is_first: Whether the next step is the first of its quorum.
+        last: When the last step counted, by ``time.time``.
+
+    """
+
+    def __init__(self, note: Callable[..., None]) -> None:
+        self._note, self._noted = note, 0.0
+        self.is_first, self.last = False, time.time()
+
+    def counted(self, step: int, ranks: int) -> None:
+        """A step counts.
+
+        Args:
+            step: Number of the step.
+            ranks: Number of ranks that have made it.
+
+        """
+        self.last = time.time()
+        if self.is_first or self.last - self._noted > _SECONDS:
+            self._note("resumed" if self.is_first else "steps", step=step, ranks=ranks)
+            self.is_first, self._noted = False, self.last
