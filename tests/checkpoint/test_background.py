@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A checkpoint beside the training whose other process has died: the first one's thread does not outlive the training."""
 
+import threading
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -19,3 +21,19 @@ def test_nobody_waits_for_a_process_that_does_not_come(rank, tmp_path, monkeypat
     with pytest.raises(Exception, match="nothing was heard of"):
         save.finish()
     assert not (tmp_path / "a.ckpt").exists()
+
+
+def test_an_update_does_not_wait_after_a_save_that_could_not_begin(tmp_path, monkeypatch):
+    monkeypatch.setattr(background, "process_store", dist.HashStore)
+    weight = torch.nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    optimizer = torch.optim.AdamW([weight])
+    optimizer.step()
+    states = {"optimizer_0": {"state": dict(optimizer.state[weight])}}
+    save = background.BackgroundSave(0, 1, lambda: None)
+    with pytest.raises(Exception, match="pickle"):
+        save.begin(states, {"rest": lambda: None}, str(tmp_path / "a.ckpt"), {"optimizer_0": optimizer})
+    step = threading.Thread(target=optimizer.step, daemon=True)
+    step.start()
+    step.join(10)
+    assert not step.is_alive()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _OLD = ".old.ckpt"
 """End of the name of a folder that is being replaced, where AutoResume finds it."""
 _HEAD_START = 0.01
-"""Seconds before the thread does anything, so that the training goes on first: Python runs one of them at a time."""
+"""Seconds before the thread writes, so that the training goes on first: Python runs one of them at a time."""
 
 _NUMBERS = itertools.count()
 """Of the checkpoints of this process; alike on all, whose Trainers save in the same order."""
@@ -119,7 +119,6 @@ class BackgroundSave:
         self.finish()
         self.deferred, optimizers = DeferredCopies(), optimizers or {}
         state = self._staging.copy(parts, self.deferred, optimizers)
-        self.deferred.hold_updates(optimizers.values())
         content = io.BytesIO()
         if self._rank == 0:
             torch.save(rest, content)
@@ -132,6 +131,7 @@ class BackgroundSave:
         self._written.clear()
         self._thread = threading.Thread(target=self._run, args=(task,), name="checkpoint")
         self._thread.start()
+        self.deferred.hold_updates(optimizers.values())  # not before: without the thread they would wait for ever
 
     def after(self, action: Callable[[], None]) -> None:
         """Do something on this process when the checkpoint under way is whole; not if it fails."""

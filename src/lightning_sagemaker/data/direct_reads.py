@@ -8,7 +8,6 @@ connection reads any range of it, and whatever is not a plain success is left to
 
 from __future__ import annotations
 
-import logging
 import os
 import ssl
 import time
@@ -31,8 +30,6 @@ _CHUNK = 1 << 18
 
 Sign = Callable[[str, str, int], str]
 """Address of an object, by bucket and key, that is valid for so many seconds."""
-
-_log = logging.getLogger(__name__)
 
 
 class ServerBusyError(OSError):
@@ -98,8 +95,15 @@ class DirectReads:
             self._turn_off(why)
 
     def _turn_off(self, why: str) -> None:
+        """Leave all reads to boto3, and say so once for the job: on rank zero, in its process or its first loader worker."""
+        from torch.utils.data import get_worker_info  # not at the top: plans read objects without torch
+
+        from lightning_sagemaker._lightning import rank_zero_info
+
         self._is_off = True
-        _log.debug("objects are read by boto3 from now on: %s", why)
+        worker = get_worker_info()
+        if worker is None or worker.id == 0:
+            rank_zero_info(f"Text from S3 is read by boto3, which takes more of the processor's time: {why}.")
 
     def _address(self, bucket: str, key: str) -> SplitResult | None:
         """Signed lately; None if it is to be reached through a proxy."""
