@@ -94,6 +94,20 @@ def test_what_a_manifest_cannot_say_is_one_sentence(values, sentence):
         manifest(job(**values))
 
 
+def test_a_variable_that_looks_like_a_secret_is_named():
+    token = "hf_" + "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dE3f"
+    done = launch("train.py", "--set", f"image_uri={IMAGE}", "--set", f"environment.HF_TOKEN={token}")
+    assert done.returncode == 0, done.stderr
+    assert "warning: the variable HF_TOKEN looks like a secret" in done.stderr
+    assert token not in done.stderr
+
+
+def test_hyperparameters_are_written_as_in_a_training_job():
+    found = manifest(job(hyperparameters={"lr": 0.1, "b": 2, "last": None}))
+    args = found["spec"]["replicaSpecs"][0]["template"]["spec"]["containers"][0]["args"]
+    assert args[args.index("train.py") + 1 :] == ["-b", "2", "--last", "", "--lr", "0.1"]
+
+
 def test_processes_are_those_of_the_instance_or_as_asked():
     asked = {"torch_distributed": {"enabled": True, "processes_per_host": 2}}
     for distribution, number in ((None, "4"), (asked, "2")):

@@ -151,8 +151,11 @@ def _launch(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.target == "hyperpod":
         from lightning_sagemaker.launch.hyperpod import manifest, to_yaml
+        from lightning_sagemaker.launch.planning.report import exposed
 
         print(to_yaml(manifest(config)), end="")
+        for line in exposed(config):
+            print(f"warning: {line}", file=sys.stderr)
         return 0
     if arguments.refresh_prices:
         from lightning_sagemaker.launch.aws import sentences

@@ -8,7 +8,6 @@ last checkpoint.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import fields
@@ -17,6 +16,7 @@ from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.distribution import parse_distribution
+from lightning_sagemaker.simulator.containers.toolkit import to_arguments
 
 API_VERSION, KIND = "sagemaker.amazonaws.com/v1", "HyperPodPyTorchJob"
 
@@ -136,11 +136,7 @@ def _name(config: JobConfig) -> str:
 
 
 def _program(config: JobConfig) -> list[str]:
-    words: list[str] = []
-    for name, value in sorted(config.hyperparameters.items()):  # as SageMaker's containers write them
-        is_structure = isinstance(value, list | tuple | Mapping)
-        text = json.dumps(value) if is_structure else "" if value is None else str(value)
-        words += [f"-{name}" if len(name) == 1 else f"--{name}", text]
+    words = to_arguments(dict(config.hyperparameters))  # as in a training job
     if config.recipe is not None:
         return ["-m", "lightning_sagemaker.cli", "run", config.recipe, *words]
     return [str(config.entry_point), *words]

@@ -14,6 +14,7 @@ from lightning_sagemaker.launch.planning.plan import announced_job, announced_st
 from lightning_sagemaker.launch.planning.pricing import load_prices
 from lightning_sagemaker.launch.source.channel_files import PREFIX, ChannelFiles
 from lightning_sagemaker.launch.source.vendored import FOLDER
+from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.groups import InstanceGroup
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput
 from lightning_sagemaker.smddp_modes import job_engines
@@ -135,10 +136,10 @@ def not_sent(plan: JobPlan) -> list[str]:
     return [f"{', '.join(names[:_SHOWN])}{_more(names)} ({reason})" for reason, names in sorted(by_reason.items())]
 
 
-def exposed(plan: JobPlan) -> list[str]:
+def exposed(job: JobPlan | JobConfig) -> list[str]:
     """A sentence for each hyperparameter and variable that looks like a secret."""
     found = []
-    for what, values in (("hyperparameter", plan.hyperparameters), ("variable", plan.environment)):
+    for what, values in (("hyperparameter", job.hyperparameters), ("variable", job.environment)):
         for name, value in values.items():
             if isinstance(value, str) and any([*known_secrets(value), *named_secrets(f"{name}={value}")]):
                 found.append(
