@@ -29,6 +29,7 @@ ALLOWED = (
     "a pseudo-terminal not found",
     "(playwright|Chromium) not found",  # `make docs-look` brings the one
     "from Python 3.12 on nothing waits at a fork",
+    "sagemaker-hyperpod not found",  # HYPERPOD_CLI_PYTHON names a Python that has it
     "the wheels of Open MPI are Linux's",
     "only Linux forks safely after such imports",
     "could not import 'mpi4py': .*",  # the dev extra brings it on Linux only

@@ -55,7 +55,7 @@ def launch(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_manifest_is_the_golden_one_and_the_operators(name):
+def test_the_manifest_is_the_golden_one(name):
     program, *options = COMMANDS[name]
     done = launch(program, "--set", f"image_uri={IMAGE}", *options)
     assert done.returncode == 0, done.stderr
@@ -64,11 +64,16 @@ def test_the_manifest_is_the_golden_one_and_the_operators(name):
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(done.stdout)
     assert yaml.safe_load(done.stdout) == yaml.safe_load(golden.read_text())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_golden_one_is_one_of_aws(name):
     python = os.environ.get("HYPERPOD_CLI_PYTHON", sys.executable)
-    checked = subprocess.run([python, "-c", _ORACLE], input=done.stdout, capture_output=True, text=True, check=False)
-    assert checked.returncode in (0, 77), checked.stderr
-    if "HYPERPOD_CLI_PYTHON" in os.environ:
-        assert checked.returncode == 0, checked.stderr
+    golden = (GOLDEN / f"{name}.yaml").read_text()
+    checked = subprocess.run([python, "-c", _ORACLE], input=golden, capture_output=True, text=True, check=False)
+    if checked.returncode == 77 and "HYPERPOD_CLI_PYTHON" not in os.environ:
+        pytest.skip("sagemaker-hyperpod not found")
+    assert checked.returncode == 0, checked.stderr
 
 
 def job(**values: object) -> JobConfig:

@@ -38,7 +38,7 @@ _ACTIONS = {
     "run_training_batch": "other",
 }
 """Last word of an action of Lightning's -> the part. The closure runs in ``optimizer_step``, with its own ranges inside."""
-_COLLECTIVES = ("gloo:", "nccl:", "nccl", "ucc:", "mpi:", "c10d::")
+_COLLECTIVES = ("gloo:", "nccl", "ucc:", "mpi:", "c10d::")
 _OPTIMIZER_STEP = "Optimizer.step#"
 _BACKWARD = "autograd::engine::evaluate_function"
 
