@@ -34,6 +34,7 @@ def simple(folder: Path, action: str) -> float:
     return float(re.search(rf"{action}\s*\t\|\s*([\d.e-]+)", text)[1])
 
 
+@pytest.mark.alone
 def test_each_sleep_is_in_its_part(tmp_path):
     (one,) = run(tmp_path, 1)
     slept = {"data": 0.020, "forward": 0.030, "backward": 0.015, "optimizer": 0.010, "communication": 0.0}
@@ -53,6 +54,7 @@ def test_each_sleep_is_in_its_part(tmp_path):
         assert one.seconds[part] == pytest.approx(seconds, rel=0.15, abs=0.004), part
 
 
+@pytest.mark.alone
 def test_waiting_for_a_slower_rank_is_communication(tmp_path):
     fast, slow = run(tmp_path, 2)
     assert (fast.rank, slow.rank) == (0, 1)

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import ROOT
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own count")
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 @pytest.mark.parametrize("kind", ["mapped", "streamed"])
 @pytest.mark.parametrize("gigabytes", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_worker_takes_200_mb_whatever_the_size(kind, gigabytes):
