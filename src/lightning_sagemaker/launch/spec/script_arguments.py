@@ -11,7 +11,7 @@ from lightning_sagemaker.errors import LaunchError
 
 _OWN = (
     "config", "instance-type", "max-cost", "instance-count", "distribution", "role", "region", "source-dir", "channel",
-    "spot",
+    "spot", "target",
     "output-path", "max-run", "set", "save", "dry-run", "rehearse", "rehearse-set", "rehearse-channel", "rehearse-hosts",
     "rehearse-root", "yes", "no-wait", "poll", "refresh-prices", "refresh-instances", "register", "inference-image",
 )  # fmt: skip
