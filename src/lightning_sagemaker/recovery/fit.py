@@ -7,7 +7,6 @@ each of them holds (:mod:`.held`); a replacement gets all of it from one who has
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
@@ -26,7 +25,7 @@ from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.bars import show_bars
 from lightning_sagemaker.recovery.held import HeldState, Moment, of_all_shards
 from lightning_sagemaker.recovery.job_rank import JobRank
-from lightning_sagemaker.recovery.log_files import go_on_with_files
+from lightning_sagemaker.recovery.log_files import begin_writing, end_writing
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.refused import check
 from lightning_sagemaker.recovery.steps import RanksChanged, Steps
@@ -72,6 +71,8 @@ class RecoveringFit(Callback):
         """
         check(trainer)
         self._trainer = trainer
+        if self._leads:
+            begin_writing(trainer.loggers)
         self._steps = Steps(trainer, self._rank.number, self._world_size, self._rank.seed)
         self._begin_quorum()
         events = self._events = events_of(trainer)
@@ -186,6 +187,8 @@ class RecoveringFit(Callback):
     def _take_part(self, reply: dict[str, Any]) -> None:
         """Be one of a quorum, with the state of those who are the furthest."""
         assert self._held is not None
+        if self._leads:
+            end_writing(self._trainer.loggers)
         while True:
             if reply["kind"] == "over":
                 raise SystemExit(reply["code"])
@@ -209,9 +212,7 @@ class RecoveringFit(Callback):
 
     def _leave(self) -> NoReturn:
         """End this process, whose host leaves the job, without anything that other ranks would have to join."""
-        for logger in self._trainer.loggers:
-            with contextlib.suppress(Exception):  # what cannot be written is no reason to fail
-                logger.save()
+        end_writing(self._trainer.loggers)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -244,7 +245,7 @@ class RecoveringFit(Callback):
         self._held.put()
         leads, self._leads = self._leads, self._trainer.is_global_zero
         if self._leads and not leads:
-            go_on_with_files(self._trainer.loggers)
+            begin_writing(self._trainer.loggers)
         if self._leads is not leads:
             show_bars(self._trainer, self._leads)
         for callback in self._trainer.callbacks:

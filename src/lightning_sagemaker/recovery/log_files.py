@@ -1,29 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that takes rank zero's place goes on with its log file; Lightning's CSV logger would start it over."""
+"""Log files of whoever is rank zero: the next one appends to them, and a kill at any moment leaves their rows."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
 
 _FILE = "metrics.csv"
 
 
-def go_on_with_files(loggers: list[Any]) -> None:
-    """Have CSV loggers append to what another process has written.
+def begin_writing(loggers: Iterable[Logger]) -> None:
+    """Have CSV loggers append to what other processes have written, now that this one is rank zero.
+
+    Lightning's own removes the file when it begins, and empties it to write it again when there is a new column.
 
     Args:
         loggers: The Trainer's; those that write no CSV file are left as they are.
 
     """
     for logger in loggers:
-        path = Path(str(getattr(logger, "log_dir", None) or ""), _FILE)
-        if not hasattr(logger, "save") or not path.is_file():
-            continue
-        written = path.read_bytes()
-        writer = logger.experiment  # removes the file when it is made
-        if hasattr(writer, "metrics_keys") and not path.exists():
-            path.write_bytes(written)
-            with path.open(newline="") as file:
-                writer.metrics_keys = next(csv.reader(file), [])
+        writes_rows = any(kind.__name__ == "CSVLogger" for kind in type(logger).__mro__)
+        if writes_rows and logger.log_dir and Path(logger.log_dir).is_dir():  # or it is somewhere like s3://
+            _append(logger, Path(logger.log_dir, _FILE))
+
+
+def end_writing(loggers: Iterable[Logger]) -> None:
+    """Write what is not written yet: this process will not be rank zero any more."""
+    for logger in loggers:
+        with contextlib.suppress(Exception):  # what cannot be written is no reason to fail
+            logger.save()
+
+
+def _append(logger: Logger, path: Path) -> None:
+    kept = path.with_name(f"{_FILE}.kept")
+    if path.is_file():
+        path.replace(kept)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*exists and is not empty")
+        writer = logger.experiment
+    writer._rewrite_with_new_header = partial(_rewrite, path)
+    if kept.is_file():
+        with kept.open("r+b") as file:  # a kill may have left half of the last line
+            written = file.read()
+            file.truncate(written.rfind(b"\n") + 1)
+        kept.replace(path)
+        with path.open(newline="") as rows:
+            writer.metrics_keys = next(csv.reader(rows), [])
+
+
+def _rewrite(path: Path, columns: Sequence[str]) -> None:
+    """Give a file other columns, by another one that takes its place."""
+    new = path.with_name(f"{path.name}.new")
+    with path.open(newline="") as old, new.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=columns)
+        writer.writeheader()
+        writer.writerows(csv.DictReader(old))
+    os.replace(new, path)
