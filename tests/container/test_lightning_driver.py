@@ -156,11 +156,14 @@ def start_as_first_process(root: Path, command: list[str], **more: str) -> subpr
     )
 
 
-def test_the_first_process_passes_sigterm_on(tmp_path):
+@pytest.mark.parametrize("recovery", ["restart", "in_job"])
+def test_the_first_process_passes_sigterm_on(tmp_path, recovery):
+    """``supervise`` hears of it before its ranks end, which it would replace otherwise."""
     (tmp_path / "source").mkdir()
     command = container(
-        tmp_path, tmp_path / "source", ["algo-1"], distribution="torch_distributed", hyperparameters={"wait": ""}
-    )
+        tmp_path, tmp_path / "source", ["algo-1"], distribution="torch_distributed", hyperparameters={"wait": ""},
+        recovery=recovery,
+    )  # fmt: skip
     path = tmp_path / "algo-1" / "input" / "data" / "sm_drivers" / "distributed.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "process_count_per_node": 2}))
     process = start_as_first_process(tmp_path, command)
@@ -179,6 +182,9 @@ def test_the_first_process_passes_sigterm_on(tmp_path):
         -3000:
     ]
     assert process.returncode == 143
+    log = (tmp_path / "log").read_text()
+    assert ("supervise, which replaces processes that die" in log) == (recovery == "in_job")
+    assert "is started in its place" not in log
 
 
 def test_a_failure_is_written_down_without_secrets(tmp_path):

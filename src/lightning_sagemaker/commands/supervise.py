@@ -124,8 +124,9 @@ def _main(args: argparse.Namespace) -> int:
     variables = {wire.ADDRESS: address, wire.TOKEN: token, wire.HOST: own, "MASTER_PORT": address.rpartition(":")[2]}
     if hosts > 1 and "GLOO_SOCKET_IFNAME" not in os.environ and (interface := _interface_of(own)) is not None:
         variables["GLOO_SOCKET_IFNAME"] = interface  # gloo asks for the host's name, which may be any
-    ranks = [Rank(rank, {**place.environment(rank), **variables}) for rank in place.ranks]
     command = [sys.executable, *(["-m"] if args.module else []), args.script, *args.arguments]
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost connection is 20 lines of C++ frames at WARNING
+    ranks = [Rank(rank, {**place.environment(rank), **variables}) for rank in place.ranks]
     try:
         agents.append(Agent(command, ranks, training, args.max_restarts, not args.no_preload and hasattr(os, "fork")))
         return agents[0].run()

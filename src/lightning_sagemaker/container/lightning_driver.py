@@ -182,6 +182,11 @@ def launch_command(config: "dict[str, Any]", entry: str) -> "tuple[list[str], st
     if reason is not None:
         return toolkit_command(config, entry), reason
     count = int(config.get("process_count_per_node") or os.environ.get("SM_NUM_GPUS") or 0) or 1
+    ranks = f"{kind} on {len(names)} host(s), {count} process(es) on each"
+    if config.get("recovery") == "in_job":
+        if importlib.util.find_spec("lightning_sagemaker") is not None:
+            return supervise(names, current, count, entry), f"supervise, which replaces processes that die, for {ranks}"
+        say("recovery in the job needs lightning_sagemaker, which is not installed here: torchrun starts the processes")
     command = [*torchrun(), f"--nnodes={len(names)}", f"--nproc_per_node={count}"]
     if len(names) > 1:
         command += [
@@ -192,7 +197,23 @@ def launch_command(config: "dict[str, Any]", entry: str) -> "tuple[list[str], st
     os.environ[_IS_RANK] = "1"
     # torchrun would take some of the script's arguments for its own: each rank reads them for itself.
     command.append(os.path.abspath(__file__))
-    return command, f"torchrun for {kind} on {len(names)} host(s), {count} process(es) on each"
+    return command, f"torchrun for {ranks}"
+
+
+def supervise(names: "list[str]", current: str, count: int, entry: str) -> "list[str]":
+    """This package's own launcher; it gives its ranks the script's arguments as they are."""
+    command = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", "--processes", str(count)]
+    if len(names) > 1:
+        address = os.environ.get("LIGHTNING_SAGEMAKER_MAIN_ADDRESS", names[0])
+        port = os.environ.get("LIGHTNING_SAGEMAKER_MAIN_PORT") or os.environ.get("SM_MASTER_PORT", "7777")
+        command += ["--hosts", str(len(names)), "--host-rank", str(names.index(current))]
+        command += ["--coordinator", address + ":" + port]
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    script = program(entry)
+    if script[0] == sys.executable:
+        return command + script[script.index(entry) :]
+    os.environ[_IS_RANK] = "1"
+    return [*command, os.path.abspath(__file__)]
 
 
 def torchrun() -> "list[str]":

@@ -7,6 +7,7 @@ As :mod:`lightning_driver`: standard library only, Python 3.6.
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -34,6 +35,7 @@ SHOWN = 1024
 _SIMULATED = bool(os.environ.get("LIGHTNING_SAGEMAKER_SIMULATED"))
 _BASE = os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
 _RANK_VARIABLES = (b"RANK=", b"OMPI_COMM_WORLD_RANK=")
+_SUPERVISE = re.compile(rb"(^|/|\0)lightning[-_]sagemaker(\.cli)?\0supervise\0")
 
 
 def say(text: str) -> None:
@@ -104,7 +106,10 @@ class Supervisor:
 
 
 def training_processes(top: int) -> "list[int]":
-    """Ids of the ranks below process ``top``: not their launcher, whose grace period is short, nor their own children."""
+    """Ids of the ranks below process ``top``: not their launcher, whose grace period is short, nor their own children.
+
+    ``lightning-sagemaker supervise`` is asked in place of its ranks: one that ended by itself would be replaced.
+    """
     parents = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -122,10 +127,12 @@ def training_processes(top: int) -> "list[int]":
 
 
 def is_rank(pid: int) -> bool:
-    """Whether a process was started as a rank."""
+    """Whether a process was started as a rank, or stands for some."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return any(entry.startswith(_RANK_VARIABLES) for entry in file.read().split(b"\0"))
+            started = any(entry.startswith(_RANK_VARIABLES) for entry in file.read().split(b"\0"))
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return started or _SUPERVISE.search(file.read()) is not None
     except OSError:
         return False
 

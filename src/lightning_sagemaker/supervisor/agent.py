@@ -91,6 +91,7 @@ class Agent:
 
         """
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._pass_on)
         before[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, self._leave)
         try:
             for rank in self._ranks:
@@ -204,6 +205,9 @@ class Agent:
         self._signal = self._signal or number
         self._stopped = self._stopped or time.monotonic()
         self._training.is_stopping = True
+        self._pass_on(number, None)
+
+    def _pass_on(self, number: int, _: object) -> None:
         for rank in self._ranks:
             if rank.pid is not None:
                 with suppress(ProcessLookupError):

@@ -44,6 +44,7 @@ def describe(plan: JobPlan) -> list[tuple[str, str]]:
         ("image", plan.image.uri),
         ("strategy", f"{chosen.name} ({chosen.backend}). {chosen.reason}"),
         *([("smddp", _smddp(plan))] if plan.image.smddp else []),
+        *([("recovery", "in the job: a process that dies is replaced")] if config.recovery == "in_job" else []),
         ("global batch", _global_batch(plan)),
         ("source", _source(plan)),
         *([("wheels", _wheels(plan))] if plan.config.enable_network_isolation else []),

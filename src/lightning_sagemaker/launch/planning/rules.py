@@ -223,6 +223,13 @@ def _check_metrics(config: JobConfig) -> None:
 
 def _check_distribution(config: JobConfig) -> None:
     request, instance = config.distributed, find_instance(config.instance_type)
+    if config.recovery not in ("restart", "in_job"):
+        raise LaunchError(f"recovery={config.recovery!r} was set. HINT: choose restart or in_job.")
+    if request.recovers and request.kind not in ("ddp", "torch_distributed"):
+        raise LaunchError(
+            f"recovery='in_job' was set with distribution={request.kind!r}, whose ranks cannot be replaced one by one."
+            ' HINT: set distribution="torch_distributed", or leave recovery out.'
+        )
     if request.kind == "smp" and not request.parameters:
         raise LaunchError(
             'distribution="smp" was set without parameters. HINT: write {"smdistributed": {"modelparallel": {"enabled":'

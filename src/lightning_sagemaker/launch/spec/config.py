@@ -49,6 +49,8 @@ class JobConfig:
         region: None for the one that AWS is configured with.
         hyperparameters: Texts, numbers, booleans, lists and dictionaries that reach the program as ``--name value``.
         distribution: See :func:`~lightning_sagemaker.launch.spec.distribution.parse_distribution`.
+        recovery: ``in_job`` replaces a process that dies while the others train on (``supervise`` in place of torchrun);
+            ``restart`` ends the job with it.
         inputs: See :func:`~lightning_sagemaker.launch.spec.inputs.parse_inputs`.
         input_mode: Mode of channels that do not say: ``File``, ``FastFile`` or ``Pipe``.
         model_uri: ``s3://`` place of weights to begin with, as
@@ -119,6 +121,7 @@ class JobConfig:
     region: str | None = None
     hyperparameters: Mapping[str, object] = field(default_factory=dict)
     distribution: Any = None
+    recovery: str = "restart"
     inputs: Any = None
     input_mode: str = "File"
     model_uri: str | None = None
@@ -233,7 +236,7 @@ class JobConfig:
     @property
     def distributed(self) -> DistributionRequest:
         """The distribution, read, with the group of hosts that it is for where hosts are in groups."""
-        request = parse_distribution(self.distribution)
+        request = replace(parse_distribution(self.distribution), recovers=self.recovery == "in_job")
         is_of_group = self.instance_group is not None and request.kind != "none" and not request.groups
         return replace(request, groups=(str(self.instance_group),)) if is_of_group else request
 

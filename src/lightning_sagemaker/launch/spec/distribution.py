@@ -28,6 +28,7 @@ class DistributionRequest:
         uses_torchrun: Model parallelism of version 2 is started by torchrun, that of version 1 by mpirun.
         uses_mpi: Whether AWS's ``smddprun`` may start the ranks of SMDDP; False with ``torch_distributed`` beside it.
         groups: The instance group whose hosts train; empty where hosts are in no groups.
+        recovers: Whether ``lightning-sagemaker supervise`` starts the ranks, and replaces those that die.
 
     """
 
@@ -38,6 +39,7 @@ class DistributionRequest:
     uses_torchrun: bool = True
     uses_mpi: bool = True
     groups: tuple[str, ...] = ()
+    recovers: bool = False
 
     @property
     def flags(self) -> dict[str, object]:
@@ -73,6 +75,7 @@ class DistributionRequest:
             "torchrun": self.uses_torchrun if self.kind != "smddp" else not self.uses_mpi,
             "smp": dict(self.parameters) or None,
             **({"groups": list(self.groups)} if self.groups else {}),
+            **({"recovery": "in_job"} if self.recovers else {}),
         }
 
 
