@@ -10,10 +10,10 @@ import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
+    from lightning.pytorch.loggers import CSVLogger, Logger
 
 _FILE = "metrics.csv"
 
@@ -30,7 +30,7 @@ def begin_writing(loggers: Iterable[Logger]) -> None:
     for logger in loggers:
         writes_rows = any(kind.__name__ == "CSVLogger" for kind in type(logger).__mro__)
         if writes_rows and logger.log_dir and Path(logger.log_dir).is_dir():  # or it is somewhere like s3://
-            _append(logger, Path(logger.log_dir, _FILE))
+            _append(cast("CSVLogger", logger), Path(logger.log_dir, _FILE))
 
 
 def end_writing(loggers: Iterable[Logger]) -> None:
@@ -40,7 +40,7 @@ def end_writing(loggers: Iterable[Logger]) -> None:
             logger.save()
 
 
-def _append(logger: Logger, path: Path) -> None:
+def _append(logger: CSVLogger, path: Path) -> None:
     kept = path.with_name(f"{_FILE}.kept")
     if path.is_file():
         path.replace(kept)
