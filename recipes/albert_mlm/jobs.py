@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from lightning_sagemaker.data.parent import end_with_parent
 from lightning_sagemaker.recipes._common.data.checksums import find_change, find_damage
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER
 from lightning_sagemaker.recipes._common.outputs.files import write_text
@@ -132,7 +133,7 @@ def run_jobs(job: ShardJob, chunks: Iterable[Chunk], workers: int) -> Iterator[d
         for one, documents in numbered:
             yield one.finished(documents) or one(documents)
         return
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=end_with_parent)
     waiting: list[Future[dict[str, Any]] | dict[str, Any]] = []
     try:
         for one, documents in numbered:

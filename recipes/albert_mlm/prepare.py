@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 from lightning_sagemaker.checkpoint.export import save_tokenizer
 from lightning_sagemaker.data.block_index import INDEX, index_shards, index_text
+from lightning_sagemaker.data.parent import end_with_parent
 from lightning_sagemaker.recipes._common.data import preparation as _preparation
 from lightning_sagemaker.recipes._common.data.cache import (
     MANIFEST,
@@ -32,7 +34,6 @@ from lightning_sagemaker.recipes._common.data.unigram import train_tokenizer
 from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.jobs import (
-    RECORDS,
     SPLITS,
     Chunk,
     ShardJob,
@@ -41,7 +42,7 @@ from lightning_sagemaker.recipes.albert_mlm.jobs import (
     run_jobs,
     split_of,
 )
-from lightning_sagemaker.recipes.albert_mlm.resuming import STARTED, keep_complete
+from lightning_sagemaker.recipes.albert_mlm.resuming import STARTED, keep_complete, remove_leftovers
 from lightning_sagemaker.recipes.albert_mlm.shards import SEGMENTS
 from lightning_sagemaker.recipes.albert_mlm.text import TextSource
 from lightning_sagemaker.recipes.albert_mlm.tokenizer import (
@@ -130,8 +131,7 @@ class Preparation(_preparation.Preparation):
     def build(self, folder: Path) -> dict[str, Any]:
         """Write tokenizer and shards in this process."""
         entries = self.fill(folder, workers=0)
-        for record in folder.glob(RECORDS):
-            record.unlink()
+        remove_leftovers(folder)
         return entries
 
     def run_in(self, folder: Path, workers: int, progress: Progress) -> tuple[dict[str, Any], bool]:
@@ -149,14 +149,13 @@ class Preparation(_preparation.Preparation):
         settings = self.settings()
         manifest = read_manifest(folder, settings)
         if manifest is not None:
+            remove_leftovers(folder)
             return with_index(folder, manifest), False
         self._reopen(folder, settings)
-        started = folder / STARTED
-        write_text(started, json.dumps(settings))
+        write_text(folder / STARTED, json.dumps(settings))
         manifest = complete_manifest(folder, settings, self.fill(folder, workers, progress))
         write_text(folder / MANIFEST, manifest_text(manifest))
-        for leftover in (*folder.glob(RECORDS), started):
-            leftover.unlink()
+        remove_leftovers(folder)
         return manifest, True
 
     def _reopen(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -177,7 +176,7 @@ class Preparation(_preparation.Preparation):
         """Write tokenizer and shards into ``folder``; the manifest's entries."""
         if workers:
             # In a process of its own: what it imports is then no longer in memory.
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=end_with_parent) as pool:
                 facts = pool.submit(self.make_tokenizer, folder).result()
         else:
             facts = self.make_tokenizer(folder)
@@ -216,7 +215,7 @@ class Preparation(_preparation.Preparation):
             tokenizer = load_tokenizer(str(saved))
         else:
             tokenizer = self._new_tokenizer()
-            save_tokenizer(tokenizer, saved)
+            _save_whole(tokenizer, saved)
         return {
             "cls_sep": (tokenizer.cls_token_id, tokenizer.sep_token_id),
             "special_ids": sorted(set(tokenizer.all_special_ids)),
@@ -271,6 +270,14 @@ class Preparation(_preparation.Preparation):
             f"{what}, too short for a sequence of data.sequence_length={self.sequence_length} tokens."
             f" HINT: {remedy}, or lower data.sequence_length."
         )
+
+
+def _save_whole(tokenizer: Any, folder: Path) -> None:
+    part = folder.with_name(f".{folder.name}.part")
+    for path in (part, folder):  # of an interrupted run
+        shutil.rmtree(path, ignore_errors=True)
+    save_tokenizer(tokenizer, part)
+    part.rename(folder)
 
 
 def with_index(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:

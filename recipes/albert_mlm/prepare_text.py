@@ -15,6 +15,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dataset-config", help="configuration of a Hugging Face dataset")
     parser.add_argument("--dataset-split", default="train", help="part of a Hugging Face dataset (%(default)s)")
     parser.add_argument("--text-column", default="text", help="column of a dataset or table (%(default)s)")
-    parser.add_argument("--workers", type=int, default=cores, help="processes (the processor's cores: %(default)s)")
+    parser.add_argument(
+        "--workers", type=int, default=cores, help="processes beside this one (the processor's cores: %(default)s)"
+    )
     parser.add_argument("--verify", action="store_true", help="check the checksums of OUTPUT instead")
     return parser
 
@@ -118,6 +121,7 @@ def prepare_remote(preparation: Preparation, remote: RemoteFolder, staging: Path
             raise TextSourceError(
                 f"{remote.address} holds shards of other text or settings. HINT: give another address."
             )
+        shutil.rmtree(staging, ignore_errors=True)  # of a run that was killed when all was written
         return _report("found", manifest, remote.address)
     staging.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -126,7 +130,7 @@ def prepare_remote(preparation: Preparation, remote: RemoteFolder, staging: Path
         Upload(staging, remote, partial(finished_files, staging), say) as upload,
         _Progress(preparation.size()) as progress,
     ):
-        manifest, _ = preparation.run_in(staging, max(1, workers), progress)
+        manifest, _ = preparation.run_in(staging, max(0, workers), progress)
         upload.finish(manifest)
     shutil.rmtree(staging)
     return _report("prepared", manifest, remote.address)
@@ -136,7 +140,7 @@ def _prepare(preparation: Preparation, output: Path, workers: int) -> int:
     output.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     with _Progress(preparation.size()) as progress:
-        manifest, made = preparation.run_in(output, max(1, workers), progress)
+        manifest, made = preparation.run_in(output, max(0, workers), progress)
     return _report("prepared" if made else "found", manifest, str(output))
 
 
@@ -181,5 +185,19 @@ class _Progress:
         self._bar.update(self._task, completed=self._done, rate=f"{rate:.1f} MB/s")
         if self._bar.disable and now - self._said >= _LINE_EVERY:
             self._said = now
-            share = f" of {self._total / 1e6:.0f}" if self._total else ""
-            print(f"{self._done / 1e6:.0f}{share} MB, {rate:.1f} MB/s", flush=True)
+            print(progress_line(self._done, self._total, rate), flush=True)
+
+
+def progress_line(done: int, total: int | None, rate: float) -> str:
+    """How far it is, how fast, and about how long it will still take.
+
+    Args:
+        done: Characters.
+        total: Bytes of the text, where that is known.
+        rate: Million characters a second.
+
+    """
+    if not total:
+        return f"{done / 1e6:.0f} MB, {rate:.1f} MB/s"
+    left = round(max(0, total - done) / 1e6 / max(rate, 1e-9))
+    return f"{done / 1e6:.0f} of {total / 1e6:.0f} MB, {rate:.1f} MB/s, {timedelta(seconds=left)} left"

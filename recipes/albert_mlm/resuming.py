@@ -13,10 +13,22 @@ from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files
 from lightning_sagemaker.recipes._common.data.checksums import find_change, find_damage
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER
 from lightning_sagemaker.recipes._common.outputs.files import write_text
-from lightning_sagemaker.recipes.albert_mlm.jobs import write_record
+from lightning_sagemaker.recipes.albert_mlm.jobs import RECORDS, write_record
 
 STARTED = ".started.json"
 """In the folder of an interrupted run: its settings."""
+
+
+_PARTS = (".*.npy.*.part", ".*.json.part")
+"""What a killed process was writing."""
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Of interrupted runs, and of this one, from a folder that has its manifest."""
+    for pattern in (STARTED, RECORDS, *_PARTS):
+        for leftover in folder.glob(pattern):
+            leftover.unlink(missing_ok=True)
+    shutil.rmtree(folder / f".{TOKENIZER_FOLDER}.part", ignore_errors=True)
 
 
 def keep_complete(folder: Path, manifest: Mapping[str, Any]) -> tuple[int, int]:

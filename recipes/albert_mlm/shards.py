@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,21 @@ def write_shard(
     if not len(rows):
         return {}
     path = folder / f"{split}-{number:05d}.npy"
-    np.save(path, rows.astype(np.uint16 if vocab_size <= 1 << 16 else np.uint32))
+    _save(path, rows.astype(np.uint16 if vocab_size <= 1 << 16 else np.uint32))
     entries = {path.name: {"rows": len(rows), **file_entry(path)}}
     if first is not None:
         path = folder / f"{split}-{number:05d}{SEGMENTS}.npy"
-        np.save(path, first.astype(np.uint16))
+        _save(path, first.astype(np.uint16))
         entries[path.name] = {"rows": 0, **file_entry(path)}
     return entries
+
+
+def _save(path: Path, array: npt.NDArray[Any]) -> None:
+    """The file is there whole or not at all, also while a process of an earlier run still writes it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with temporary.open("wb") as file:
+        np.save(file, array)
+    temporary.replace(path)
 
 
 class Shards:

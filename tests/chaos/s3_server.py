@@ -8,6 +8,8 @@ import http.client
 import threading
 import time
 import urllib.parse
+from datetime import datetime, timezone
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -24,6 +26,7 @@ class Servers:
             length that fits), ``flipped`` (one bit), ``broken body`` (too short for its length), ``trickle`` (a byte a
             second), or ``pass`` for nothing.
         refused_key: Credentials that have expired.
+        clock: Seconds that the server's clock is ahead; what is signed more than a quarter of an hour off is refused.
         latency: Seconds before each answer.
         requests: Methods and paths that arrived.
 
@@ -36,7 +39,7 @@ class Servers:
         self.faults: list[str] = []
         self.requests: list[str] = []
         self.refused_key: str | None = None
-        self.latency = 0.0
+        self.latency, self.clock = 0.0, 0.0
         self._front = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, host, port))
         threading.Thread(target=self._front.serve_forever, daemon=True).start()
         self.direct = f"http://{host}:{port}"
@@ -46,6 +49,13 @@ class Servers:
         """Stop both."""
         self._front.shutdown()
         self._moto.stop()
+
+
+def _is_skewed(path: str, headers: Message, ahead: float) -> bool:
+    query = urllib.parse.parse_qs(urllib.parse.urlsplit(path).query)
+    stamp = headers.get("X-Amz-Date") or query["X-Amz-Date"][0]
+    signed = datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+    return abs(time.time() + ahead - signed.timestamp()) > 900
 
 
 def _handler(servers: Servers, host: str, port: int) -> type[BaseHTTPRequestHandler]:
@@ -73,7 +83,7 @@ def _handler(servers: Servers, host: str, port: int) -> type[BaseHTTPRequestHand
             if fault == "expired" or refused:
                 self._answer(400, {}, b"<Error><Code>ExpiredToken</Code><Message>expired</Message></Error>")
                 return
-            if fault == "skewed":
+            if fault == "skewed" or (servers.clock and _is_skewed(self.path, self.headers, servers.clock)):
                 self._answer(403, {}, b"<Error><Code>RequestTimeTooSkewed</Code><Message>too large</Message></Error>")
                 return
             if fault in ("500", "503"):

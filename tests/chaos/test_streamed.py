@@ -1,74 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows streamed from a server with the API of S3 that cuts, breaks, refuses and alters what it sends."""
+"""Rows streamed from a server with the API of S3, by processes that share a store."""
 
-import errno
-import logging
 import multiprocessing
-import os
 import pickle
-import threading
 import time
 
-import boto3
 import numpy as np
 import pytest
-from botocore.config import Config
 
-from lightning_sagemaker.data import block_index, block_store
 from lightning_sagemaker.data.batches import TrainingBatches
-from lightning_sagemaker.data.block_index import Content, index_shards, index_text, read_index
+from lightning_sagemaker.data.block_index import Content
 from lightning_sagemaker.data.block_store import BlockStore
-from lightning_sagemaker.data.damage import DataReadError
 from lightning_sagemaker.data.s3_objects import S3Objects
 from lightning_sagemaker.data.streamed import StreamedRows
-from tests.chaos.s3_server import Servers
-
-LENGTH, ROWS = 16, (300, 1, 451, 97)
-ADDRESS = "s3://corpus/some/shards"
-
-
-@pytest.fixture(scope="module")
-def servers():
-    found = Servers()
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    folder, random = tmp_path_factory.mktemp("shards"), np.random.default_rng(0)
-    names = {"": [], "-segments": []}
-    for number, rows in enumerate(ROWS):
-        for ending, shape in (("", (rows, LENGTH)), ("-segments", (rows,))):
-            name = f"train-{number:05d}{ending}.npy"
-            np.save(folder / name, random.integers(0, 60000, shape).astype(np.uint16))
-            names[ending].append(name)
-    return folder, {"train": list(names.values())}
-
-
-@pytest.fixture
-def index(shards, monkeypatch):
-    monkeypatch.setattr(block_index, "BLOCK_BYTES", 1 << 11)  # 64 rows
-    found = read_index(index_text(index_shards(*shards)))
-    assert (found["train"].block, found["train"].blocks) == (64, 14)
-    return found
-
-
-@pytest.fixture
-def bucket(servers, shards, monkeypatch):
-    for name, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    client = boto3.client("s3", endpoint_url=servers.direct, config=Config(s3={"addressing_style": "path"}))
-    client.create_bucket(Bucket="corpus")
-    for file in shards[0].iterdir():
-        client.upload_file(str(file), "corpus", f"some/shards/{file.name}")
-    servers.faults.clear()
-    servers.requests.clear()
-    return client
-
-
-def whole(shards, column):
-    return np.concatenate([np.load(shards[0] / name) for name in shards[1]["train"][column]])
+from tests.chaos.streamed_case import ADDRESS, ROWS, whole
 
 
 @pytest.fixture
@@ -96,67 +41,6 @@ def test_rows_are_those_of_the_shards_and_each_block_comes_once(make, bucket, sh
     assert len(servers.requests) == fetched
 
 
-@pytest.mark.parametrize(
-    "fault", ["truncated", "503", "500", "drop", "flipped", "slow", "broken body", "expired", "skewed"]
-)
-def test_what_goes_wrong_for_a_while_is_not_noticed(fault, make, bucket, shards, servers):
-    servers.faults += ["pass", fault, fault, "pass", fault]
-    check(make(), shards)
-    assert not servers.faults
-
-
-@pytest.mark.parametrize(
-    ("harm", "words"),
-    [
-        ("missing", "train-00002.npy is missing"),
-        ("short", "train-00002.npy is shorter than it was made"),
-        ("flipped", "train-00002.npy.*block .* was made with crc32"),
-    ],
-)
-def test_what_is_wrong_for_good_is_named(harm, words, make, bucket, shards, servers):
-    key, content = "some/shards/train-00002.npy", (shards[0] / "train-00002.npy").read_bytes()
-    if harm == "missing":
-        bucket.delete_object(Bucket="corpus", Key=key)
-    else:
-        flipped = content[:9000] + bytes([content[9000] ^ 1]) + content[9001:]
-        bucket.put_object(Bucket="corpus", Key=key, Body=content[:5000] if harm == "short" else flipped)
-    rows = make()
-    with pytest.raises(DataReadError, match=words) as error:
-        check(rows, shards)
-    assert "HINT:" in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("fault", "advice"),
-    [
-        ("drop", "look at the network"),
-        ("503", "how many requests the prefix gets"),
-        ("hang", "look at the network"),
-        ("trickle", "look at the network"),
-        ("expired", "the credentials have expired"),
-        ("skewed", "this machine's clock is wrong; set it"),
-    ],
-)
-def test_a_server_that_does_not_come_back_is_given_up(fault, advice, make, bucket, shards, servers):
-    rows = make(deadline=2.0, timeout=0.5)
-    rows.read("train", 0, np.array([500]))  # making a client takes longer than that on a slow machine
-    servers.faults += [fault] * 200
-    begin = time.monotonic()
-    with pytest.raises(DataReadError, match=f"could not be had in .* attempts and 2 s.*HINT: .*{advice}"):
-        rows.read("train", 0, np.array([5]))
-    assert time.monotonic() - begin < 60
-    servers.faults.clear()
-
-
-def test_credentials_are_looked_up_again(make, bucket, shards, servers, monkeypatch):
-    """The server refuses the first key; by then the environment has another, as a file of a profile would."""
-    rows = make()
-    servers.refused_key = "a"
-    threading.Timer(0.5, lambda: os.environ.update(AWS_ACCESS_KEY_ID="renewed")).start()
-    check(rows, shards)
-    servers.refused_key = None
-
-
 def test_a_small_store_holds_no_more_than_its_limit_and_is_right(bucket, shards, servers, index, tmp_path, monkeypatch):
     monkeypatch.setattr("lightning_sagemaker.data.streamed.LEAST", 4)
     size = index["train"].offsets[-1]
@@ -171,21 +55,6 @@ def test_a_small_store_holds_no_more_than_its_limit_and_is_right(bucket, shards,
 def test_a_store_that_is_too_small_is_refused(make, bucket):
     with pytest.raises(ValueError, match="data.cache_gb=1e-06 was set.*HINT"):
         make(limit=1000)
-
-
-def test_a_disk_that_is_full_is_said_once(make, bucket, shards, monkeypatch, caplog):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    rows = make()
-    check(rows, shards, count=2)
-    monkeypatch.setattr(block_store.os, "pwrite", full)
-    with caplog.at_level(logging.WARNING):
-        for seed in range(3):
-            check(rows, shards, seed=seed)
-    said = [record.getMessage() for record in caplog.records if record.name.startswith("lightning_sagemaker")]
-    assert len(said) == 1
-    assert "takes no more blocks (No space left on device)" in said[0]
 
 
 def _reader(rows, shards, seed, results):

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from lightning_sagemaker.data.block_index import RUN, Content
 from lightning_sagemaker.data.block_table import BlockTable
+from lightning_sagemaker.data.damage import DataReadError
 
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -72,13 +73,26 @@ class BlockStore:
         self._buffers: list[memoryview] = []  # a new one would cost more time than what is read into it
         self._private: OrderedDict[int, Bytes] = OrderedDict()
         self._full = False
-        (self._folder / "locks").mkdir(parents=True, exist_ok=True)
-        with self._locked("table"):
-            self._table = BlockTable(self._folder / "table", blocks, self._slots)
-            self._file = os.open(self._folder / "blocks", os.O_RDWR | os.O_CREAT, 0o600)
-            os.ftruncate(self._file, self._slots * block_bytes)  # a file with holes: takes what was written
+        try:
+            self._make_files(blocks)
+        except OSError as error:
+            raise DataReadError(
+                f"{self._folder}, where blocks would be kept, cannot be written ({error.strerror})."
+                " HINT: set data.cache_dir to a disk with room."
+            ) from error
         shape = (self._slots, block_bytes)
         self._arena: Bytes = np.asarray(np.memmap(self._folder / "blocks", np.uint8, "r", shape=shape))
+
+    def _make_files(self, blocks: int) -> None:
+        """All of them: later the disk may be full."""
+        locks = self._folder / "locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with self._locked("table"):
+            for name in {str(block) for block in range(min(blocks, _STRIPES))} - set(os.listdir(locks)):
+                (locks / name).touch()
+            self._table = BlockTable(self._folder / "table", blocks, self._slots)
+            self._file = os.open(self._folder / "blocks", os.O_RDWR | os.O_CREAT, 0o600)
+            os.ftruncate(self._file, self._slots * self._bytes)  # a file with holes: takes what was written
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self._arguments

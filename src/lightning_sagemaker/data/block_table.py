@@ -38,8 +38,8 @@ class BlockTable:
         is_new = not path.exists() or path.stat().st_size != begins[-1]
         if is_new:
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            with temporary.open("wb") as file:
-                file.truncate(begins[-1])
+            # Zeros, not a hole: a page of a mapped hole that a full disk has no room for ends the process.
+            temporary.write_bytes(bytes(begins[-1]))
             temporary.replace(path)
         # Plain arrays over the maps: a memmap is several times slower where a few entries are read.
         self._header = np.asarray(np.memmap(path, np.int64, "r+", begins[0], (_HEADER,)))

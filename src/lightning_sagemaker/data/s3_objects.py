@@ -169,8 +169,9 @@ class S3Objects:
         until, pause, attempts = time.monotonic() + self._deadline, _PAUSES[0], 0
         while True:
             attempts += 1
+            clients = self._clients()
             try:
-                return attempt(self._clients(), until)
+                return attempt(clients, until)
             except Exception as error:
                 _raise_if_final(error, address)
                 wait = pause * random.uniform(0.5, 1.5)
@@ -180,7 +181,7 @@ class S3Objects:
                         f" ({type(error).__name__}: {error}). HINT: {_advice(error)}"
                     ) from error
                 _log.debug("%s: attempt %d failed (%s), the next in %.1f s", address, attempts, error, wait)
-                if _code(error) in _EXPIRED:
+                if _code(error) in _EXPIRED and self._found is clients:  # not if another thread made new ones
                     self._found = None  # a new session reads files and variables again
                 time.sleep(wait)
                 pause = min(2 * pause, _PAUSES[1])

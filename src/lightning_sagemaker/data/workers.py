@@ -13,21 +13,19 @@ network does not see that it should end. Nobody needs what it is reading, so it 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
-import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import resource_tracker
-from multiprocessing.connection import wait
 from typing import Any
 
 from torch.utils.data import _utils, dataloader
 
 from lightning_sagemaker._compat.guard import require
+from lightning_sagemaker.data.parent import end_with_parent
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
 """What asks a training process to stop; Windows has two of them."""
@@ -51,14 +49,7 @@ def ignore_stop_signals(signals: Sequence[signal.Signals] = STOP_SIGNALS) -> Non
         signal.signal(number, signal.SIG_IGN)
     if _CAN_BLOCK:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-    threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
+    end_with_parent()
 
 
 @contextmanager
