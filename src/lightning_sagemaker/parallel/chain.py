@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from lightning_sagemaker._compat import pytree
 from lightning_sagemaker.parallel.blocks import Blocks, find_blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.delayed import on_shapes
 from lightning_sagemaker.parallel.partition import Partition, make_partition
 from lightning_sagemaker.parallel.trace import Trace, trace
 
@@ -43,9 +44,21 @@ def find_cut(
         ParallelConfigError: If neither can be cut so.
 
     """
+    with on_shapes(root) as fake:
+        return _find_cut(root, step, microbatch, num_stages, memory_weight, ends, fake)
 
+
+def _find_cut(
+    root: nn.Module,
+    step: Callable[[object], object],
+    microbatch: object,
+    num_stages: int,
+    memory_weight: float,
+    ends: Ends,
+    fake: FakeTensorMode,
+) -> tuple[Blocks, Trace, Partition]:
     def attempt(blocks: Blocks) -> tuple[Blocks, Trace, Partition]:
-        traced = trace(root, blocks, step, microbatch)
+        traced = trace(root, blocks, step, microbatch, fake)
         chosen = ends(blocks) if callable(ends) else ends
         return blocks, traced, make_partition(root, blocks, traced, num_stages, memory_weight, chosen)
 
@@ -61,7 +74,7 @@ def find_cut(
             if isinstance(ends, Sequence):
                 raise
             failure = error
-    chain = find_chain(root, step, microbatch)
+    chain = find_chain(root, step, microbatch, fake)
     if len(chain) < 2:
         raise failure or unlisted
     try:
@@ -76,7 +89,7 @@ class _Call:
     within: list[_Call] = field(default_factory=list)
 
 
-def find_chain(root: nn.Module, step: Callable[[object], object], microbatch: object) -> Blocks:
+def find_chain(root: nn.Module, step: Callable[[object], object], microbatch: object, fake: FakeTensorMode) -> Blocks:
     """The smallest modules with parameters that are called once, in the order of their calls.
 
     What is called several times is within the module that calls it. Whether a value passes by several of them is found out
@@ -86,6 +99,7 @@ def find_chain(root: nn.Module, step: Callable[[object], object], microbatch: ob
         root: The module with all parameters.
         step: The user's code for one microbatch; run on shapes.
         microbatch: Its argument.
+        fake: What runs it on shapes.
 
     """
     top: list[_Call] = []
@@ -102,7 +116,6 @@ def find_chain(root: nn.Module, step: Callable[[object], object], microbatch: ob
         nn.modules.module.register_module_forward_pre_hook(called),
         nn.modules.module.register_module_forward_hook(lambda *_: _drop_last(running), always_call=True),
     ]
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with torch.random.fork_rng(devices=[]), fake, torch.no_grad():
             step(pytree.tree_map_only(Tensor, lambda tensor: fake.from_tensor(tensor.cpu()), microbatch))

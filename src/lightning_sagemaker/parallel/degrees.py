@@ -46,6 +46,7 @@ class ParallelDegrees:
         memory_weight: Memory against time in the automatic partition; default 0.8, or 0.2 with ``optimize="speed"``.
         optimize: ``memory`` or ``speed``.
         offload_activations: Whether what blocks keep for the backward pass is kept in the host's memory.
+        delayed: Whether parameters have no values until a stage needs them.
 
     """
 
@@ -62,6 +63,7 @@ class ParallelDegrees:
     memory_weight: float | None = None
     optimize: str = "memory"
     offload_activations: bool = False
+    delayed: bool = False
 
     def __post_init__(self) -> None:
         letters = PLACEMENTS.get(self.placement, self.placement)
@@ -206,6 +208,7 @@ def _from_values(values: Mapping[str, Any]) -> ParallelDegrees:
         memory_weight=get("memory_weight"),
         optimize=get("optimize"),
         offload_activations=get("offload_activations"),
+        delayed=get("delayed_parameter_initialization"),
     )
 
 

@@ -109,6 +109,13 @@ KEYS = (
         minimum=1,
     ),
     _used("offload_activations", 1, bool, False, "what blocks keep for the backward pass is kept in the host's memory"),
+    _used(
+        "delayed_parameter_initialization",
+        1,
+        bool,
+        False,
+        "with partitions: parameters get values on the process that needs them, so that none has the whole model",
+    ),
     _used("hybrid_shard_degree", 2, int, 0, "copies that share parameters by FSDP2; 0: all of them", minimum=0),
     _no_op(
         "sdp_gradient_clipping", 1, float, 1.0, "the Trainer clips (gradient_clip_val), by the norm of the whole model"
@@ -124,9 +131,6 @@ KEYS = (
     _no_op("sdp_param_persistence_threshold", 1, float, 1e6, _SHARDING),
     _no_op("sdp_max_live_parameters", 1, float, 1e9, _SHARDING),
     _no_op("sdp_hierarchical_allgather", 1, bool, True, _SHARDING),
-    _no_op(
-        "delayed_parameter_initialization", 1, bool, False, "what a stage does not own is freed when stages are cut"
-    ),
     _no_op("fp16_params", 1, bool, False, "mixed precision keeps float32 parameters"),
     _refused("fp16", 1, bool, False, _PRECISION),
     _refused("bf16", 1, bool, False, _PRECISION),

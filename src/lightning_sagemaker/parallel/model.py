@@ -11,10 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lightning_sagemaker.collectives.agreement import together
 from lightning_sagemaker.parallel import gradients
 from lightning_sagemaker.parallel.activations import save_memory
 from lightning_sagemaker.parallel.chain import Ends, find_cut
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.delayed import is_delayed, materialize, prepare
 from lightning_sagemaker.parallel.engine import PipelineEngine
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.overlap import OverlappedReduction
@@ -31,7 +33,7 @@ class PipelinedModel:
     """A module of which each process keeps its stages. Collective: all processes of the job build it in the same step.
 
     Args:
-        root: The module with all parameters, whole on this process.
+        root: The module with all parameters, whole on this process, or on the meta device.
         groups: Process groups of the job.
         device: Where this process computes.
         step: The user's code for one microbatch.
@@ -47,6 +49,7 @@ class PipelinedModel:
         stages: Stages of this process.
         engine: Runs steps.
         tied: Parameters of several stages.
+        was_delayed: Whether parameters were on the meta device: the whole need not fit into memory.
         linears: Tensor parallel layers of this process's stages.
         reduction: Averages gradients over the replicas during the backward passes; None if there is one replica.
 
@@ -72,6 +75,7 @@ class PipelinedModel:
         self._root, self._groups = root, groups
         weight = _MEMORY_WEIGHT[degrees.optimize] if degrees.memory_weight is None else degrees.memory_weight
         num_stages = ranks * stages_per_rank
+        prepare(root)
         self.blocks, traced, self.partition = find_cut(root, step, microbatch, num_stages, weight, ends)
         self._called = traced.called
         if stages_per_rank > 1 and not traced.alike:
@@ -83,6 +87,7 @@ class PipelinedModel:
         if degrees.tensor > 1:  # refuses before anything is changed
             shared = tensor_plan(root, degrees.tensor) if plan is None else plan(root)
         own = tuple(range(groups.at.pipeline, num_stages, ranks))
+        self._materialize(own)
         self._saving = save_memory(self.blocks.modules, recompute, degrees.offload_activations, device.type == "cuda")
         self.stages = Stages(root, self.blocks, traced, self.partition, own, device)
         self.engine = PipelineEngine(self.stages, self.partition, groups, device)
@@ -91,6 +96,16 @@ class PipelinedModel:
         self._copies: list[tuple[nn.Module, Any]] = []
         self.linears = TensorParallelLinears(root, shared, groups, self.stages.is_absent)
         self.reduction = self._make_reduction(own)
+
+    def _materialize(self, own: Sequence[int]) -> None:
+        """Give the parameters of this process's stages their values, if they are on the meta device. Collective."""
+
+        def action() -> None:
+            materialize(self._root, lambda name: not set(own).isdisjoint(self.partition.stages[name]))
+
+        self.was_delayed = is_delayed(self._root)
+        if self.was_delayed:
+            together(action, self._groups.cpu_groups["MP"])
 
     def _make_reduction(self, own: Sequence[int]) -> OverlappedReduction | None:
         group = self._groups.groups["RDP"]
@@ -222,6 +237,14 @@ class PipelinedModel:
                     dist.recv(tensor, owner, group)
             whole[name] = tensor
         return whole if on_all or rank == first else {}
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, object]) -> None:
+        """Take what this process has of the whole model's state."""
+        for name, tensor in _named_tensors(self._root):
+            value = state.get(name)
+            if isinstance(value, Tensor) and not self.stages.is_absent(tensor):
+                tensor.copy_(self.linears.part(tensor, value))
 
     def keep_own_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Forget what a checkpoint held of other processes' parameters, and move the rest to where the parameters are."""

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from lightning_sagemaker._compat import pytree
 from lightning_sagemaker.parallel.blocks import Blocks
+from lightning_sagemaker.parallel.delayed import free
 from lightning_sagemaker.parallel.partition import Partition
 from lightning_sagemaker.parallel.trace import ReplacedForwards, TensorNumber, Trace, tensors_of
 
@@ -48,7 +49,7 @@ class Stages:
     """The stages of this process.
 
     Args:
-        root: The module with all parameters; those of other stages are freed.
+        root: The module with all parameters; those of other stages are freed, and may be on the meta device.
         blocks: Blocks of the module.
         traced: What tracing the module found.
         partition: Partition of the blocks.
@@ -74,8 +75,7 @@ class Stages:
         for name, parameter in root.named_parameters():
             if not set(partition.stages[name]) & set(own):
                 self._shapes[id(parameter)] = torch.empty_like(parameter, device="meta", requires_grad=False)
-                parameter.data = parameter.data.new_empty(0)
-                parameter.grad = None
+                free(parameter)
         root.to(device)
         self._hooks: list[Any] = []
         self._forwards = ReplacedForwards()

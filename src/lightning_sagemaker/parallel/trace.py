@@ -60,7 +60,9 @@ class _Enough(BaseException):
     """The last block has returned; a BaseException, so that the user's code does not catch it."""
 
 
-def trace(root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: Any) -> Trace:
+def trace(
+    root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: Any, fake: FakeTensorMode | None = None
+) -> Trace:
     """Run ``step(batch)`` until the last block has returned, on shapes where parameters take part.
 
     Args:
@@ -68,6 +70,7 @@ def trace(root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: An
         blocks: Blocks of the module.
         step: The user's code for one microbatch.
         batch: A microbatch.
+        fake: That of parameters which are shapes only; default: there are none.
 
     Raises:
         ParallelConfigError: If the code cannot be run on shapes, or calls the blocks in another way than one after the
@@ -84,7 +87,7 @@ def trace(root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: An
     ]
     copies = pytree.tree_map_only(Tensor, lambda tensor: tensor.cpu().clone(), batch)  # the step may write into them
     try:
-        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        fake = fake or FakeTensorMode(allow_non_fake_inputs=True)
         with torch.random.fork_rng(devices=[]), fake, tracer, torch.no_grad():
             step(copies)
     except _Enough:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from typing_extensions import override
 
-from lightning_sagemaker._compat.averages import averages_of, keep_averages
+from lightning_sagemaker._compat.averages import keep_averages
 from lightning_sagemaker._compat.guard import require, shadow
 from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import (
@@ -32,6 +32,7 @@ from lightning_sagemaker.parallel.optimizer_scope import check_scope
 from lightning_sagemaker.parallel.overlap import OverlappedReduction
 from lightning_sagemaker.strategies.batch_norm import say_statistics
 from lightning_sagemaker.strategies.ddp import JobDDPStrategy
+from lightning_sagemaker.strategies.delayed import DelayedModel
 from lightning_sagemaker.strategies.merge import detached, merge, moved_to
 from lightning_sagemaker.strategies.microbatch_loss import microbatch_loss
 from lightning_sagemaker.strategies.pipeline_checks import check_module, check_options
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
+class SMPStrategy(DelayedModel, WholeModel, ParallelLayout, JobDDPStrategy):
     """SageMaker's model parallelism: the layers of a model on several processes, its replicas on others.
 
     The LightningModule stays as it is, as long as each step calls its model once, and the model's forward pass is
@@ -142,10 +143,6 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
         for metric in (found for found in module.modules() if isinstance(found, Metric)):
             metric.dist_sync_fn = self._gather_of_last_stages
 
-    @override
-    def model_to_device(self) -> None:
-        """Not before it is cut: it need not fit on one device."""
-
     def _cut(self, step: Callable[[T], object], microbatch: T) -> PipelinedModel:
         """The pipeline, made at the first step."""
         if self._pipeline is None:
@@ -163,10 +160,8 @@ class SMPStrategy(WholeModel, ParallelLayout, JobDDPStrategy):
                     self.activation_checkpointing,
                 )
             rank_zero_info(self._pipeline.partition.table(self._pipeline.blocks))
-            for average in averages_of(callbacks_of(module.trainer)):
-                self._pipeline.follow(average)
-            for optimizer in self.optimizers:
-                self._pipeline.keep_own_state(optimizer)
+            self._load_own_states(self._pipeline)
+            self._cut_beside(self._pipeline)
         return self._pipeline
 
     def _even_parts(self, batch: object) -> list[object]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_sagemaker._compat.averages import averages_of
+from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import rank_zero_warn
 from lightning_sagemaker.checkpoint.parts import read_checkpoint, write_stages
 from lightning_sagemaker.parallel.groups import ParallelGroups
@@ -82,6 +84,13 @@ class WholeModel(InParts, Host):
         kind = self._pipeline.own_optimizer if self.saves_parts else self._pipeline.gather_optimizer
         return kind(getattr(optimizer, "_optimizer", optimizer))  # Lightning's wrapper has one within
 
+    def _cut_beside(self, pipeline: PipelinedModel) -> None:
+        """Cut what belongs to the module as it was cut: averages of its weights, and the optimizers' states."""
+        for average in averages_of(callbacks_of(self.lightning_module.trainer)):  # type: ignore[union-attr]
+            pipeline.follow(average)
+        for optimizer in self.optimizers:
+            pipeline.keep_own_state(optimizer)
+
     def _make_whole(self) -> None:
         """Leave the module as it was found, on all processes, and the optimizers complete on the first one."""
         pipeline = self._pipeline
@@ -103,6 +112,6 @@ class WholeModel(InParts, Host):
         if self._pipeline is not None:
             if self._failed:  # another process may be gone, and gathering would wait for it
                 rank_zero_warn("After the error the module remains partitioned: each process has its own stages only.")
-            else:
+            elif not self._pipeline.was_delayed:  # else it may be larger than a process's memory
                 self._make_whole()
         super().teardown()

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lightning_sagemaker.parallel import gradients
+from lightning_sagemaker.parallel import delayed, gradients
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.model import PipelinedModel
@@ -84,6 +84,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         self.sharded: ShardedParameters | None = None
         state.model = self
         if self._is_alone:
+            delayed.materialize(self.module)
             self.module.to(state.device)
             broadcast_weights(self.module, state.groups.groups["RDP"])
             if state.groups.degrees.shard > 1:
@@ -240,7 +241,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         if self.sharded is not None:
             return self.sharded.whole_state(found, gather_to_rank0)
         if self._pipeline is None:
-            return found
+            return delayed.whole_state(self.module, found)
         return self._pipeline.gather(found, on_all=not gather_to_rank0)
 
     def local_state_dict(self, *args: Any, **kwargs: Any) -> StateDict:
@@ -248,7 +249,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         names = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
         own = {id(parameter) for parameter in self.own}
         parameters = dict(self.module.named_parameters(remove_duplicate=False))
-        found = self.module.state_dict(*args, **kwargs)
+        found = delayed.whole_state(self.module, self.module.state_dict(*args, **kwargs))
         kept = {name: value for name, value in found.items() if name not in names or id(parameters[name]) in own}
         if self.sharded is not None:
             return {**{name: local_of(value) for name, value in kept.items()}, IS_PARTIAL: True}
@@ -279,7 +280,8 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
             dist.all_gather_object(parts, content, group=state.groups.cpu_groups["PP"])
             content = {name: value for part in reversed(parts) for name, value in part.items()}
         if self._pipeline is None:
-            return self.module.load_state_dict(content, strict=strict)
+            with delayed.loading(self.module, content):
+                return self.module.load_state_dict(content, strict=strict)
         return self._load_own(content, strict)
 
     @torch.no_grad()

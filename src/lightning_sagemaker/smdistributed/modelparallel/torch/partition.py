@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
 import torch
@@ -14,6 +14,7 @@ from torch.utils import checkpoint
 
 from lightning_sagemaker.parallel.blocks import Blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.delayed import delayed_parameters
 from lightning_sagemaker.parallel.plans import tensor_plan
 from lightning_sagemaker.smdistributed.modelparallel.torch.nn.layers import own_plan
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
@@ -102,20 +103,23 @@ def shared_plan(module: nn.Module) -> dict[str, str]:
     return {**plan, **own}
 
 
-@contextmanager
-def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
-    """Without effect: what a stage does not own is freed at the first step."""
-    yield
+def delay_param_initialization(enabled: bool = True) -> AbstractContextManager[None]:
+    """Parameters that are made within get their values on the processes that need them, so that none has the whole model."""
+    return delayed_parameters() if enabled else nullcontext()
 
 
 @contextmanager
 def model_creation(tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **_: object) -> Iterator[None]:
-    """Modules are created with ``dtype`` within, and as :func:`tensor_parallelism` says."""
+    """Modules are created with ``dtype`` within, and as :func:`tensor_parallelism` says.
+
+    Also as :func:`delay_param_initialization` says, if the configuration has ``delayed_parameter_initialization``.
+    """
+    delays = state.cfg is not None and state.cfg.degrees.delayed
     before = torch.get_default_dtype()
     if dtype is not None:
         torch.set_default_dtype(dtype)
     try:
-        with _each_new(functools.partial(_set_own, tensor_parallelism)):
+        with _each_new(functools.partial(_set_own, tensor_parallelism)), delay_param_initialization(delays):
             yield
     finally:
         torch.set_default_dtype(before)
