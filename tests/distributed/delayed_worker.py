@@ -19,11 +19,15 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import lightning_sagemaker  # noqa: F401 - registers the strategies
+from lightning_sagemaker.parallel.allocator import give_back
+from lightning_sagemaker.parallel.microbatches import split
+from lightning_sagemaker.smdistributed import importer
 from lightning_sagemaker.strategies.model_parallel import SMPStrategy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from lightning_model import Losses, Model, error_of, make_model, samples
 from limited import limit_memory
+from models import make_batch
 
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
@@ -205,6 +209,33 @@ def tensor() -> dict:
     return {"as always": fit(Model("bert"), tensor=2), "delayed": fit(Late("bert"), tensor=2, delayed=True)}
 
 
+def shim() -> dict:
+    """A script of AWS's library."""
+    importer.install()
+    import smdistributed.modelparallel.torch as smp
+
+    smp.init({"partitions": 2, "microbatches": 2, "ddp": True})
+    with smp.delay_param_initialization():
+        network = make_model("bert-mlm")
+    on_meta = all(parameter.is_meta for parameter in network.parameters())
+    whole, batch = make_model("bert-mlm"), make_batch("bert-mlm")
+    model = smp.DistributedModel(network)
+    before = model.state_dict()
+
+    @smp.step
+    def train(model, input_ids, attention_mask, labels):
+        loss = model(input_ids=input_ids, attention_mask=attention_mask, labels=labels)["loss"]
+        model.backward(loss)
+        return loss
+
+    loss = float(train(model, **batch).reduce_mean())
+    parts = [whole(**part)["loss"].item() for part in split(batch, 2)]
+    same = all(torch.equal(before[name], value) for name, value in whole.state_dict().items())
+    own = sum(parameter.numel() for parameter in network.parameters())
+    total = sum(parameter.numel() for parameter in whole.parameters())
+    return {"on meta": on_meta, "loss": loss, "expected": sum(parts) / 2, "same": same, "share": own / total}
+
+
 def _wide(file: str | None = None) -> list[float]:
     losses = Losses()
     data = torch.randn(16, WIDTH, generator=torch.Generator().manual_seed(1))
@@ -213,6 +244,7 @@ def _wide(file: str | None = None) -> list[float]:
     trainer.fit(module, DataLoader(data, 8))
     for parameter in module.parameters():  # something may refer to it for a while
         parameter.data = parameter.data.new_empty(0)
+    give_back()
     return losses.values
 
 

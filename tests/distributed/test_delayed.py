@@ -64,6 +64,15 @@ def test_what_nothing_gives_values_to_is_one_error_on_every_rank(ranks):
         assert found["good"] is None
 
 
+def test_scripts_of_aws_library_delay_parameters(tmp_path):
+    fork_ranks(WORKER, tmp_path, "shim", processes=2)
+    for found in (rank["shim"] for rank in read_ranks(tmp_path)):
+        assert found["on meta"]
+        assert found["same"]
+        assert found["loss"] == pytest.approx(found["expected"], abs=1e-5)
+        assert found["share"] < 0.8
+
+
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
     """One process without a limit, then two whose memory is smaller than the model."""
