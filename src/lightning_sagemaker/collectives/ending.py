@@ -38,7 +38,8 @@ def let_threads_finish() -> None:
     """Before gloo's threads are joined by who holds the GIL, let them have it.
 
     torch's process group does so in its destructor: if one of its threads was about to free what Python gave it (the
-    function in ``future.then``), the process hung for ever. Seen with torch 2.5.1 within 3000 plain groups, not with 2.13.
+    function in ``future.then``, a tensor of ``broadcast_object_list``), the process hung for ever. Seen with torch 2.5.1
+    within 3000 plain groups, not with 2.13.
     """
     time.sleep(_PAUSE_OF_A_GROUP)
 
@@ -48,6 +49,6 @@ def _end() -> None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
     # After an error the group stays: a collective that the others never join would keep the failed process from ending.
-    if getattr(sys, "last_value", None) is None and distributed.get_backend() in _OURS:
-        distributed.destroy_process_group()
     time.sleep(_PAUSE)
+    if getattr(sys, "last_value", None) is None and distributed.get_backend() in _OURS:
+        distributed.destroy_process_group()  # which joins its threads, as said above
