@@ -14,7 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from lightning_sagemaker.recipes._common.data.delimited import stream_rows
 from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError, find_encoding
+from lightning_sagemaker.recipes._common.data.json_records import stream_json
 from lightning_sagemaker.recipes._common.data.tables import DataError, is_table_name, read_files
 from lightning_sagemaker.recipes._common.data.unpacked import inner_name, open_unpacked
 from lightning_sagemaker.recipes.albert_mlm.records import (
@@ -29,6 +31,10 @@ LINES = "lines"
 
 _START = 1 << 20
 """Bytes from which kind and encoding are known."""
+_WHOLE = 1 << 26
+"""Bytes of a table that is read and judged as a whole; of a larger one the start says encoding and delimiter."""
+UNPACKED = 4
+"""Characters of text in a byte of a packed file, roughly."""
 RECORDS = "TFRecords"
 _JSON = (".json", ".jsonl", ".ndjson")
 _ARTICLE_BEGINS = re.compile(r'<doc id="[^"]*" .*>\s*$')
@@ -75,7 +81,9 @@ def read_articles(path: Path, column: str, tokenizer: Path | None = None) -> Ite
     with _errors(path), open_unpacked(path) as (name, packed):
         stream = _buffered(packed)
         kind = _kind(name, stream)
-        if kind == "table":
+        if kind == "table" and _is_large(path, name):
+            yield from _texts(_one_column(_stream_table(name, stream), column, path), column, path)
+        elif kind == "table":
             yield from _texts(read_files([path]), column, path)
         elif kind == "parquet":
             yield from _texts(_parquet_rows(stream, column, path), column, path)
@@ -83,6 +91,30 @@ def read_articles(path: Path, column: str, tokenizer: Path | None = None) -> Ite
             yield from read_texts(read_examples(stream), partial(_decoder, path, tokenizer), column)
         else:
             yield from _READERS[kind](_lines(stream, path), column, path)
+
+
+def _is_large(path: Path, name: str) -> bool:
+    """Whether a table is read as a stream; a workbook cannot be."""
+    size = path.stat().st_size * (1 if name == path.name else UNPACKED)
+    return size > _WHOLE and not name.lower().endswith(".xlsx")
+
+
+def _stream_table(name: str, stream: io.BufferedReader) -> Iterator[dict[str, Any]]:
+    start = stream.peek(_START)
+    encoding = _encoding(start)
+    text = io.TextIOWrapper(stream, encoding, newline="")
+    if name.lower().endswith(_JSON):
+        return stream_json(text)
+    lines = itertools.chain([text.readline().removeprefix("\ufeff")], text)
+    return stream_rows(lines, start.decode(encoding, "ignore").removeprefix("\ufeff"))
+
+
+def _one_column(records: Iterator[dict[str, Any]], column: str, path: Path) -> Iterator[dict[str, Any]]:
+    """The first record says which."""
+    wanted = None
+    for record in records:
+        wanted = wanted or _column_of(list(record), column, path)
+        yield {wanted: record.get(wanted)}
 
 
 @contextlib.contextmanager

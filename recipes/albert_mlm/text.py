@@ -17,16 +17,20 @@ from lightning_sagemaker.recipes._common.data.remote import is_remote
 from lightning_sagemaker.recipes._common.data.tables import is_table_name
 from lightning_sagemaker.recipes._common.data.unpacked import SUFFIXES as PACKED
 from lightning_sagemaker.recipes._common.data.unpacked import is_hidden
-from lightning_sagemaker.recipes.albert_mlm.articles import LINES, TextSourceError, is_text_name, kind_of, read_articles
+from lightning_sagemaker.recipes.albert_mlm.articles import (
+    LINES,
+    UNPACKED,
+    TextSourceError,
+    is_text_name,
+    kind_of,
+    read_articles,
+)
 from lightning_sagemaker.recipes.albert_mlm.builtin_text import builtin_documents
 from lightning_sagemaker.recipes.albert_mlm.records import is_record_name
 
 BUILTIN = "builtin"
 _CHANNELS = ("train", "training")
 """Names of SageMaker input channels that ``text: auto`` looks for, in this order."""
-
-_UNPACKED = 4
-"""Characters of text in a byte of a packed file, roughly."""
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +72,7 @@ class TextSource:
 
     def characters(self) -> int:
         """About how much text there is; 0 where not even that is known without reading it."""
-        return sum(path.stat().st_size * (_UNPACKED if _is_packed(path) else 1) for path in self.files)
+        return sum(path.stat().st_size * (UNPACKED if _is_packed(path) else 1) for path in self.files)
 
     def describe(self) -> str:
         """In words."""

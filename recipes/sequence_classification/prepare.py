@@ -16,7 +16,7 @@ from lightning_sagemaker.checkpoint.export import save_tokenizer
 from lightning_sagemaker.recipes._common.data import preparation as _preparation
 from lightning_sagemaker.recipes._common.data.checksums import file_entry
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER, table_settings
-from lightning_sagemaker.recipes._common.data.ragged import save_ragged
+from lightning_sagemaker.recipes._common.data.ragged import Integers, save_ragged
 from lightning_sagemaker.recipes._common.data.tables import (
     DataError,
     TableForm,
@@ -44,6 +44,9 @@ REPORT = "report.json"
 
 _FORMAT = 4
 """Raised whenever the same settings would give another cache."""
+
+_AT_ONCE = 1000
+"""Texts that are tokenised together: their tokens take ten times as much memory as they do afterwards."""
 
 _BUILTIN_COUNTS = {"train": 8000, "val": 1000, "test": 1000}
 _LABEL_COLUMNS = ("label", "labels", "category", "target", "intent", "class")
@@ -276,18 +279,27 @@ class Preparation(_preparation.Preparation):
         self, folder: Path, split: str, texts: Sequence[tuple[str, ...]], tokenizer: Any
     ) -> tuple[list[Path], list[int]]:
         """The files, and the length of each text in tokens before it was cut."""
-        parts = [list(part) for part in zip(*texts, strict=True)]
-        encoded = tokenizer(*parts, truncation=True, max_length=self.max_length, return_token_type_ids=True)
-        firsts = folder / f"{split}-firsts.npy"
-        # Token types are 0 for the first text and 1 for the second: how many are 0 says all.
-        np.save(firsts, np.array([len(types) - sum(types) for types in encoded["token_type_ids"]], dtype=np.int32))
-        lengths = [len(row) for row in encoded["input_ids"]]
-        full = [place for place, length in enumerate(lengths) if length >= self.max_length]
+        rows: list[Integers] = []
+        firsts: list[int] = []
+        lengths: list[int] = []
+        for begin in range(0, len(texts), _AT_ONCE):
+            parts = [list(part) for part in zip(*texts[begin : begin + _AT_ONCE], strict=True)]
+            encoded = tokenizer(*parts, truncation=True, max_length=self.max_length, return_token_type_ids=True)
+            rows += (np.array(ids, np.int32) for ids in encoded["input_ids"])
+            # Token types are 0 for the first text and 1 for the second: how many are 0 says all.
+            firsts += (len(types) - sum(types) for types in encoded["token_type_ids"])
+            lengths += self._uncut_lengths(parts, [len(ids) for ids in encoded["input_ids"]], tokenizer)
+        path = folder / f"{split}-firsts.npy"
+        np.save(path, np.array(firsts, dtype=np.int32))
+        return [*save_ragged(folder, split, rows), path], lengths
+
+    def _uncut_lengths(self, parts: Sequence[Sequence[str]], cut: list[int], tokenizer: Any) -> list[int]:
+        full = [place for place, length in enumerate(cut) if length >= self.max_length]
         if full:
             uncut = tokenizer(*([part[place] for place in full] for part in parts), verbose=False)
-            for place, row in zip(full, uncut["input_ids"], strict=True):
-                lengths[place] = len(row)
-        return [*save_ragged(folder, split, encoded["input_ids"]), firsts], lengths
+            for place, ids in zip(full, uncut["input_ids"], strict=True):
+                cut[place] = len(ids)
+        return cut
 
 
 def records_name(split: str) -> str:

@@ -2,16 +2,19 @@
 """Articles of people's own corpora: every kind of file gives what the library of its kind reads, or one sentence."""
 
 import bz2
+import csv
 import gzip
 import json
 import logging
 import lzma
+import tracemalloc
 
 import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+from lightning_sagemaker.recipes.albert_mlm import articles
 from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.text import find_text
 
@@ -52,11 +55,16 @@ def files():
     yield "lines-as.txt", JSON_LINES.encode()
     yield "lines-as-nothing", ("\n" + JSON_LINES).encode()
     yield "array.json", json.dumps(RECORDS, indent=1).encode()
+    yield "object.json", json.dumps({"version": [1], "data": RECORDS, "n": 1}, indent=1).encode()
+    yield "utf-16.json", json.dumps(RECORDS).encode("utf-16")
     yield "wiki_00", EXTRACTED.encode()
     yield "extracted.txt", EXTRACTED.encode()
     frame = pandas.DataFrame({"text": ARTICLES, "id": range(len(ARTICLES))})
     yield "table.csv", frame.to_csv(index=False).encode()
     yield "table.tsv", frame.to_csv(index=False, sep="\t").encode()
+    yield "excel.csv", ("sep=;\r\n" + frame.to_csv(index=False, sep=";")).encode("utf-8-sig")
+    yield "quoted.csv", frame.to_csv(index=False, quoting=csv.QUOTE_ALL, lineterminator="\r\n").encode("utf-16")
+    yield "table.csv.gz", gzip.compress(frame.to_csv(index=False).encode())
     yield "table.parquet", frame.to_parquet(index=False)
     yield "only.parquet", frame[["text"]].rename(columns={"text": "content"}).to_parquet(index=False)
     for suffix, pack in {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd}.items():
@@ -65,7 +73,9 @@ def files():
         yield f"wiki_01.{suffix}", pack(EXTRACTED.encode())
 
 
-def test_every_kind_of_file_gives_its_articles(tmp_path):
+@pytest.mark.parametrize("whole", [articles._WHOLE, 0], ids=["whole", "as a stream"])
+def test_every_kind_of_file_gives_its_articles(tmp_path, monkeypatch, whole):
+    monkeypatch.setattr(articles, "_WHOLE", whole)
     kinds = dict(files())
     assert len(kinds) > 30
     for name, data in kinds.items():
@@ -150,3 +160,52 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path, name, data, said):
         print(documents(tmp_path / name)[-2:])
     assert str(error.value).count("HINT:") == 1
     assert str(tmp_path / name) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.json", '[{"text": "x"}, {"text": "y"', "cannot be read"),
+        ("a.json", '[{"text": "x"} {"text": "y"}]', "',' was expected"),
+        ("a.json", '[{"text": "x"},]', "cannot be read"),
+        ("a.json", '[{"text": "x"}] 1', "more after the end"),
+        ("a.json", "[1]", "no list of records"),
+        ("a.json", '[{"text": "x", "text": "y"}]', "the key 'text' twice"),
+        ("a.json", '{"text": {"a": 1}}', "is no text but dict"),
+        ("a.csv", 'text,n\nx,1\n"y', "cannot be read with the delimiter"),
+        ("a.csv", "text,n\nx,1\ny,2,3\n", "record 2 has not as many fields"),
+        ("a.csv", "text,n\nx,1\ntext,n\n", "record 2 is the header again"),
+        ("a.csv", "text,n\nx,\0\n", "zero bytes"),
+        ("a.csv", "text,b;c\nd,e;f\ng,h;i\n", "may be separated by"),
+        ("a.csv", "a,b\nx,1\n", "no column 'text'.*a, b"),
+    ],
+)
+def test_what_is_wrong_in_a_stream_is_one_sentence(tmp_path, monkeypatch, name, data, said):
+    monkeypatch.setattr(articles, "_WHOLE", 0)
+    (tmp_path / name).write_text(data)
+    with pytest.raises(TextSourceError, match=said) as error:
+        documents(tmp_path / name)
+    assert "HINT: " in str(error.value)
+
+
+def test_a_value_may_end_anywhere_in_what_is_read_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(articles, "_WHOLE", 0)
+    records = [{"text": "x" * length, "n": 123456} for length in range(60)]
+    (tmp_path / "a.json").write_text(json.dumps({"version": 123, "data": records}, indent=1))
+    for size in range(1, 40):
+        monkeypatch.setattr("lightning_sagemaker.recipes._common.data.json_records._AT_ONCE", size)
+        assert documents(tmp_path / "a.json") == [record["text"] for record in records[1:]]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json"])
+def test_a_stream_takes_no_more_memory_than_its_buffers(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(articles, "_WHOLE", 0)
+    frame = pandas.DataFrame({"text": ["word " * 1000] * 2400, "n": 1})  # 12 MB
+    frame.to_csv(tmp_path / name, index=False) if name == "a.csv" else frame.to_json(tmp_path / name, orient="records")
+    source = find_text(str(tmp_path / name), {})
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in source.documents()) == 2400
+        assert tracemalloc.get_traced_memory()[1] < 8e6
+    finally:
+        tracemalloc.stop()

@@ -12,6 +12,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
 from lightning_sagemaker.recipes._common.data.tables import DataError, read_files
 from lightning_sagemaker.recipes._common.data.wordpiece import train_wordpiece
+from lightning_sagemaker.recipes.sequence_classification import prepare
 from lightning_sagemaker.recipes.sequence_classification.data import ClassificationDataModule
 from lightning_sagemaker.recipes.sequence_classification.decisions import AS_IS
 from lightning_sagemaker.recipes.sequence_classification.labels import (
@@ -90,6 +91,17 @@ def test_batches_hold_the_right_texts_and_labels(tmp_path):
             assert data.scheme.names[int(label)] in text
             seen.append(text)
     assert len(set(seen)) == 96
+
+
+def test_how_many_texts_are_tokenised_at_once_changes_nothing(tmp_path, monkeypatch):
+    rows = [{**row, "sentence1": row["text"] * (1 + number % 9), "sentence2": "x y"} for number, row in enumerate(ROWS)]
+    path = write(tmp_path / "train.jsonl", rows)
+    contents = []
+    for at_once in (prepare._AT_ONCE, 7):
+        monkeypatch.setattr(prepare, "_AT_ONCE", at_once)
+        data = prepared(path, tmp_path / str(at_once), text_columns=["sentence1", "sentence2"])
+        contents.append({file.name: file.read_bytes() for file in sorted(data.folder.iterdir()) if file.is_file()})
+    assert contents[0] == contents[1]
 
 
 def test_pairs_have_two_types(tmp_path):

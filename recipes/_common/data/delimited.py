@@ -6,10 +6,12 @@ Other readers of such tables guess types as well: ``NA`` becomes a missing value
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 DELIMITERS = (",", ";", "\t", "|")
 NAMES = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
@@ -36,27 +38,55 @@ def read_rows(text: str, delimiter: str | None = None) -> tuple[list[str], list[
         DelimiterError: If rows have not as many fields as the header, or several delimiters would do.
 
     """
-    if "\0" in text:
-        raise DelimiterError("it holds NUL characters, so it is not text. HINT: export it again")
+    _check_no_nul(text)
     if said := _SEPARATOR.match(text):
         text, delimiter = text[said.end() :], delimiter or said.group(1)
-    chosen = NAMES.get(delimiter, delimiter) if delimiter is not None else _find_delimiter(text)
+    chosen = NAMES.get(delimiter, delimiter) if delimiter is not None else _find_delimiter(text, _is_even)
     if len(chosen) != 1:
         raise DelimiterError(f"{chosen!r} is not one character. HINT: data.delimiter takes one, or {', '.join(NAMES)}")
-    rows = [row for row in _parse(text, chosen) if row]
+    rows = [row for row in _parse(_lines_of(text), chosen) if row]
     if not rows:
         return [], [], chosen
     header, *body = rows
     header = _check_header(header)
-    _check_rows(header, body, chosen)
+    for number, row in enumerate(body, start=1):
+        _check_row(header, number, row, chosen)
     return header, body, chosen
 
 
-def _find_delimiter(text: str) -> str:
+def stream_rows(lines: Iterator[str], start: str) -> Iterator[dict[str, Any]]:
+    """Records of a file that is too large for the memory, each checked as it comes.
+
+    Args:
+        lines: Of the file, with their line ends.
+        start: As much of its text as is enough to find the delimiter.
+
+    Raises:
+        DelimiterError: As for :func:`read_rows`.
+
+    """
+    said = _SEPARATOR.match(start)
+    if said:
+        next(lines)
+    chosen = said.group(1) if said else _find_delimiter(start, _begins_even)
+    rows = (row for row in _parse(map(_check_no_nul, lines), chosen) if row)
+    header = _check_header(next(rows, []))
+    for number, row in enumerate(rows, start=1):
+        _check_row(header, number, row, chosen)
+        yield dict(zip(header, row, strict=True))
+
+
+def _check_no_nul(text: str) -> str:
+    if "\0" in text:
+        raise DelimiterError("it holds NUL characters, so it is not text. HINT: export it again")
+    return text
+
+
+def _find_delimiter(text: str, is_even: Callable[[str, str], bool]) -> str:
     """The only one that gives the header several columns, or all rows as many as the header."""
     possible = [delimiter for delimiter in DELIMITERS if len(_first(text, delimiter)) > 1]
     if len(possible) > 1:
-        possible = [delimiter for delimiter in possible if _is_even(text, delimiter)] or possible
+        possible = [delimiter for delimiter in possible if is_even(text, delimiter)] or possible
     if len(possible) > 1:
         raise DelimiterError(
             f"its columns may be separated by {' or '.join(map(repr, possible))}. HINT: set data.delimiter to one of them"
@@ -66,21 +96,33 @@ def _find_delimiter(text: str) -> str:
 
 def _first(text: str, delimiter: str) -> list[str]:
     try:
-        return next((row for row in _parse(text, delimiter) if row), [])
+        return next((row for row in _parse(_lines_of(text), delimiter) if row), [])
     except DelimiterError:
         return []
 
 
 def _is_even(text: str, delimiter: str) -> bool:
     try:
-        return len({len(row) for row in _parse(text, delimiter) if row}) == 1
+        return len({len(row) for row in _parse(_lines_of(text), delimiter) if row}) == 1
     except DelimiterError:
         return False
 
 
-def _parse(text: str, delimiter: str) -> Iterator[list[str]]:
+def _begins_even(text: str, delimiter: str) -> bool:
+    """The same of the start of a file, whose last row may be cut."""
+    widths: list[int] = []
+    with contextlib.suppress(DelimiterError):
+        widths.extend(len(row) for row in _parse(_lines_of(text), delimiter) if row)
+    return len(set(widths[:-1])) == 1
+
+
+def _lines_of(text: str) -> io.StringIO:
+    return io.StringIO(text, newline="")
+
+
+def _parse(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
     # Line ends are left to the library: within quotes they are part of the field.
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         before = csv.field_size_limit(_FIELD_LIMIT)
         try:
@@ -114,12 +156,11 @@ def check_names(names: Sequence[str]) -> None:
             raise DelimiterError(f"it has the columns {other!r} and {name!r}. HINT: rename or delete one of them")
 
 
-def _check_rows(header: Sequence[str], rows: Sequence[Sequence[str]], delimiter: str) -> None:
-    for number, row in enumerate(rows, start=1):
-        if len(row) != len(header):
-            raise DelimiterError(
-                f"record {number} has not as many fields as the header, {len(row)} instead of {len(header)}."
-                f" HINT: quote fields with {delimiter!r} in them, or set data.delimiter"
-            )
-        if len(row) > 1 and [field.strip() for field in row] == list(header):
-            raise DelimiterError(f"record {number} is the header again. HINT: delete it")
+def _check_row(header: Sequence[str], number: int, row: Sequence[str], delimiter: str) -> None:
+    if len(row) != len(header):
+        raise DelimiterError(
+            f"record {number} has not as many fields as the header, {len(row)} instead of {len(header)}."
+            f" HINT: quote fields with {delimiter!r} in them, or set data.delimiter"
+        )
+    if len(row) > 1 and [field.strip() for field in row] == list(header):
+        raise DelimiterError(f"record {number} is the header again. HINT: delete it")

@@ -49,7 +49,7 @@ class Ragged:
 
 def save_ragged(folder: Path, name: str, rows: Iterable[Sequence[int] | npt.NDArray[Any]]) -> list[Path]:
     """Write rows of non-negative integers below 2**31; the files, for the manifest."""
-    arrays = [np.asarray(row, dtype=np.int32) for row in rows]
+    arrays: list[npt.NDArray[np.int32]] = [np.asarray(row, dtype=np.int32) for row in rows]
     values, ends = folder / f"{name}-values.npy", folder / f"{name}-ends.npy"
     np.save(values, np.concatenate(arrays) if arrays else np.zeros(0, np.int32))
     np.save(ends, np.cumsum([len(row) for row in arrays], dtype=np.int64))

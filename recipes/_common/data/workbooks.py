@@ -12,6 +12,8 @@ from lightning_sagemaker.recipes._common.data.delimited import check_names
 
 Records = list[dict[str, Any]]
 
+NO_RECORDS = 'it is no list of records. HINT: give [{...}, ...], {"data": [...]}, or an object in each line'
+
 
 def parse_json(text: str) -> Records:
     """Records from a JSON array, an object with ``data``, or an object in each line; a missing key is ``None``.
@@ -22,9 +24,7 @@ def parse_json(text: str) -> Records:
     """
     rows = _rows_of(text)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(
-            'it is no list of records. HINT: give [{...}, ...], {"data": [...]}, or an object in each line'
-        )
+        raise ValueError(NO_RECORDS)
     names = list(dict.fromkeys(name for row in rows for name in row))
     check_names(names)
     return [{name: row.get(name) for name in names} for row in rows]
@@ -47,10 +47,11 @@ def _rows_of(text: str) -> Any:
 
 def _load(text: str) -> Any:
     # Not a number is what pandas writes for a missing value.
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=lambda _: None)
+    return json.loads(text, object_pairs_hook=unique, parse_constant=lambda _: None)
 
 
-def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of a text, which must not have a key twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of JSON that is too large for the memory: one after the other, from as much text as the largest takes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from lightning_sagemaker.recipes._common.data.workbooks import NO_RECORDS, unique
+
+_AT_ONCE = 1 << 20
+_MOST = 1 << 26
+"""Characters of a record; what is longer is a defect, whose end would be looked for to the end of the file."""
+_SPACE = re.compile(r"\s*")
+_DECODER = json.JSONDecoder(object_pairs_hook=unique, parse_constant=lambda _: None)
+
+
+def stream_json(text: TextIO) -> Iterator[dict[str, Any]]:
+    """Records of a JSON array, or of the array ``data`` of an object.
+
+    Raises:
+        ValueError: If the text is neither, or an object has a key twice.
+
+    """
+    values = _Values(text)
+    found = values.array() if values.next() == "[" else values.array_of_object("data")
+    for record in found:
+        if not isinstance(record, dict):
+            raise ValueError(NO_RECORDS)
+        yield record
+    if values.next():
+        raise ValueError("there is more after the end of its records")
+
+
+class _Values:
+    """Reads values from a text.
+
+    Args:
+        text: Its place moves.
+
+    """
+
+    def __init__(self, text: TextIO) -> None:
+        self._text, self._buffer, self._place = text, "", 0
+
+    def next(self) -> str:
+        """The next character that is no space; nothing at the end."""
+        while True:
+            space = _SPACE.match(self._buffer, self._place)
+            assert space is not None
+            self._place = space.end()
+            if self._place < len(self._buffer):
+                return self._buffer[self._place]
+            if not self._more():
+                return ""
+
+    def take(self, expected: str) -> None:
+        """Pass over a character."""
+        if self.next() != expected:
+            raise ValueError(f"{expected!r} was expected, and {self._buffer[self._place :][:20]!r} found")
+        self._place += 1
+
+    def value(self) -> Any:
+        """The next value."""
+        self.next()
+        while True:
+            try:
+                found, end = _DECODER.raw_decode(self._buffer, self._place)
+            except json.JSONDecodeError:
+                if len(self._buffer) - self._place > _MOST or not self._more():
+                    raise
+                continue
+            if end == len(self._buffer) and self._more():
+                continue  # a number may go on
+            self._place = end
+            return found
+
+    def array(self) -> Iterator[Any]:
+        """The values of an array."""
+        self.take("[")
+        is_first = True
+        while self.next() != "]":
+            if not is_first:
+                self.take(",")
+            is_first = False
+            yield self.value()
+        self.take("]")
+
+    def array_of_object(self, key: str) -> Iterator[Any]:
+        """The values of an array in an object; of an object without it, the object."""
+        self.take("{")
+        others: dict[str, Any] = {}
+        is_found = False
+        while self.next() != "}":
+            if others or is_found:
+                self.take(",")
+            name = self.value()
+            self.take(":")
+            if name == key and self.next() == "[":
+                is_found = True
+                yield from self.array()
+            else:
+                others[name] = self.value()
+        self.take("}")
+        if not is_found:
+            yield others
+
+    def _more(self) -> bool:
+        left = self._buffer[self._place :]
+        part = self._text.read(max(_AT_ONCE, len(left)))
+        self._buffer, self._place = left + part, 0
+        return bool(part)
