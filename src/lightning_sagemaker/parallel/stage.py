@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from lightning_sagemaker._compat import pytree
 from lightning_sagemaker.parallel.blocks import Blocks
 from lightning_sagemaker.parallel.delayed import free
+from lightning_sagemaker.parallel.inputs import shape_of
 from lightning_sagemaker.parallel.partition import Partition
 from lightning_sagemaker.parallel.trace import ReplacedForwards, TensorNumber, Trace, tensors_of
 
@@ -244,12 +245,13 @@ class _Absent(TorchFunctionMode):
         if not absent:
             return func(*args, **kwargs)
         device = absent[0].device
-        args, kwargs = pytree.tree_map_only(Tensor, self._shape_of, (args, kwargs))
+        args, kwargs = pytree.tree_map_only(Tensor, self._shape_of, (args, kwargs))  # without reading inputs
         result = func(*args, **kwargs)
         return pytree.tree_map_only(Tensor, lambda tensor: _nothing(tensor.shape, tensor.dtype, device), result)
 
     def _shape_of(self, tensor: Tensor) -> Tensor:
-        return self._shapes.get(id(tensor), tensor.detach().to("meta"))
+        shape = self._shapes.get(id(tensor))
+        return shape_of(tensor) if shape is None else shape
 
 
 def _nothing(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -9,12 +9,14 @@ differ from those of the value before.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lightning_sagemaker.parallel.inputs import NotSent
 from lightning_sagemaker.parallel.microbatches import like
 from lightning_sagemaker.parallel.stage import PipelineError
 from lightning_sagemaker.parallel.trace import TensorNumber
@@ -26,6 +28,8 @@ _MOST = 16
 _PACKED, _ALIGNED = 64 * 2**10, 16
 """Smaller tensors, in bytes, are sent together, each at a multiple of so many bytes."""
 _DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
+_Use = tuple[str | None, int]
+"""What is done with a value, and the number of its structure."""
 _PLAIN = (int, bool, str, bytes, type(None), TensorNumber, torch.dtype)
 """Types whose equality says that nothing has changed; an object of any other is sent each time."""
 
@@ -39,7 +43,11 @@ class StructureChannel:
         source: Global rank of the process that sends.
         rank: Global rank of this process.
 
+    A receiver may need some of the tensors only: it notes which it reads while it does something for the first time, and is
+    sent only those when it does so again with a value of the same structure.
+
     Attributes:
+        is_source: Whether this process sends.
         pickled: Number of structures that were pickled or unpickled here.
         sent_bytes: Bytes that this process has sent.
 
@@ -47,25 +55,32 @@ class StructureChannel:
 
     def __init__(self, group: dist.ProcessGroup, members: Sequence[int], source: int, rank: int) -> None:
         self._group, self._source = group, source
-        self._is_source = rank == source
-        self._targets = [member for member in members if member != source] if self._is_source else []
+        self.is_source = rank == source
+        self._targets = [member for member in members if member != source] if self.is_source else []
         self._known: list[object] = []
         self._shapes: list[int] = []
+        self._number = _NEW
+        self._used: set[_Use] = set()
+        self._reads: dict[_Use, frozenset[int]] = {}  # of this process
+        self._needs: dict[
+            _Use, dict[int, frozenset[int]]
+        ] = {}  # on the source: of each receiver; elsewhere: by the source
         self.pickled = 0
         self.sent_bytes = 0
 
-    def share(self, value: object) -> object:
+    def share(self, value: object, use: str | None = None) -> object:
         """The source's ``value``: there the object itself, elsewhere a copy with its tensors on the CPU. Collective.
 
         Args:
             value: Nested tensors, numbers and objects that can be pickled; ignored on other processes than the source.
+            use: What is done with it, the same on all processes; None: everything may be read.
 
         Raises:
             PipelineError: On all processes, if it holds what cannot be pickled.
 
         """
-        if not self._is_source:
-            return self._receive()
+        if not self.is_source:
+            return self._receive(use)
         structure, tensors = take_apart(value)
         tensors = [tensor.detach().cpu().contiguous() for tensor in tensors]
         number = next((place for place, known in enumerate(self._known) if same(known, structure)), _NEW)
@@ -86,20 +101,51 @@ class StructureChannel:
             messages.append(torch.frombuffer(bytearray(pickled), dtype=torch.uint8))
         if is_new_shape and shapes:
             messages.append(torch.tensor(shapes))
-        self._send(messages + _messages(tensors))
+        self._send(dict.fromkeys(self._targets, messages))
         if failure is not None:
             raise PipelineError(failure)
         self._remember(number, structure, shapes)
+        needs = self._needed(use, len(tensors))
+        kinds = {needed: _messages([tensors[number] for number in sorted(needed)]) for needed in {*needs.values()}}
+        self._send({target: kinds[needs[target]] for target in self._targets})
         return value
 
-    def _send(self, messages: Sequence[Tensor]) -> None:
-        works = [dist.isend(message, target, self._group) for target in self._targets for message in messages]
+    def _send(self, messages: Mapping[int, Sequence[Tensor]]) -> None:
+        pairs = [(target, message) for target, one in messages.items() for message in one]
+        works = [dist.isend(message, target, self._group) for target, message in pairs]
         for work in works:
             if work is not None:
                 work.wait()
-        self.sent_bytes += sum(message.nbytes for message in messages) * len(self._targets)
+        self.sent_bytes += sum(message.nbytes for _, message in pairs)
 
-    def _receive(self) -> object:
+    def note_reads(self, use: str, numbers: Collection[int]) -> None:
+        """Of the value that was shared last, in the order of :func:`take_apart`, the tensors that this process reads."""
+        self._reads[use, self._number] = frozenset(numbers)
+
+    def knows_reads(self, use: str) -> bool:
+        """Whether :meth:`note_reads` was called for a value of the structure of the last."""
+        return (use, self._number) in self._reads
+
+    def _needed(self, use: str | None, count: int) -> dict[int, frozenset[int]]:
+        """What receivers need of ``count`` tensors: all at first; the second time they tell, which is collective."""
+        key, everything = (use, self._number), frozenset(range(count))
+        if use is None or key not in self._used:
+            self._used.add(key)
+            return dict.fromkeys((*self._targets, self._source), everything)
+        if key not in self._needs and self.is_source:
+            self._needs[key] = {target: self._told(target, count) for target in self._targets}
+        elif key not in self._needs:
+            needed = self._reads.get(key, everything) & everything
+            dist.send(torch.tensor([number in needed for number in range(count)]), self._source, self._group)
+            self._needs[key] = {self._source: needed}
+        return self._needs[key]
+
+    def _told(self, target: int, count: int) -> frozenset[int]:
+        mask = torch.empty(count, dtype=torch.bool)
+        dist.recv(mask, target, self._group)
+        return frozenset(mask.nonzero().flatten().tolist())
+
+    def _receive(self, use: str | None) -> object:
         number, length, words = self._take(_HEADER, torch.int64).tolist()
         pickled = bytes(self._take(length, torch.uint8).numpy()) if length else b""
         if number == _FAILED:
@@ -111,19 +157,21 @@ class StructureChannel:
             structure = self._known[number]
         shapes = self._shapes if words == _NEW else self._take(words, torch.int64).tolist() if words else []
         self._remember(number, structure, shapes)
-        tensors = self._receive_tensors(shapes)
+        tensors = self._receive_tensors(shapes, use)
         return _map_leaves(structure, lambda leaf: _value_of(leaf, tensors))
 
-    def _receive_tensors(self, shapes: Sequence[int]) -> list[Tensor]:
+    def _receive_tensors(self, shapes: Sequence[int], use: str | None) -> list[Tensor]:
         words = iter(shapes)
         kinds = [(_DTYPES[word], [next(words) for _ in range(next(words))]) for word in words]
-        small = [_bytes(dtype, shape) for dtype, shape in kinds if _bytes(dtype, shape) < _PACKED]
-        packed = self._take(sum(map(_aligned, small)), torch.uint8) if small else torch.empty(0, dtype=torch.uint8)
+        needed = self._needed(use, len(kinds))[self._source]
+        sizes = [_bytes(*kind) if number in needed else None for number, kind in enumerate(kinds)]
+        packed = self._take(sum(_aligned(size) for size in sizes if size is not None and size < _PACKED), torch.uint8)
         place = 0
-        tensors = []
-        for dtype, shape in kinds:
-            size = _bytes(dtype, shape)
-            if size < _PACKED:
+        tensors: list[Tensor] = []
+        for (dtype, shape), size in zip(kinds, sizes, strict=True):
+            if size is None:
+                tensors.append(NotSent.of(shape, dtype))
+            elif size < _PACKED:
                 tensors.append(packed[place : place + size].view(dtype).view(shape))
                 place += _aligned(size)
             else:
@@ -142,8 +190,10 @@ class StructureChannel:
         """The same on all processes, so that numbers mean the same."""
         if number == _NEW:
             if len(self._known) == _MOST:
-                self._known.clear()
+                for known in (self._known, self._used, self._reads, self._needs):
+                    known.clear()
             self._known.append(structure)
+        self._number = len(self._known) - 1 if number == _NEW else number
         self._shapes = list(shapes)
 
 
@@ -156,13 +206,13 @@ def take_apart(value: object) -> tuple[object, list[Tensor]]:
         value: Any structure; of its containers, mappings, lists and tuples are looked into.
 
     """
-    tensors: list[Tensor] = []
+    tensors = tensors_in(value)
+    places = iter(range(len(tensors)))
     numbers: list[float] = []
 
     def note(leaf: object) -> object:
-        if isinstance(leaf, Tensor) and type(leaf) in (Tensor, torch.nn.Parameter) and _is_dense(leaf):
-            tensors.append(leaf)
-            return TensorNumber(len(tensors) - 1)
+        if _is_plain(leaf):
+            return TensorNumber(next(places))
         if type(leaf) is float:
             numbers.append(leaf)
             return TensorNumber(-len(numbers))
@@ -172,8 +222,23 @@ def take_apart(value: object) -> tuple[object, list[Tensor]]:
     return structure, [*tensors, torch.tensor(numbers, dtype=torch.float64)] if numbers else tensors
 
 
-def _is_dense(tensor: Tensor) -> bool:
-    return tensor.layout == torch.strided and not tensor.is_quantized
+def tensors_in(value: object) -> list[Tensor]:
+    """The tensors of a value that are sent as such, in their order."""
+    found: list[Tensor] = []
+
+    def note(leaf: object) -> object:
+        if _is_plain(leaf):
+            found.append(leaf)
+        return leaf
+
+    _map_leaves(value, note)
+    return found
+
+
+def _is_plain(leaf: object) -> TypeGuard[Tensor]:
+    if not isinstance(leaf, Tensor) or type(leaf) not in (Tensor, torch.nn.Parameter, NotSent):
+        return False
+    return leaf.layout == torch.strided and (type(leaf) is NotSent or not leaf.is_quantized)
 
 
 def _value_of(leaf: object, tensors: Sequence[Tensor]) -> object:

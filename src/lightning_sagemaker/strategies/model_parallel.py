@@ -22,11 +22,10 @@ from lightning_sagemaker._lightning import (
     TrainerFn,
     rank_zero_info,
 )
-from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.gradients import sync_overflow_skips
 from lightning_sagemaker.parallel.groups import ParallelGroups
-from lightning_sagemaker.parallel.microbatches import cut, split
+from lightning_sagemaker.parallel.microbatches import cut
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.parallel.optimizer_scope import check_scope
 from lightning_sagemaker.parallel.overlap import OverlappedReduction
@@ -36,7 +35,7 @@ from lightning_sagemaker.strategies.delayed import DelayedModel
 from lightning_sagemaker.strategies.merge import detached, merge, moved_to
 from lightning_sagemaker.strategies.microbatch_loss import microbatch_loss
 from lightning_sagemaker.strategies.pipeline_checks import check_module, check_options
-from lightning_sagemaker.strategies.replica_batches import batch_of_first, gather_of_last_stages
+from lightning_sagemaker.strategies.replica_batches import ReplicaBatches, gather_of_last_stages, noting_reads
 from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
 from lightning_sagemaker.strategies.step_logs import Record, Records, recorded, replay
 from lightning_sagemaker.strategies.stock_callbacks import check_trainer
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class SMPStrategy(DelayedModel, WholeModel, ParallelLayout, JobDDPStrategy):
+class SMPStrategy(ReplicaBatches, DelayedModel, WholeModel, ParallelLayout, JobDDPStrategy):
     """SageMaker's model parallelism: the layers of a model on several processes, its replicas on others.
 
     The LightningModule stays as it is, as long as each step calls its model once, and the model's forward pass is
@@ -68,6 +67,7 @@ class SMPStrategy(DelayedModel, WholeModel, ParallelLayout, JobDDPStrategy):
         ends: Number of blocks up to the end of each stage. Default: even costs.
         save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
         stages_per_rank: Stages of each process: more make the bubble smaller and the traffic larger.
+        whole_batches: Each process is sent all of its replica's batch; False: what it has read in the first step of a kind.
         overlap_reduction: Gradients of replicas are averaged during the backward passes; False: after them.
         **kwargs: ``parameters``, ``degrees``, ``job`` and ``activation_checkpointing`` of
             :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of
@@ -84,17 +84,17 @@ class SMPStrategy(DelayedModel, WholeModel, ParallelLayout, JobDDPStrategy):
         ends: Sequence[int] | None = None,
         stages_per_rank: int = 1,
         save_distributed_checkpoint: bool = False,
+        whole_batches: bool = False,
         overlap_reduction: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         check_options(self.degrees, ends is not None, self.activation_checkpointing)
-        self._ends, self._stages_per_rank = ends, stages_per_rank
+        self._ends, self._stages_per_rank, self._whole_batches = ends, stages_per_rank, whole_batches
         self.saves_parts = save_distributed_checkpoint
         self._found: list[Tensor | None] | None = None
         self._reduces, self._overlaps = True, overlap_reduction
         self._reduction: OverlappedReduction | None = None
-        self._said_whole = False
 
     @override
     def setup_environment(self) -> None:
@@ -164,17 +164,6 @@ class SMPStrategy(DelayedModel, WholeModel, ParallelLayout, JobDDPStrategy):
             self._cut_beside(self._pipeline)
         return self._pipeline
 
-    def _even_parts(self, batch: object) -> list[object]:
-        """The batch in microbatches, or in one where it cannot be split evenly: evaluations log each with equal weight."""
-        batch = batch_of_first(batch, self.groups, self.root_device)
-        try:
-            return split(batch, self.degrees.microbatches)
-        except ParallelConfigError as error:
-            if not self._said_whole:
-                self._said_whole = True
-                rank_zero_info(f"Batches that cannot be split evenly run as one microbatch: {error}")
-            return [batch]
-
     @override
     def training_step(self, batch: object, *args: object, **kwargs: object) -> StepOutput:
         module = self.lightning_module
@@ -194,7 +183,8 @@ class SMPStrategy(DelayedModel, WholeModel, ParallelLayout, JobDDPStrategy):
             loss = microbatch_loss(result, module.trainer.accumulate_grad_batches, scaler)
             return loss * weight  # that of the microbatch whose step has just returned
 
-        parts, weights = cut(batch_of_first(batch, self.groups, self.root_device), self.degrees.microbatches)
+        use = self._use("training_step", args)
+        parts, weights = cut(self._batch(batch, use), self.degrees.microbatches)
         records = Records()
         pipeline = self._cut(step, (parts[0], weights[0]))
         kept = [parameter.grad for parameter in pipeline.parameters]
@@ -203,8 +193,9 @@ class SMPStrategy(DelayedModel, WholeModel, ParallelLayout, JobDDPStrategy):
         self._reduction = pipeline.reduction if self._reduces and self._overlaps else None
         if self._reduction is not None:
             self._reduction.begin(() if self._zeroes_gradients else kept)
-        with recorded(module, records):
+        with recorded(module, records), noting_reads(parts, self.groups, use) as reads:
             results = pipeline.engine.run(step, list(zip(parts, weights, strict=True)), loss_of, self._reduction)
+            reads.look_into([results, list(records)])
         self._found = [parameter.grad for parameter in pipeline.parameters]
         for parameter, gradient in zip(pipeline.parameters, kept, strict=True):
             parameter.grad = gradient
@@ -287,14 +278,19 @@ class SMPStrategy(DelayedModel, WholeModel, ParallelLayout, JobDDPStrategy):
             with context():
                 return getattr(module, name)(part, *args, **kwargs)
 
-        parts = self._even_parts(batch)  # the last batch of a data set may have any size
+        use = self._use(name, args)
+        parts = self._even_parts(batch, use)  # the last batch of a data set may have any size
         pipeline = self._cut(step, parts[0])
         if pipeline.stages.has_outer:
-            return merge(pipeline.engine.run_everywhere(step, parts))
+            with noting_reads(parts, self.groups, use) as reads:
+                results = pipeline.engine.run_everywhere(step, parts)
+                reads.look_into(results)
+            return merge(results)
         records = Records()  # the other stages cannot run the rest of the step
         assert module is not None
-        with torch.no_grad(), recorded(module, records):
+        with torch.no_grad(), recorded(module, records), noting_reads(parts, self.groups, use) as reads:
             results = pipeline.engine.run(step, parts)
+            reads.look_into([results, list(records)])
         shared = share_results([results, list(records)], self.groups)
         replay(module, [Record(*record) for record in shared[1]])
         return moved_to(merge(shared[0]), self.root_device)

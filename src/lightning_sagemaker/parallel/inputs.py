@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors of a batch a stage reads: found in its first step, and the only ones that it is sent afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from lightning_sagemaker._compat import pytree
+
+_VIEWS = frozenset(
+    {
+        *(getattr(Tensor, name) for name in ("to", "float", "half", "bfloat16", "long", "int", "detach", "contiguous")),
+        *(getattr(Tensor, name) for name in ("__getitem__", "view", "unflatten", "expand", "type")),
+        *(
+            getattr(owner, name)
+            for name in ("chunk", "narrow", "split", "unbind", "flatten", "reshape", "permute", "transpose", "movedim")
+            for owner in (Tensor, torch)
+        ),
+        *(getattr(owner, name) for name in ("squeeze", "unsqueeze", "t") for owner in (Tensor, torch)),
+    }
+)
+"""What gives the same numbers in another form: its result is read when something else uses it."""
+_SHAPES = frozenset(
+    {
+        *(getattr(Tensor, name) for name in ("size", "dim", "numel", "stride", "__len__", "is_floating_point")),
+        *(
+            getattr(Tensor, name).__get__
+            for name in ("shape", "ndim", "dtype", "device", "layout", "requires_grad", "is_meta", "is_cuda", "nbytes")
+        ),
+    }
+)
+"""What does not look at a tensor's numbers."""
+
+
+class NotSentError(RuntimeError):
+    """A stage reads a tensor that it did not read in its first step. Says what to do."""
+
+
+class NotSent(Tensor):
+    """Has a shape and no numbers."""
+
+    @classmethod
+    def of(cls, shape: Sequence[int], dtype: torch.dtype) -> NotSent:
+        """A tensor of a shape."""
+        return torch.empty((), dtype=dtype).expand(*shape).as_subclass(cls)
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
+        return f"NotSent({tuple(self.shape)})"
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., object],
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        if not _is_view(func, args, kwargs) and func not in _SHAPES:
+            raise NotSentError(
+                f"this pipeline stage reads ({getattr(func, '__name__', func)}) a tensor of the batch that it did not read"
+                " in the first step of this kind, so it was not sent. HINT: pass SMPStrategy(whole_batches=True)."
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        return pytree.tree_map_only(Tensor, _not_sent, result) if func in _VIEWS else result
+
+
+def _not_sent(tensor: Tensor) -> Tensor:
+    return tensor.as_subclass(NotSent)
+
+
+def _is_view(func: object, args: Sequence[object], kwargs: Mapping[str, object] | None) -> bool:
+    leaves = pytree.arg_tree_leaves(*args, **(kwargs or {}))
+    return func in _VIEWS and sum(isinstance(leaf, Tensor) for leaf in leaves) == 1
+
+
+def shape_of(tensor: Tensor) -> Tensor:
+    """A tensor of the same shape on the meta device; ``tensor`` is not read."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+class Reads(TorchFunctionMode):
+    """Notes which of some tensors are read.
+
+    Args:
+        parts: For each microbatch, its tensors in the order of the batch's.
+
+    """
+
+    def __init__(self, parts: Sequence[Sequence[Tensor]]) -> None:
+        super().__init__()
+        self._numbers = {id(tensor): number for part in parts for number, tensor in enumerate(part)}
+        self._views: list[Tensor] = []  # they must not be freed, or others could get their ids
+        self.found: set[int] = set()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        result = func(*args, **(kwargs or {}))
+        if func in _SHAPES:
+            return result
+        leaves = pytree.arg_tree_leaves(*args, **(kwargs or {}))
+        numbers = {self._numbers[id(leaf)] for leaf in leaves if id(leaf) in self._numbers}
+        if numbers and _is_view(func, args, kwargs):
+            views = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+            self._views += views
+            self._numbers |= {id(view): min(numbers) for view in views}
+        else:
+            self.found |= numbers
+        return result
+
+    def look_into(self, value: object) -> None:
+        """What a step returns or logs is read."""
+        leaves = pytree.tree_leaves(value)
+        self.found.update(self._numbers[id(leaf)] for leaf in leaves if id(leaf) in self._numbers)
