@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open every page of the built site in a headless browser: ``make docs-look``.
 
-At the width of a phone and of a desktop no page may scroll sideways, log an error, or ask for something that is not there or
-on another host. Screenshots of the main pages are left beside the site.
+At the width of a phone and of a desktop no page may scroll sideways, log an error, or ask for something that is not
+there or on another host. Screenshots of the main pages are saved next to the site.
 """
 
 from __future__ import annotations

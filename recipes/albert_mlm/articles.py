@@ -128,19 +128,19 @@ def _errors(path: Path) -> Iterator[None]:
         raise TextSourceError(f"{reason} HINT: save it as UTF-8 with commas, or as JSON lines.") from error
     except UnicodeDecodeError as error:
         raise TextSourceError(
-            f"{path} is not {error.encoding.upper()} text throughout ({error})."
+            f"{path} is not valid {error.encoding.upper()} throughout ({error})."
             " HINT: convert it, for example with iconv -t UTF-8."
         ) from error
     except UnknownEncodingError as error:
         raise TextSourceError(
-            f"{path} is not UTF-8 text: {error}. HINT: convert it, for example with iconv -f cp1250 -t UTF-8."
+            f"{path} is not valid UTF-8: {error}. HINT: convert it, for example with iconv -f cp1250 -t UTF-8."
         ) from error
     except ModuleNotFoundError as error:
         raise TextSourceError(
             f"{path} needs a package that is not installed ({error}). HINT: pip install 'lightning-sagemaker[tables]'."
         ) from error
     except (OSError, ValueError) as error:
-        reason = str(error) if "HINT:" in str(error) else f"{error}. HINT: see what the file holds"
+        reason = str(error) if "HINT:" in str(error) else f"{error}. HINT: check the file's contents"
         raise TextSourceError(f"{path} cannot be read: {reason}.") from error
 
 
@@ -176,7 +176,7 @@ def _lines(stream: io.BufferedReader, path: Path) -> Iterator[str]:
     encoding = _encoding(stream.peek(_START))
     if encoding != "utf-8" and path not in _said:
         _said.add(path)
-        _log.info("%s is read as %s", path, encoding)
+        _log.info("reading %s as %s", path, encoding)
     lines = iter(io.TextIOWrapper(stream, encoding))
     for first in itertools.islice(lines, 1):
         yield first.removeprefix("\ufeff")
@@ -210,17 +210,17 @@ def _json_records(lines: Iterator[str], path: Path) -> Iterator[dict[str, Any]]:
                 record = json.loads(line)
             except ValueError as error:
                 raise TextSourceError(
-                    f"{path}: line {number} is not JSON ({error}). HINT: give an object in each line."
+                    f"{path}: line {number} is not JSON ({error}). HINT: give a JSON object on each line."
                 ) from error
             if not isinstance(record, dict):
-                raise TextSourceError(f"{path}: line {number} is no object. HINT: give an object in each line.")
+                raise TextSourceError(f"{path}: line {number} is not an object. HINT: give a JSON object on each line.")
             yield record
 
 
 def _decoder(path: Path, tokenizer: Path | None) -> Decoder:
     if tokenizer is None:
         raise TextSourceError(
-            f"{path} holds token ids and not text, from which no tokenizer can be trained."
+            f"{path} holds token ids and no text, so no tokenizer can be trained on it."
             " HINT: set data.tokenizer to the one with which they were made; bert-base-uncased in many such scripts."
         )
     return Decoder.of(tokenizer)
@@ -242,7 +242,7 @@ def _texts(records: Iterable[Mapping[str, Any]], column: str, path: Path) -> Ite
             yield text
         elif text is not None:
             raise TextSourceError(
-                f"{path}: {column!r} of record {number} is no text but {type(text).__name__}."
+                f"{path}: {column!r} of record {number} is not text but {type(text).__name__}."
                 " HINT: set data.text_column to the column with the article."
             )
 

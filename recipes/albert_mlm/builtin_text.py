@@ -63,7 +63,7 @@ def _long_strings(tree: ast.AST) -> Iterator[str]:
 
 
 def _prose(text: str) -> str | None:
-    """``text`` on one line without interpreter sessions; ``None`` if it is no prose."""
+    """``text`` on one line without interpreter sessions; ``None`` if it is not prose."""
     lines = inspect.cleandoc(text).splitlines()
     words = " ".join(line for line in lines if not line.lstrip().startswith((">>>", "..."))).split()
     document = " ".join(words)

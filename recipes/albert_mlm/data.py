@@ -35,7 +35,7 @@ Batch = dict[str, Tensor]
 
 
 class MaskedSequences(Dataset[Batch]):
-    """Masked sequences by draw; whole batches are made at once.
+    """Masked sequences by draw; complete batches are created at once.
 
     Args:
         shards: Shards of one split.
@@ -85,16 +85,16 @@ class MLMDataModule(RecipeData):
 
     Args:
         text: What ``lightning-sagemaker prepare albert-mlm`` has made, a folder or ``s3://bucket/prefix``, which is
-            streamed; ``builtin`` (prose from Python's own documentation), ``auto`` (the job's ``train`` channel if it has
-            one, else builtin), files or folders (see README.md), or the name of a Hugging Face dataset.
+            streamed; ``builtin`` (prose from Python's own documentation), ``auto`` (the job's ``train`` channel if it
+            has one, else builtin), files or folders (see README.md), or the name of a Hugging Face dataset.
         validation: Files, folders or a dataset of their own for validation. Default: the job's ``validation`` channel,
             else a share of ``text``.
         test: The same for testing. Default: the job's ``test`` channel, else a share of ``text``.
         dataset_config: Configuration of a Hugging Face dataset.
         dataset_split: Part of a Hugging Face dataset.
         text_column: Column with the article, of a Hugging Face dataset or of records in files.
-        tokenizer: ``auto`` (that of ``model.pretrained``, else ``train``), ``train`` (a SentencePiece-like unigram model
-            learned from the text), or a folder or hub name.
+        tokenizer: ``auto`` (that of ``model.pretrained``, else ``train``), ``train`` (a SentencePiece-like unigram
+            model learned from the text), or a folder or hub name.
         vocab_size: Tokens of a trained tokenizer.
         lowercase: Whether a trained tokenizer lower-cases.
         sequence_length: Tokens per sequence with the special ones, usually 128 or 512.
@@ -112,7 +112,8 @@ class MLMDataModule(RecipeData):
             GPU host, none otherwise, and another number if the first steps wait for their data and are faster with it.
         cache_dir: Where tokenised text is kept. Default: the user's cache folder, in a training job a temporary one.
         cache_gb: Disk that streamed text may take there on each host, in gigabytes.
-        on_damage: Where prepared text is missing or damaged: ``fail``, or ``skip``: train on other sequences in its place.
+        on_damage: Where prepared text is missing or damaged: ``fail``, or ``skip``: train on other sequences in its
+            place.
         seed: Seed of order and masks. Default: the run's (``seed_everything``).
 
     Raises:
@@ -155,9 +156,11 @@ class MLMDataModule(RecipeData):
         check_range("val_fraction", val_fraction, 0.0, 0.5)
         check_range("test_fraction", test_fraction, 0.0, 0.5)
         if mask_unit not in UNITS:
-            raise MisconfigurationException(f"data.mask_unit={mask_unit!r} was set. HINT: one of {', '.join(UNITS)}.")
+            raise MisconfigurationException(
+                f"data.mask_unit={mask_unit!r} was set. HINT: choose one of {', '.join(UNITS)}."
+            )
         if on_damage not in ("fail", "skip"):
-            raise MisconfigurationException(f"data.on_damage={on_damage!r} was set. HINT: fail or skip.")
+            raise MisconfigurationException(f"data.on_damage={on_damage!r} was set. HINT: choose fail or skip.")
         self._skip_damaged = on_damage == "skip"
         self._tokenizer_name = tokenizer
         self._remote = RemoteFolder(str(text)) if is_remote(text) else None
@@ -179,7 +182,7 @@ class MLMDataModule(RecipeData):
         elif validation or test:
             raise MisconfigurationException(
                 f"data.text={str(text)!r} names prepared shards, but data.{'validation' if validation else 'test'} was set."
-                " HINT: give that text to `lightning-sagemaker prepare albert-mlm` by --validation and --test."
+                " HINT: pass that text to `lightning-sagemaker prepare albert-mlm` by --validation and --test."
             )
         self.sequence_length = sequence_length
         self.sentence_order = sentence_order
@@ -270,7 +273,7 @@ class MLMDataModule(RecipeData):
             if manifest[name] != self._settings[name]:
                 raise MisconfigurationException(
                     f"data.{name}={self._settings[name]} was set, but the shards in {self._prepared} were made with"
-                    f" {manifest[name]}. HINT: set data.{name}={str(manifest[name]).lower()}, or prepare others."
+                    f" {manifest[name]}. HINT: set data.{name}={str(manifest[name]).lower()}, or prepare new ones."
                 )
         return manifest
 

@@ -62,7 +62,7 @@ class Masking:
     """Chooses the same number of tokens in every sequence and hides them.
 
     An equal number, rather than each token by chance, makes the shapes static and the mean over any number of equal
-    micro-batches the mean over the whole batch: gradients on W processes equal those of one without exchanging counts.
+    micro-batches the mean over the full batch: gradients on W processes equal those of one without exchanging counts.
 
     Args:
         vocabulary: Vocabulary of the tokenizer.

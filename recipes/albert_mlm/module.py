@@ -88,7 +88,7 @@ class AlbertMLM(RecipeModule):
     masked tokens and of the order of the two segments.
 
     Args:
-        size: ``tiny``, ``base`` or ``large``; what ``pretrained`` says goes before it.
+        size: ``tiny``, ``base`` or ``large``; overridden by ``pretrained``.
         pretrained: Name or path of weights to start from, with a matching ``data.tokenizer``.
         dropout: Dropout of hidden states and attention; ALBERT trains without.
         pre_layer_norm: Normalise before attention and feed-forward instead of after, from scratch; transformers' own

@@ -123,7 +123,7 @@ def two_segments(bodies: Integers, words: Words) -> tuple[Integers, Integers]:
     word = words.begins[bodies[:, 1:]] & inside[:, 1:] & inside[:, :-1]
     sentence = word & words.ends_sentence[bodies[:, :-1]]
     central = (place >= _MIDDLE[0] * length) & (place <= _MIDDLE[1] * length)
-    # A sentence anywhere in the middle half goes before a word, and a word before any token.
+    # A sentence anywhere in the middle half is preferred to a word, and a word to any token.
     penalty = np.where(sentence & central, 0, np.where(word & central, length, 2 * length))
     first = 1 + np.argmin(np.abs(place - length // 2) + penalty, axis=1)
     after = np.arange(length + 1)

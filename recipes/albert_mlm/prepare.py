@@ -135,7 +135,7 @@ class Preparation(_preparation.Preparation):
         return entries
 
     def run_in(self, folder: Path, workers: int, progress: Progress) -> tuple[dict[str, Any], bool]:
-        """As :meth:`run`, but in ``folder`` itself, where an interrupted run goes on, and where files are missing.
+        """As :meth:`run`, but in ``folder`` itself, where an interrupted run resumes, and missing files are rebuilt.
 
         Args:
             folder: Made if missing.
@@ -159,7 +159,7 @@ class Preparation(_preparation.Preparation):
         return manifest, True
 
     def _reopen(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Make ready to go on where files are missing or damaged; refuse what was made from something else."""
+        """Prepare to rebuild missing or damaged files; refuse a folder built from other inputs."""
         found = load_manifest(folder)
         if found is not None and found["key"] == settings_key(settings):
             kept, total = keep_complete(folder, found)
@@ -170,7 +170,7 @@ class Preparation(_preparation.Preparation):
             what = (
                 "a damaged manifest" if found is None and not started.exists() else "shards of other text or settings"
             )
-            raise TextSourceError(f"{folder} holds {what}. HINT: give another folder, or delete that one.")
+            raise TextSourceError(f"{folder} contains {what}. HINT: give another folder, or delete this one.")
 
     def fill(self, folder: Path, workers: int, progress: Progress = lambda _: None) -> dict[str, Any]:
         """Write tokenizer and shards into ``folder``; the manifest's entries."""

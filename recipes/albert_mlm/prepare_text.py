@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenise text into shards before training: ``lightning-sagemaker prepare albert-mlm INPUT OUTPUT``.
 
-INPUT is a file or a folder (text with one article per line, JSON lines, Parquet and other tables, TFRecords, packed or not),
-a Hugging Face dataset, or `builtin`. Train from OUTPUT by --data.text OUTPUT. An OUTPUT in S3 is written shard by shard, and
-training streams it. An interrupted run goes on where it stopped when it is started again.
+INPUT is a file or a folder (text with one article per line, JSON lines, Parquet and other tables, TFRecords, packed or
+not), a Hugging Face dataset, or `builtin`. Train from OUTPUT by --data.text OUTPUT. An OUTPUT in S3 is written shard by
+shard, and training streams it. An interrupted run resumes where it stopped when it is restarted.
 """
 
 from __future__ import annotations
@@ -73,27 +73,31 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("input", help="file, folder, Hugging Face dataset, or builtin")
     parser.add_argument("output", help="folder of the shards, or s3://bucket/prefix")
     parser.add_argument(
-        "--staging", type=Path, help="make the shards in a folder of its own here, before they are written to S3"
+        "--staging", type=Path, help="build the shards in this local folder before they are uploaded to S3"
     )
-    parser.add_argument("--tokenizer", default="train", help="train, or a folder or hub name (%(default)s)")
-    parser.add_argument("--vocab-size", type=int, default=30000, help="of a trained tokenizer (%(default)s)")
-    parser.add_argument("--cased", action="store_true", help="a trained tokenizer keeps upper case")
+    parser.add_argument("--tokenizer", default="train", help="train a new one, or a folder or hub name (%(default)s)")
+    parser.add_argument(
+        "--vocab-size", type=int, default=30000, help="vocabulary size of a new tokenizer (%(default)s)"
+    )
+    parser.add_argument("--cased", action="store_true", help="keep upper case in a new tokenizer")
     parser.add_argument("--sequence-length", type=int, default=128, help="tokens (%(default)s)")
-    parser.add_argument("--sentence-order", action="store_true", help="two segments, for sentence-order prediction")
+    parser.add_argument(
+        "--sentence-order", action="store_true", help="build two segments, for sentence-order prediction"
+    )
     parser.add_argument("--val-fraction", type=float, default=0.05, help="share of the articles (%(default)s)")
     parser.add_argument("--test-fraction", type=float, default=0.01, help="share of the articles (%(default)s)")
     parser.add_argument(
-        "--validation", help="text for validation, of the same kinds as INPUT; then no share of INPUT is"
+        "--validation", help="validation text, in any form that INPUT may have; then INPUT is not split for it"
     )
-    parser.add_argument("--test", help="text for testing, likewise")
-    parser.add_argument("--max-documents", type=int, help="read no more articles of INPUT than this")
+    parser.add_argument("--test", help="test text, likewise")
+    parser.add_argument("--max-documents", type=int, help="maximum number of articles to read from INPUT")
     parser.add_argument("--dataset-config", help="configuration of a Hugging Face dataset")
-    parser.add_argument("--dataset-split", default="train", help="part of a Hugging Face dataset (%(default)s)")
+    parser.add_argument("--dataset-split", default="train", help="split of a Hugging Face dataset (%(default)s)")
     parser.add_argument("--text-column", default="text", help="column of a dataset or table (%(default)s)")
     parser.add_argument(
-        "--workers", type=int, default=cores, help="processes beside this one (the processor's cores: %(default)s)"
+        "--workers", type=int, default=cores, help="processes in addition to this one (CPU cores: %(default)s)"
     )
-    parser.add_argument("--verify", action="store_true", help="check the checksums of OUTPUT instead")
+    parser.add_argument("--verify", action="store_true", help="verify the checksums of OUTPUT instead")
     return parser
 
 
@@ -104,7 +108,7 @@ def _as_options(message: str) -> str:
 
 
 def staging_folder(address: str, within: Path | None) -> Path:
-    """Where the shards of an address are made: always the same, so that an interrupted run goes on.
+    """Where the shards of a URI are built: always the same, so that an interrupted run can resume.
 
     Nothing else is in it, as it is deleted at the end.
     """

@@ -23,7 +23,7 @@ IDS = "input_ids"
 _MASKS = ("input_mask", "attention_mask")
 """Features that are 0 where there is padding: as in Google's BERT and ALBERT, and as in transformers."""
 _ANOTHER_ORDER = ("next_sentence_labels", "sentence_order_labels", "sentence_order_label")
-"""1 where the second segment does not follow the first: it comes from elsewhere, or goes before."""
+"""1 where the second segment does not follow the first: it comes from elsewhere, or precedes it."""
 _UNKNOWN = ("[UNK]", "<unk>")
 
 _HEAD = 12
@@ -91,7 +91,7 @@ class Decoder:
         size = self.tokenizer.get_vocab_size(with_added_tokens=True)
         if largest >= size:
             raise ValueError(
-                f"there is the token id {largest}, but the tokenizer knows {size} tokens."
+                f"the token id {largest} was found, but the tokenizer has {size} tokens."
                 " HINT: set data.tokenizer to the one with which the file was made"
             )
         texts: list[str] = self.tokenizer.decode_batch(pieces, skip_special_tokens=False)
@@ -125,11 +125,11 @@ def read_examples(stream: IO[bytes]) -> Iterator[Example]:
         if len(head) == _HEAD and _is_intact(head[:8], head[8:]):
             body = stream.read(int.from_bytes(head[:8], "little") + 4)
         if not _is_intact(body[:-4], body[-4:]):
-            raise ValueError(f"record {number} is damaged or incomplete. HINT: fetch the file again")
+            raise ValueError(f"record {number} is damaged or incomplete. HINT: download the file again")
         try:
             found = parse(body[:-4])
         except Exception as error:  # protobuf's implementations have different ones
-            raise ValueError(f"record {number} is no tf.train.Example. HINT: convert the file to text") from error
+            raise ValueError(f"record {number} is not a tf.train.Example. HINT: convert the file to text") from error
         yield {name: _values(feature) for name, feature in found.features.feature.items()}
 
 

@@ -20,7 +20,7 @@ from lightning_sagemaker.recipes._common.data.checksums import file_entry
 Integers = npt.NDArray[np.int64]
 
 _FEW = 1 << 22
-"""Sequences whose order is drawn as a whole."""
+"""Sequences whose order is drawn as one table."""
 _WINDOW = 1024
 """Blocks of more than that whose sequences are mixed, 1 GiB."""
 
@@ -58,7 +58,7 @@ def write_shard(
 
 
 def _save(path: Path, array: npt.NDArray[Any]) -> None:
-    """The file is there whole or not at all, also while a process of an earlier run still writes it."""
+    """Atomic, even while a process of an earlier run still writes the file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     with temporary.open("wb") as file:
         np.save(file, array)

@@ -59,7 +59,7 @@ def open_streamed(
 
     Args:
         remote: Where they are.
-        folder: Copy of what is beside them.
+        folder: Copy of the files next to them.
         manifest: Theirs.
         limit: Bytes of disk to use at most.
         skip_damaged: Train on something else in the place of what is damaged.
@@ -73,4 +73,4 @@ def open_streamed(
 def describe_fetched(rows: StreamedRows) -> str:
     """What this host has fetched since the rows were opened, and what that costs."""
     requests, size = rows.fetched()
-    return f"this host has made {requests} requests for {size / 1e9:.3g} GB, {reading_cost(requests)}"
+    return f"this host made {requests} requests for {size / 1e9:.3g} GB, {reading_cost(requests)}"

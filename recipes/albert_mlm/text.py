@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TextSource:
-    """Articles, and what tells one source from another.
+    """Articles, and what identifies their source.
 
     Args:
         files: As :func:`read_articles` takes them. Empty for the other kinds.
@@ -101,7 +101,7 @@ class TextSource:
             from datasets import load_dataset
         except ImportError as error:
             raise TextSourceError(
-                f"data.text={self.dataset!r} is no file here, so it names a Hugging Face dataset, but the package"
+                f"data.text={self.dataset!r} is not a local file, so it names a Hugging Face dataset, but the package"
                 " `datasets` is not installed. HINT: pip install datasets, or give the path of a text file."
             ) from error
         rows = load_dataset(self.dataset, self.dataset_config, split=self.dataset_split)
@@ -137,15 +137,15 @@ def find_text(
     names = [text] if isinstance(text, str) else list(text)
     if any(map(is_remote, names)):
         raise TextSourceError(
-            f"{option}={text!r} was set, but text is read from files, and from S3 only what was prepared. HINT: let a"
-            " channel of the job bring the text, or prepare it: `lightning-sagemaker prepare albert-mlm INPUT s3://...`."
+            f"{option}={text!r} was set, but text is read from files, and from S3 only what was prepared. HINT: pass the"
+            " text as an input channel of the job, or prepare it: `lightning-sagemaker prepare albert-mlm INPUT s3://...`."
         )
     if len(names) == 1 and not Path(names[0]).exists() and not _looks_like_path(names[0]):
         return TextSource(dataset=names[0], **dataset)
     files = tuple(path for name in names for path in _text_files(Path(name), option))
     if not any(path.stat().st_size for path in files):
         raise TextSourceError(
-            f"{option}={text!r} holds no text: {len(files)} files, all empty."
+            f"{option}={text!r} contains no text: {len(files)} files, all empty."
             " HINT: give UTF-8 files with one article per line; in a folder they must end in .txt, or be tables."
         )
     return TextSource(files, text_column=dataset.get("text_column", "text"))
@@ -157,8 +157,8 @@ def find_own_text(
     """Text of its own for validation and testing: what is set, or the job's channel of that name.
 
     Args:
-        given: ``validation`` and ``test`` -> as for :func:`find_text`, but not ``auto``. Of a Hugging Face dataset it is
-            the part of that name.
+        given: ``validation`` and ``test`` -> as for :func:`find_text`, but not ``auto``. Of a Hugging Face dataset it
+            is the part of that name.
         channels: Channels of the job.
         dataset: As for :func:`find_text`.
 
@@ -185,8 +185,8 @@ def prepared_folder(text: str | Sequence[str], channels: Mapping[str, Path]) -> 
         return folder
     if folder.is_dir() and any(folder.glob("*-?????.npy")):
         raise TextSourceError(
-            f"{folder} holds shards, but no {MANIFEST}. HINT: give all of what `lightning-sagemaker prepare` has made; a"
-            " channel with S3DataDistributionType ShardedByS3Key gives each host a part of it: make it FullyReplicated,"
+            f"{folder} holds shards, but no {MANIFEST}. HINT: give everything that `lightning-sagemaker prepare` wrote; a"
+            " channel with S3DataDistributionType ShardedByS3Key gives each host only a part: make it FullyReplicated,"
             " or stream it by data.text=s3://bucket/prefix. Each process reads its own share in any case."
         )
     return None
@@ -217,7 +217,7 @@ def _text_files(path: Path, option: str) -> list[Path]:
         kind = max(kinds, key=lambda name: sum(file.stat().st_size for file in kinds[name]))
         others = [str(file) for name, found in kinds.items() if name != kind for file in found]
         if others and is_rank_zero():
-            _log.warning("%s: only its %d %s are read, not %s", path, len(kinds[kind]), kind, ", ".join(others[:3]))
+            _log.warning("%s: reading only its %d %s, not %s", path, len(kinds[kind]), kind, ", ".join(others[:3]))
         return kinds[kind]
     if not path.is_file():
         raise TextSourceError(

@@ -23,7 +23,7 @@ Batch = dict[str, Tensor]
 
 
 class QuestionWindows(Dataset[Batch]):
-    """Windows of one split; whole batches are made at once.
+    """Windows of one split; complete batches are created at once.
 
     Args:
         folder: Folder of the cache.
@@ -90,8 +90,8 @@ class QuestionWindows(Dataset[Batch]):
         """A batch.
 
         Returns:
-            ``input_ids``, ``attention_mask``, ``token_type_ids``, ``in_context`` ``[B, length]``; ``labels`` ``[B, 2]``,
-            the first and last place of the answer; ``index`` ``[B]``.
+            ``input_ids``, ``attention_mask``, ``token_type_ids``, ``in_context`` ``[B, length]``; ``labels``
+            ``[B, 2]``, the first and last place of the answer; ``index`` ``[B]``.
 
         """
         indices = sample_indices(draws, len(self))

@@ -70,7 +70,7 @@ class QuestionAnswerer(FineTunedModule):
             )
         if isinstance(null_score_threshold, str) and null_score_threshold != AUTO:
             raise MisconfigurationException(
-                f"model.null_score_threshold={null_score_threshold!r} was set. HINT: give a number, or {AUTO}."
+                f"model.null_score_threshold={null_score_threshold!r} was set. HINT: use a number, or {AUTO}."
             )
         self.save_hyperparameters()
         self.train_metrics = LossAndAccuracy()

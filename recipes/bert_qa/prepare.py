@@ -117,7 +117,8 @@ class Preparation(_preparation.Preparation):
             )
         if len(answerable) < len(questions):
             _log.info(
-                "%d of %d training questions have no answer and are left out; data.version_2_with_negative=true keeps them",
+                "%d of %d training questions have no answer and are dropped; set data.version_2_with_negative=true to "
+                "keep them",
                 len(questions) - len(answerable),
                 len(questions),
             )
@@ -128,7 +129,7 @@ class Preparation(_preparation.Preparation):
             return load_tokenizer(self.pretrained)
         if "train" not in splits:
             raise DataError(
-                "there is neither training data to train a tokenizer from, nor a model that has one."
+                "there is neither training data to train a tokenizer on, nor a model that comes with one."
                 " HINT: set data.train or model.pretrained."
             )
         contexts = dict.fromkeys(question.context for question in splits["train"])

@@ -88,7 +88,7 @@ def _articles(path: Path) -> list[Any] | None:
     except ValueError as error:
         if isinstance(error, json.JSONDecodeError) and error.msg.startswith("Extra data"):
             return None  # an object in each line, in spite of the name
-        raise DataError(f"{path} cannot be read as JSON ({error}). HINT: see what the file holds.") from error
+        raise DataError(f"{path} cannot be read as JSON ({error}). HINT: check the file's contents.") from error
     data = content.get("data") if isinstance(content, dict) else None
     is_nested = isinstance(data, list) and any(isinstance(entry, dict) and "paragraphs" in entry for entry in data)
     return data if is_nested else None
@@ -119,7 +119,7 @@ def _check_ids(questions: Sequence[Question], name: str) -> None:
     seen: set[str] = set()
     for question in questions:
         if question.id in seen:
-            raise DataError(f"{name} has two questions with the id {question.id!r}. HINT: give each its own.")
+            raise DataError(f"{name} has two questions with the id {question.id!r}. HINT: give each a unique id.")
         seen.add(question.id)
 
 
@@ -139,7 +139,7 @@ def place_answers(questions: Sequence[Question], policy: str, what: str) -> list
     wrong = [question.id for question in questions if question.misplaced]
     if not wrong:
         return list(questions)
-    named = f"{len(wrong)} questions of {what} whose answer is not where answer_start says: {', '.join(wrong[:_NAMED])}"
+    named = f"{len(wrong)} questions of {what} whose answer is not at answer_start: {', '.join(wrong[:_NAMED])}"
     if policy == "error":
         raise DataError(
             f"there are {named}{', ...' if len(wrong) > _NAMED else ''}."
@@ -147,7 +147,7 @@ def place_answers(questions: Sequence[Question], policy: str, what: str) -> list
         )
     placed = [_search(question) if policy == "search" else question for question in questions]
     kept = [question for question in placed if not question.misplaced]
-    _log.info("%s; %d were left out", named, len(questions) - len(kept))
+    _log.info("%s; %d were dropped", named, len(questions) - len(kept))
     return kept
 
 

@@ -12,7 +12,10 @@ from lightning_sagemaker.recipes._common.data.tables import DataError
 from lightning_sagemaker.recipes._common.data.workbooks import Records
 
 CLEANINGS = ("strip", "unicode", "casefold", "drop_empty")
-"""Of labels: spaces around them and several within; compatible forms of Unicode; case. Records without text or label."""
+"""Of labels: spaces around them and several within; compatible forms of Unicode; case.
+
+Records without text or label.
+"""
 
 _MISSING = frozenset({"", "nan", "<na>", "na", "n/a", "#n/a", "null", "none"})
 """What spreadsheets and libraries write for a missing value, in lower case."""
@@ -85,19 +88,19 @@ def clean_records(
         values = Counter(repr(cleaned[number][label]) for number in no_label)
         raise DataError(
             f"{what} has no label in {_numbers(no_label)} ({', '.join(values)} in the column {label!r})."
-            " HINT: fill them in, or leave such records out with --data.clean drop_empty; where one of these is the name"
-            ' of a class, say so with --data.label_map \'{"none": "none"}\'.'
+            " HINT: fill them in, or drop such records with --data.clean drop_empty; if one of these is the name of a class,"
+            ' map it with --data.label_map \'{"none": "none"}\'.'
         )
     if no_text:
         raise DataError(
             f"{what} has no text in {_numbers(no_text)} (column {' or '.join(map(repr, texts))})."
-            " HINT: fill them in, or leave such records out with --data.clean drop_empty."
+            " HINT: fill them in, or drop such records with --data.clean drop_empty."
         )
     return cleaned, counts
 
 
 def check_texts(records: Records, columns: Sequence[str], what: str) -> None:
-    """Refuse what is no text, as a list in JSON.
+    """Refuse what is not text, such as a list in JSON.
 
     Raises:
         DataError: If there is some.
@@ -131,9 +134,9 @@ def check_labels(names: Iterable[str], what: str) -> None:
     if pairs:
         named = "; ".join(" and ".join(f"{name!r} ({counts[name]})" for name in group) for group in pairs[:_NAMED])
         raise DataError(
-            f"{what} has labels that look the same: {named}{'; ...' if len(pairs) > _NAMED else ''}."
-            " HINT: correct them; or unite those that differ in spaces, form or case with --data.clean"
-            " strip,unicode,casefold, and others with --data.label_map; or name the classes differently."
+            f"{what} has labels that look alike: {named}{'; ...' if len(pairs) > _NAMED else ''}."
+            " HINT: correct them; or merge those that differ in spaces, Unicode form or case with --data.clean"
+            " strip,unicode,casefold, and others with --data.label_map; or rename the classes."
         )
 
 

@@ -92,5 +92,5 @@ def check_option(name: str, value: float | str, highest: float) -> None:
     """
     if value != AUTO and (isinstance(value, str) or not 0 < value < highest):
         raise MisconfigurationException(
-            f"model.{name}={value!r} was set. HINT: give {AUTO}, or a number between 0 and {highest:g}."
+            f"model.{name}={value!r} was set. HINT: use {AUTO}, or a number between 0 and {highest:g}."
         )

@@ -100,7 +100,7 @@ def evaluation_page(title: str, report: Mapping[str, Any], texts: Sequence[Seque
 def _summary(report: Mapping[str, Any]) -> str:
     counts = report["confusion"]
     total, right = sum(map(sum, counts)), sum(row[place] for place, row in enumerate(counts))
-    return f"<p>{right} of {total} samples are right ({right / max(1, total):.2%}), in {len(counts)} classes.</p>"
+    return f"<p>{right} of {total} samples are correct ({right / max(1, total):.2%}), in {len(counts)} classes.</p>"
 
 
 def _pairs(pairs: Sequence[Mapping[str, Any]], texts: Sequence[Sequence[str]]) -> str:
@@ -121,13 +121,13 @@ def _pairs(pairs: Sequence[Mapping[str, Any]], texts: Sequence[Sequence[str]]) -
 
 
 def _calibration(calibration: Mapping[str, Any]) -> str:
-    plots = [_reliability("as the model says", calibration)]
+    plots = [_reliability("as predicted", calibration)]
     if "temperature" in calibration:
         title = f"with the temperature {calibration['temperature']:.3f}, fitted on validation"
         plots.append(_reliability(title, calibration["with_temperature"]))
     words = (
-        "How often the model is right (bars) where it says how sure it is; on the dashed line the two agree. The expected"
-        " calibration error is the mean distance from it."
+        "Accuracy (bars) by predicted confidence; on the dashed line the two agree. The expected"
+        " calibration error is the mean distance from that line."
     )
     if "threshold" in calibration:
         best = f" (F1 {calibration['threshold_f1']:.4f})" if "threshold_f1" in calibration else ""
@@ -217,4 +217,4 @@ def _classes(classes: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [
         [name, one["samples"], *(f"{one[key]:.3f}" for key in ("precision", "recall", "f1"))] for name, one in worst
     ]
-    return f"<h2>Classes, the worst first</h2><div class=wide>{table(header, rows)}</div>"
+    return f"<h2>Classes, worst first</h2><div class=wide>{table(header, rows)}</div>"

@@ -43,7 +43,7 @@ class LabelScheme:
         """The labels of a split: ``[samples]`` class numbers or scores, or ``[samples, classes]`` of 0 and 1.
 
         Raises:
-            DataError: If a label was not seen in training, or is no number in regression.
+            DataError: If a label was not seen in training, or is not a number in regression.
 
         """
         if self.problem == REGRESSION:
@@ -53,7 +53,7 @@ class LabelScheme:
         if unknown:
             named = ", ".join(f"{name!r} ({count})" for name, count in unknown.most_common(_NAMED))
             raise DataError(
-                f"{what} has {unknown.total()} labels that training has not: {named}."
+                f"{what} has {unknown.total()} labels that are not in the training data: {named}."
                 f" HINT: the labels are {', '.join(self.names[:20])}; correct them, map them with data.label_map, or"
                 " give training samples of each."
             )
@@ -166,7 +166,7 @@ def _scores(values: Sequence[Any], what: str) -> npt.NDArray[np.float32]:
     wrong = [row for row, number in enumerate(numbers) if number is None]
     if wrong:
         raise DataError(
-            f"{what} has {len(wrong)} labels that are no number, the first in record {wrong[0] + 1}:"
+            f"{what} has {len(wrong)} labels that are not numbers, the first in record {wrong[0] + 1}:"
             f" {values[wrong[0]]!r}. HINT: data.problem=regression needs numbers; single_label takes names."
         )
     return np.array(numbers, dtype=np.float32)

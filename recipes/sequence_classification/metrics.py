@@ -97,7 +97,7 @@ def _regression(scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
 def report(
     scheme: LabelScheme, logits: Tensor, labels: Tensor, decision: Decision, found: Mapping[str, float]
 ) -> dict[str, Any]:
-    """What a person wants to know of an evaluation beside its metrics; ``{}`` for regression.
+    """Details of an evaluation in addition to its metrics; ``{}`` for regression.
 
     Args:
         scheme: Scheme of the labels.
@@ -107,8 +107,8 @@ def report(
         found: By the last validation, from :func:`~calibration.calibrate`.
 
     Returns:
-        ``calibration``; of single-label problems also ``classes`` (precision, recall, F1 and number of samples of each),
-        ``confusion`` (rows are true classes) and ``most_confused``.
+        ``calibration``; of single-label problems also ``classes`` (precision, recall, F1 and number of samples of
+        each), ``confusion`` (rows are true classes) and ``most_confused``.
 
     """
     if scheme.problem == REGRESSION:

@@ -205,7 +205,7 @@ class SequenceClassifier(FineTunedModule):
     def _say_missing(self) -> None:
         auto = [name for name in ("temperature", "threshold") if self.hparams[name] == AUTO]
         if auto and getattr(self.model.config, CALIBRATION, None) is None:
-            self.data.say("model.%s=auto changes nothing: the model was saved without a validation", auto[0])
+            self.data.say("model.%s=auto has no effect: the model was saved without a validation", auto[0])
 
     def _calibrate(self, logits: Tensor, labels: Tensor) -> None:
         """Keep what a validation says about the outputs where the model's folder and checkpoints take it along."""

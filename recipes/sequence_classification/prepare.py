@@ -189,7 +189,7 @@ class Preparation(_preparation.Preparation):
                 result[split], changed = clean_records(records, columns, label_column, self.clean, self.label_map, what)
                 counts += changed
                 if not result[split]:
-                    raise DataError(f"{what} has no record with text and label. HINT: see what the file holds.")
+                    raise DataError(f"{what} has no record with both text and label. HINT: check the file's contents.")
         own = [split for split in result if self._is_own(self.files.get(split, "")) and not split.startswith("predict")]
         values = [value for split in own for value in self._labels(result[split], label_column)]
         if values and self.problem != labelling.REGRESSION and not labelling.are_scores(values):
@@ -226,7 +226,7 @@ class Preparation(_preparation.Preparation):
         for known in (("text",), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("sentence",)):
             if set(known) <= set(others):
                 return known
-        # A single column whose first field is no name may be a file without a header, whose first text would be lost.
+        # A single column whose first field is not a name may be a file without a header, whose first text would be lost.
         if len(others) == 1 and (label_column in records[0] or others[0].isidentifier()):
             return (others[0],)
         raise DataError(

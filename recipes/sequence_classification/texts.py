@@ -20,7 +20,7 @@ Batch = dict[str, Tensor]
 
 
 class Texts(Dataset[Batch]):
-    """Tokenised texts of one split; whole batches are made at once.
+    """Tokenized texts of one split; complete batches are created at once.
 
     Args:
         folder: Folder of the cache.

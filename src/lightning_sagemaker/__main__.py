@@ -74,7 +74,7 @@ def _run(target: str, arguments: list[str]) -> None:
 
 def _compile_script(path: str) -> CodeType:
     if not os.path.isfile(path):
-        sys.exit(f"There is no script {path!r}.\n{_USAGE}")
+        sys.exit(f"No such script: {path!r}.\n{_USAGE}")
     with open(path, "rb") as file:
         return compile(file.read(), path, "exec")
 
@@ -85,7 +85,7 @@ def _find_module(name: str) -> tuple[str, str, CodeType]:
     if spec is not None and spec.submodule_search_locations is not None:
         spec = find_spec(f"{name}.__main__")
     if spec is None or spec.origin is None or not isinstance(spec.loader, InspectLoader):
-        sys.exit(f"There is no module {name!r} that can be run.\n{_USAGE}")
+        sys.exit(f"No module named {name!r} can be run.\n{_USAGE}")
     code = spec.loader.get_code(spec.name)
     if code is None:
         sys.exit(f"Module {name!r} has no Python code to run.\n{_USAGE}")

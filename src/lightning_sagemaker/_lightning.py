@@ -29,7 +29,7 @@ def chosen_package() -> str:
         return "pytorch_lightning" if only_old else "lightning"
     if name not in ("lightning", "pytorch_lightning"):
         raise ValueError(
-            f"{PACKAGE_VARIABLE}={name!r} names no Lightning package."
+            f"{PACKAGE_VARIABLE}={name!r} is not a Lightning package."
             " HINT: set it to 'lightning' or 'pytorch_lightning', or unset it."
         )
     return name

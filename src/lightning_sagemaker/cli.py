@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command ``lightning-sagemaker``: a table of commands, each in a module of its own.
 
-A command's module has ``HELP``, ``add_arguments(parser)`` and ``main(arguments) -> exit code`` and imports neither torch
-nor Lightning at module level, so that help is instant.
+A command's module has ``HELP``, ``add_arguments(parser)`` and ``main(arguments) -> exit code`` and imports neither
+torch nor Lightning at module level, so that help is instant.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COMMANDS = {
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(prog="lightning-sagemaker", description=lightning_sagemaker.__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--version", action="version", version=lightning_sagemaker.__version__)

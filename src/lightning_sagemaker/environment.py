@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 class SageMakerEnvironment(ClusterEnvironment):
     """Ranks, hosts and rendezvous of a SageMaker job, of any torchrun or mpirun launch, or of a plain machine.
 
-    With a launcher (torchrun, mpirun, smddprun) every process exists already. Without one, Lightning starts the processes
-    of this host, and those of the other hosts do likewise: the hosts of the job find each other by its first host.
+    With a launcher (torchrun, mpirun, smddprun) every process already exists. Without one, Lightning starts the
+    processes on each host, and they connect to the job's first host.
 
     Args:
         job: The job; read from the process's environment when None.
@@ -37,7 +37,7 @@ class SageMakerEnvironment(ClusterEnvironment):
 
     @property
     def launched(self) -> bool:
-        """Whether a launcher made this process, as opposed to Lightning or the user."""
+        """Whether a launcher started this process, as opposed to Lightning or the user."""
         return self.job.launcher is not Launcher.NONE
 
     @property
@@ -58,7 +58,7 @@ class SageMakerEnvironment(ClusterEnvironment):
         return self._main_port
 
     def use_port(self, port: int) -> None:
-        """Have the processes meet at ``port``, whatever the launcher says."""
+        """Use ``port`` for the rendezvous, whatever the launcher set."""
         self._main_port = port
 
     def _choose_port(self) -> int:
@@ -110,7 +110,7 @@ class SageMakerEnvironment(ClusterEnvironment):
 
     @override
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
-        """Compare what the Trainer is about to use with what the job has.
+        """Compare the Trainer's settings with the job.
 
         Args:
             num_devices: Processes on this host.

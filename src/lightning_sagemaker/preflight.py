@@ -50,7 +50,7 @@ def _writable(folder: Path) -> Iterator[str]:
 
 
 def _room(folder: Path) -> Iterator[str]:
-    """A checkpoint is written beside the one before it, so there must be room for another one of the largest there is."""
+    """A checkpoint is written before the previous one is deleted, so there must be space for another one of the largest."""
     sizes = [_size(path) for path in folder.glob("*.ckpt")] if folder.is_dir() else []
     if not sizes:
         return
@@ -58,7 +58,7 @@ def _room(folder: Path) -> Iterator[str]:
     if free < max(sizes):
         yield (
             f"{folder} has {free / 2**20:.0f} MiB left, but a checkpoint there has {max(sizes) / 2**20:.0f} MiB, and the"
-            " next one is written beside it. HINT: set a larger volume_size, or remove old ones."
+            " next one needs as much again. HINT: set a larger volume_size, or delete old ones."
         )
 
 
@@ -76,8 +76,8 @@ def unusable_shared_memory(place: Path = _SHARED_MEMORY) -> str | None:
             return None
     except OSError as error:
         return (
-            f"{place} cannot be written to ({error.strerror}), and loader processes pass their batches there."
-            " HINT: mount it as in any container (tmpfs, mode 1777), or set num_workers=0."
+            f"{place} cannot be written to ({error.strerror}), and loader workers pass their batches through"
+            " it. HINT: mount it as in any container (tmpfs, mode 1777), or set num_workers=0."
         )
 
 
@@ -89,7 +89,7 @@ def _shared_memory(job: SageMakerJob, place: Path) -> Iterator[str]:
     size, needed = shutil.disk_usage(place).total, max(1, job.num_gpus) * _PER_GPU
     if job.num_gpus and size < needed:
         yield (
-            f"{place} has {size / 2**20:.0f} MiB for {job.num_gpus} GPUs, and loader processes put their batches there."
+            f"{place} has {size / 2**20:.0f} MiB for {job.num_gpus} GPUs, and loader workers put their batches there."
             " HINT: start the container with --shm-size, or set num_workers=0."
         )
 
@@ -100,7 +100,7 @@ def _rendezvous(job: SageMakerJob) -> Iterator[str]:
         try:
             socket.getaddrinfo(host, None)
         except OSError:
-            yield f"the name {host} has no address. HINT: hosts find each other by name; check the VPC's DNS settings."
+            yield f"the name {host} does not resolve. HINT: hosts find each other by name; check the VPC's DNS settings."
     if job.node_rank == 0 and job.num_nodes > 1 and job.launcher is Launcher.NONE:  # a launcher has it already
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -108,6 +108,6 @@ def _rendezvous(job: SageMakerJob) -> Iterator[str]:
                 probe.bind(("", job.main_port))
             except OSError as error:
                 yield (
-                    f"port {job.main_port}, where all processes meet, is taken ({error.strerror}). HINT: end what uses it,"
-                    " or set MASTER_PORT."
+                    f"port {job.main_port}, the rendezvous port, is in use ({error.strerror}). HINT: stop the process that"
+                    " uses it, or set MASTER_PORT."
                 )

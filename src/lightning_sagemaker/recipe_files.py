@@ -38,10 +38,10 @@ def list_recipes() -> int:
 def copy_recipe(name: str, target: Path) -> int:
     """Copy a recipe's files; the exit code is 2 if there is no such recipe or the folder is not empty."""
     if name not in RECIPES:
-        print(f"error: no recipe is called {name!r}. HINT: choose one of {', '.join(RECIPES)}.", file=sys.stderr)
+        print(f"error: unknown recipe {name!r}. HINT: choose one of {', '.join(RECIPES)}.", file=sys.stderr)
         return 2
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        print(f"error: {target} is there already. HINT: give a new folder, or an empty one.", file=sys.stderr)
+        print(f"error: {target} already exists. HINT: give a new folder, or an empty one.", file=sys.stderr)
         return 2
     shutil.copytree(recipe_folder(name), target, ignore=_NOT_COPIED, dirs_exist_ok=True)
     print(f"{target}: change it, then run `python {target / 'train.py'} fit --config tiny.yaml`")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of strategies: name -> what makes it -> one line about it."""
+"""The table of strategies: name -> factory -> description."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class _Entry(NamedTuple):
     arguments: dict[str, object]
 
 
-_SMDDP = "Data parallel with SageMaker's all-reduce library, or the open shim where that is absent"
-_SMP = "Model parallel as SageMaker's mp_parameters say: the layers of a model on several processes"
-_FSDP = "Sharded data parallel (FSDP2) with SageMaker's AllGather, or the open shim where that is absent"
+_SMDDP = "Data parallel with SageMaker's all-reduce library, or with the open shim"
+_SMP = "Model parallel as set by SageMaker's mp_parameters: pipeline, tensor and sharded data parallel"
+_FSDP = "Sharded data parallel (FSDP2) with SageMaker's AllGather, or with the open shim"
 _UNUSED: dict[str, dict[str, object]] = {
     "": {},
     "_find_unused_parameters_false": {"find_unused_parameters": False},
@@ -40,7 +40,7 @@ _STARTED: dict[str, dict[str, object]] = {
     "_fork": {"start_method": "fork"},
 }
 _STARTED["_notebook"] = _STARTED["_fork"]
-"""Ending of a name -> arguments, as Lightning has for "ddp"."""
+"""Suffix of a name -> arguments, as Lightning has for "ddp"."""
 
 STRATEGIES = (
     *(
@@ -48,7 +48,7 @@ STRATEGIES = (
             f"sagemaker{ending}",
             "factory.sagemaker_strategy",
             "factory.fabric_sagemaker_strategy",
-            "What the SageMaker job asked for and this machine can do" + _with(arguments),
+            "The strategy that the SageMaker job requests and this machine supports" + _with(arguments),
             arguments,
         )
         for ending, arguments in _STARTED.items()
@@ -70,10 +70,10 @@ STRATEGIES = (
 
 
 def register() -> None:
-    """Enter the strategies in the Trainer's and Fabric's registries. Idempotent.
+    """Add the strategies to the Trainer's and Fabric's registries. Idempotent.
 
     Raises:
-        NameGone: If the installed Lightning or torch lacks a private name that this package builds on.
+        NameGone: If the installed Lightning or torch lacks a private name that this package needs.
 
     """
     from lightning_sagemaker import _lightning
@@ -96,7 +96,7 @@ def register() -> None:
 
 
 def _factory(home: str) -> Callable[..., Any]:
-    """Calls a function of ``strategies/``, and loads it only then: registering happens in the midst of imports."""
+    """Calls a function of ``strategies/``, and imports it only then: registration happens during imports."""
     module, name = home.split(".")
 
     def build(*args: object, **kwargs: object) -> object:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a job to a strategy and a backend, each with its reason in a sentence. Pure: nothing is read here."""
+"""Selects a strategy and a backend for a job, each with its reason in a sentence. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lightning_sagemaker.smddp_modes import SmddpEngines, job_engines
 
 @dataclass(frozen=True)
 class Selection:
-    """What was chosen.
+    """The selected strategy and backend.
 
     Attributes:
         name: Strategy: ``smddp``, ``ddp``, ``smp``, ``smddp_fsdp`` or ``single_device``.
@@ -28,7 +28,7 @@ class Selection:
 
 
 def select_strategy(job: SageMakerJob) -> Selection:
-    """What ``strategy="sagemaker"`` stands for in ``job``.
+    """The strategy that ``strategy="sagemaker"`` selects for ``job``.
 
     Args:
         job: The job as read.
@@ -55,7 +55,7 @@ def select_strategy(job: SageMakerJob) -> Selection:
 
 
 def select_smddp_backend(job: SageMakerJob) -> Selection:
-    """What an explicit ``strategy="smddp"`` reduces its gradients with in ``job``.
+    """The backend with which an explicit ``strategy="smddp"`` reduces gradients in ``job``.
 
     Args:
         job: The job as read.
@@ -76,7 +76,7 @@ def select_smddp_backend(job: SageMakerJob) -> Selection:
 
 
 def _stand_in(job: SageMakerJob, engines: SmddpEngines) -> str:
-    """Why the shim is used, and where SMDDP itself would not reduce the gradients either."""
+    """Why the shim is used, and why SMDDP itself would not reduce the gradients either."""
     where = "This is a simulated job" if job.simulated else "This is not a SageMaker job"
     reason = f"{where}, so the open shim stands in for AWS's SMDDP."
     if job.launcher is Launcher.NONE or engines.all_reduce.name == "smddp":
@@ -85,7 +85,7 @@ def _stand_in(job: SageMakerJob, engines: SmddpEngines) -> str:
 
 
 def select_gathering(job: SageMakerJob) -> Selection:
-    """What an explicit ``strategy="smddp_fsdp"`` gathers its parameters with in ``job``.
+    """The backend with which an explicit ``strategy="smddp_fsdp"`` gathers parameters in ``job``.
 
     Args:
         job: The job as read.
@@ -98,7 +98,7 @@ def select_gathering(job: SageMakerJob) -> Selection:
 
 
 def gather_engines(job: SageMakerJob) -> SmddpEngines:
-    """Which engine takes what where parameters are sharded.
+    """Which engine runs which collective for sharded parameters.
 
     On a bare machine, where Lightning starts the processes, the shim gathers as it does under torchrun.
 
@@ -111,7 +111,7 @@ def gather_engines(job: SageMakerJob) -> SmddpEngines:
 
 
 def _shards_only(parameters: Mapping[str, object]) -> bool:
-    """Whether parameters are to be sharded, and neither layers nor matrices."""
+    """Whether only parameters are to be sharded, without pipeline or tensor parallelism."""
     try:
         degrees, _ = ParallelDegrees.from_parameters(parameters)
     except ParallelConfigError:  # "smp" says what is wrong
@@ -124,7 +124,7 @@ def _select_asked_smddp(job: SageMakerJob) -> Selection:
     if wanted.backend != "smddp":
         return Selection("ddp", wanted.backend, f"The job asks for SMDDP. {wanted.reason}")
     if job.num_nodes == 1 and not job.simulated:
-        reason = "The job asks for SMDDP, which gains nothing on one host, so plain DDP is used."
+        reason = "The job asks for SMDDP, which has no benefit on one host, so plain DDP is used."
         return Selection("ddp", _plain_backend(job), reason)
     return Selection("smddp", "smddp", f"The job asks for SMDDP. {wanted.reason}")
 
@@ -143,4 +143,4 @@ def _plain_backend(job: SageMakerJob) -> str:
 
 
 def _asked_for_nothing(job: SageMakerJob) -> str:
-    return " and the job asks for no distribution" if job.in_container else ""
+    return " and the job sets no distribution" if job.in_container else ""

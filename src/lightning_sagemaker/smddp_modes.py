@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which engine takes SMDDP's collectives in a job, as AWS documents it. Pure: nothing is read here; no torch.
+"""Which engine runs SMDDP's collectives in a job, as AWS documents it. Pure functions; no torch.
 
-SMDDP has two modes that exclude each other. Started by mpirun it takes AllReduce, and AllGather is nccl's. Started by
-torchrun, or by mpirun with ``SMDATAPARALLEL_OPTIMIZE_SDP=true``, it takes AllGather, and AllReduce falls back to nccl.
+SMDDP has two mutually exclusive modes. Started by mpirun it runs AllReduce, and nccl runs AllGather. Started by
+torchrun, or by mpirun with ``SMDATAPARALLEL_OPTIMIZE_SDP=true``, it runs AllGather, and AllReduce falls back to nccl.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCRIPTS = GUIDE + "data-parallel-modify-sdp-pt.html"
 """The backend in a script: ``new_group`` is refused "for PyTorch DDP jobs only"."""
 
 COLLECTIVES = GUIDE + "model-parallel-extended-features-pytorch-sharded-data-parallelism.html"
-"""Sizes that AllGather takes: "Sharded data parallelism with SMDDP Collectives"."""
+"""Sizes that AllGather accepts: "Sharded data parallelism with SMDDP Collectives"."""
 
 RELEASES_1 = (
     "https://sagemaker.readthedocs.io/en/v2.212.0/api/training/smd_data_parallel_release_notes/"
@@ -53,7 +53,7 @@ REPORT = "https://github.com/aws/deep-learning-containers/pull/4119"
 OPTIMIZE_SDP, SCRATCH, SORT = SMDDP_VARIABLES
 
 NEWEST = "2.6.0"
-"""The last that AWS's images carry, with PyTorch 2.5.1: what the shim stands in for."""
+"""The last version in AWS's images, with PyTorch 2.5.1; the shim replaces this one."""
 
 _UNIT = 8192
 _DEFAULTS = {SCRATCH: 16 * 2**20, SORT: 128 * 2**20}
@@ -73,7 +73,7 @@ _MPIRUN = (Launcher.MPI, Launcher.SMDDPRUN)
 
 
 class SmddpMode(str, Enum):
-    """Which of its collectives SMDDP takes; ``NONE`` where it is documented to take neither."""
+    """Which of its collectives SMDDP runs; ``NONE`` where it is documented to run neither."""
 
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"
@@ -82,12 +82,12 @@ class SmddpMode(str, Enum):
 
 @dataclass(frozen=True)
 class Engine:
-    """What takes a collective.
+    """The engine of a collective.
 
     Attributes:
         name: ``smddp``, ``nccl`` or ``gloo``.
         reason: Why, in one sentence.
-        source: Where AWS says so.
+        source: Where AWS documents it.
 
     """
 
@@ -98,12 +98,12 @@ class Engine:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Whether SMDDP's backend refuses something.
+    """Whether SMDDP's backend refuses an operation.
 
     Attributes:
         refused: True if it raises ``RuntimeError: SMDDP does not support: ...``.
         reason: Why, in one sentence.
-        source: Where AWS says so.
+        source: Where AWS documents it.
 
     """
 
@@ -114,18 +114,18 @@ class Refusal:
 
 @dataclass(frozen=True)
 class SmddpEngines:
-    """What each engine does in a job.
+    """The engines of a job's collectives.
 
     Attributes:
-        mode: Which of the two modes the job is in.
-        all_reduce: What takes AllReduce.
-        all_gather: What takes AllGather of tensors that :meth:`gather_obstacle` has nothing against.
+        mode: The job's mode.
+        all_reduce: Engine of AllReduce.
+        all_gather: Engine of AllGather for tensors without a :meth:`gather_obstacle`.
         sub_groups: ``torch.distributed.new_group``.
         other_collectives: All but all_reduce, broadcast, reduce, all_gather and barrier, and other reductions than sum,
             minimum and maximum.
         scratch_bytes: Size of AllGather's scratch buffer.
         sort_bytes: Size of AllGather's sort buffer.
-        notes: What is known to go wrong, one sentence each.
+        notes: Known issues, one sentence each.
 
     """
 
@@ -139,18 +139,18 @@ class SmddpEngines:
     notes: tuple[str, ...] = ()
 
     def gather_obstacle(self, input_bytes: int, group_size: int, floating_point: bool = True) -> str | None:
-        """Why an AllGather goes to nccl or gloo, in one sentence; None if SMDDP takes it.
+        """Why an AllGather goes to nccl or gloo, in one sentence; None if SMDDP runs it.
 
         Args:
-            input_bytes: What one process gives.
+            input_bytes: Input size of one process.
             group_size: Number of processes (the sharded data parallel degree).
-            floating_point: Whether the elements are floating-point numbers, for which alone SMDDP is documented.
+            floating_point: Whether the elements are floating-point numbers; SMDDP is documented for these only.
 
         """
         if self.all_gather.name != "smddp":
             return self.all_gather.reason
         if not floating_point:
-            return "Nothing is documented of AllGather of other elements than floating-point numbers."
+            return "AllGather of non-floating-point elements is undocumented."
         if input_bytes > self.scratch_bytes:
             return f"AllGather's input of {input_bytes} bytes is larger than {SCRATCH}={self.scratch_bytes}."
         needed = -(-group_size * input_bytes // _GPUS_PER_HOST)
@@ -170,18 +170,18 @@ def smddp_engines(
     *,
     has_gpus: bool = True,
 ) -> SmddpEngines:
-    """Which engine takes what.
+    """Which engine runs which collective.
 
     Args:
         launcher: What started the processes: ``TORCHRUN`` (``torch_distributed``), ``MPI`` (``pytorchddp``),
             ``SMDDPRUN`` (``smdistributed``) or ``NONE``.
         variables: Those of the process, or of the job (``SageMakerJob.smddp_variables``).
         version: Version of SMDDP, such as ``2.6.0``; None where it is not installed.
-        instance_type: Such as ``ml.p4d.24xlarge``; None where it is not known, which rules nothing out.
-        has_gpus: Whether the hosts have GPUs; without, gloo takes what SMDDP does not, instead of nccl.
+        instance_type: Such as ``ml.p4d.24xlarge``; None if unknown, which excludes nothing.
+        has_gpus: Whether the hosts have GPUs; without, gloo is the fallback instead of nccl.
 
     Raises:
-        SageMakerJobError: If a buffer's size is not one that SMDDP accepts, or the version is none.
+        SageMakerJobError: If a buffer's size is not one that SMDDP accepts, or the version is malformed.
 
     """
     plain = "nccl" if has_gpus else "gloo"
@@ -202,7 +202,7 @@ def smddp_engines(
 
 
 def job_engines(job: SageMakerJob) -> SmddpEngines:
-    """Which engine takes what in ``job``; where the shim stands in for SMDDP, as with the newest.
+    """Which engine runs which collective in ``job``; with the shim, as with the newest SMDDP.
 
     Args:
         job: As read.
@@ -220,15 +220,15 @@ def job_engines(job: SageMakerJob) -> SmddpEngines:
 
 
 def parse_smddp_version(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version of SMDDP.
+    """The leading numbers of an SMDDP version.
 
     Raises:
-        SageMakerJobError: If it begins with none.
+        SageMakerJobError: If there are none.
 
     """
     found = re.match(r"\d+(\.\d+)*", version)
     if found is None:
-        raise SageMakerJobError(f"SMDDP's version is {version!r}. HINT: it is written as 2.6.0 is.")
+        raise SageMakerJobError(f"SMDDP's version is {version!r}. HINT: use the form 2.6.0.")
     return tuple(map(int, found[0].split(".")))
 
 
@@ -239,11 +239,11 @@ def _mode(
     if number is None:
         return SmddpMode.NONE, "SMDDP is not installed", SUPPORT
     if launcher is Launcher.NONE:
-        return SmddpMode.NONE, "SMDDP is documented for processes that torchrun or mpirun started", LAUNCHERS
+        return SmddpMode.NONE, "SMDDP is documented only for processes started by torchrun or mpirun", LAUNCHERS
     if number < _GATHERS:
         if launcher is Launcher.SMDDPRUN:
             return SmddpMode.ALL_REDUCE, "SMDDP before 2.0.1 takes AllReduce", INTRODUCTION
-        return SmddpMode.NONE, "SMDDP before 2.0.1 is documented for smddprun (smdistributed) alone", GUIDE_1
+        return SmddpMode.NONE, "SMDDP before 2.0.1 is documented only for smddprun (smdistributed)", GUIDE_1
     if launcher not in _MPIRUN:
         return (
             SmddpMode.ALL_GATHER,
@@ -282,22 +282,22 @@ def _all_gather(
         return Engine(plain, f"{why}.", source)
     if instance_type is not None and instance_type not in _GATHERING:
         return Engine(
-            plain, f"SMDDP's AllGather is for P4 alone ({', '.join(_GATHERING)}), not {instance_type}.", SUPPORT
+            plain, f"SMDDP's AllGather is for P4 only ({', '.join(_GATHERING)}), not {instance_type}.", SUPPORT
         )
     return Engine("smddp", f"{why}.", source)
 
 
 def _sub_groups(mode: SmddpMode, number: tuple[int, ...] | None) -> Refusal:
     if mode is SmddpMode.ALL_GATHER:
-        return Refusal(False, "Sub-groups are refused in jobs of DDP only, and this one gathers shards.", SCRIPTS)
+        return Refusal(False, "Sub-groups are refused in DDP-only jobs, and this one gathers shards.", SCRIPTS)
     source = RELEASES_1 if number is not None and number < _GATHERS else SCRIPTS
-    return Refusal(True, "SMDDP has no sub-groups in jobs of DDP.", source)
+    return Refusal(True, "SMDDP has no sub-groups in DDP jobs.", source)
 
 
 def _other_collectives(mode: SmddpMode) -> Refusal:
     if mode is SmddpMode.ALL_GATHER:
-        return Refusal(False, "SMDDP hands all but AllGather on, as FSDP and DeepSpeed need it.", COLLECTIVES)
-    return Refusal(True, "SMDDP started by mpirun has the collectives of DDP alone.", REPORT)
+        return Refusal(False, "SMDDP falls back for everything but AllGather, as FSDP and DeepSpeed need.", COLLECTIVES)
+    return Refusal(True, "SMDDP started by mpirun has only the collectives of DDP.", REPORT)
 
 
 def _notes(all_reduce: Engine, number: tuple[int, ...] | None, version: str | None) -> tuple[str, ...]:

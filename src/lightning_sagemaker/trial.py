@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every run needs, done once in small: what would end a run ends a process of a few seconds, and is said.
 
-Each trial is a program of its own (``python -m lightning_sagemaker.trial NAME``), so that one which crashes or hangs does
-neither to whoever asked.
+Each trial is a program of its own (``python -m lightning_sagemaker.trial NAME``), so that one which crashes or hangs
+does neither to whoever asked.
 """
 
 from __future__ import annotations
@@ -56,17 +56,18 @@ KINDS = {
     "processes": _Kind(
         "two processes reduce a tensor",
         _PROCESSES,
-        "see that 127.0.0.1 can be reached, that this machine's own name has an address (/etc/hosts), and that"
+        "check that 127.0.0.1 is reachable, that this machine's host name resolves (/etc/hosts), and that"
         " GLOO_SOCKET_IFNAME, if set, names an interface",
     ),
     "loader": _Kind(
-        "a loader's process passes a batch",
+        "a loader worker passes a batch",
         1,
-        "look at the rights and the size of /dev/shm (Docker: --shm-size=1g), at the limit of processes (ulimit -u) and"
-        " at the length of TMPDIR (70 characters at most), or train with num_workers=0",
+        "check the permissions and the size of /dev/shm (Docker: --shm-size=1g), the process limit (ulimit -u) and the "
+        "length"
+        " of TMPDIR (70 characters at most), or train with num_workers=0",
     ),
     "environments": _Kind(
-        "Lightning's environments answer", 1, "uninstall what one of them loads (mpi4py), or repair it"
+        "Lightning's environments answer", 1, "uninstall or repair what one of them imports (mpi4py)"
     ),
 }
 
@@ -108,7 +109,7 @@ def _start(name: str, variables: dict[str, str]) -> subprocess.Popen[str]:
 
 @contextlib.contextmanager
 def _ended(process: subprocess.Popen[str]) -> Iterator[None]:
-    """After the block, the process and its children are no more."""
+    """After the block, the process and its children have exited."""
     try:
         yield
     finally:
@@ -124,13 +125,13 @@ def _outcome(process: subprocess.Popen[str], kind: _Kind, wait: float, limit: fl
     try:
         text, _ = process.communicate(timeout=wait)
     except subprocess.TimeoutExpired:
-        return [f"{kind.what}: not within {limit:.0f} seconds. HINT: {kind.hint}."]
+        return [f"{kind.what}: timed out after {limit:.0f} seconds. HINT: {kind.hint}."]
     lines = [line for line in text.splitlines() if line.strip()]
     named = [line.removeprefix(_PROBLEM) for line in lines if line.startswith(_PROBLEM)]
     if named or process.returncode == 0:
         return named
     where = [f" in {line.removeprefix(_NEXT)}" for line in lines if line.startswith(_NEXT)][-1:]
-    last = next((line.strip() for line in reversed(lines) if not line.startswith(_NEXT)), "it wrote nothing")
+    last = next((line.strip() for line in reversed(lines) if not line.startswith(_NEXT)), "no output")
     return [f"{kind.what}: ended{''.join(where)} with exit code {process.returncode} ({last}). HINT: {kind.hint}."]
 
 

@@ -135,7 +135,7 @@ def test_workers_of_a_program_that_waits_for_its_data(script, tmp_path, capsys):
         capsys, "workers", script, "--workers", 0, 2, "--batch-size", 4, "--samples", 160, "--output", folder
     )
     assert code == 0, err
-    assert "no breakdown of a step" in err  # it trains with no Trainer
+    assert "no step breakdown" in err  # it trains with no Trainer
     gain = re.search(r"Best: --num_workers 2, \+([\d.]+)% over 0", out)
     assert gain, out
     assert 20 < float(gain[1]) < 300  # without waiting a step is 4 instead of 10 ms
@@ -171,7 +171,7 @@ def test_compare_tells_a_change_from_none(script, tmp_path, capsys):
     assert 0.3 < float(re.search(r"B over A is ([\d.]+)", out)[1]) < 0.75
     check_page((tmp_path / "page.html").read_text(), plots=0)
     _, out, _ = run(capsys, "compare", tmp_path / "a", tmp_path / "a")
-    assert "no difference is shown" in out
+    assert "no significant difference" in out
 
 
 def test_a_failed_program_is_one_error_with_its_last_lines(script, tmp_path, capsys):
@@ -188,7 +188,7 @@ def test_complete_rounds_are_kept_when_a_later_one_fails(script, tmp_path, capsy
     script.write_text(SCRIPT.replace("pool.shutdown", f"open({str(mark)!r}, 'x').close()\npool.shutdown"))
     code, out, err = run(capsys, "throughput", script, "--samples", 160, "--output", tmp_path / "out", "--no-breakdown")
     assert code == 1
-    assert "round 2 is left out" in err
+    assert "round 2 is skipped" in err
     assert "FileExistsError" in err
     assert "report:" in out
     assert len(Results.load(tmp_path / "out").cases[0].rounds) == 1
@@ -225,11 +225,11 @@ def test_a_program_that_hangs_is_ended(script, tmp_path, capsys):
     [
         (["throughput", "albert-mln"], "did you mean 'albert-mlm'?"),
         (["throughput", "SCRIPT", "--ranks", "2"], "as 2x1"),
-        (["throughput", "SCRIPT", "--samples", "8"], "a steady state takes"),
+        (["throughput", "SCRIPT", "--samples", "8"], "a steady state needs"),
         (["throughput", "SCRIPT", "--batch-size", "0"], "at least 1"),
         (["throughput", "SCRIPT", "--rounds", "0"], "at least 1"),
         (["workers", "SCRIPT", "--workers", "-1"], "at least 0"),
-        (["compare", "/nowhere", "/nowhere"], "no result of bench"),
+        (["compare", "/nowhere", "/nowhere"], "is not a result of bench"),
     ],
 )
 def test_bad_input_is_one_sentence(script, capsys, arguments, said):
@@ -278,23 +278,25 @@ def test_the_fewest_workers_that_nothing_beats():
     )
     said = " ".join(verdicts.workers([slow, enough, same], 8))
     assert "--num_workers 1, +" in said
-    assert "compute limits" in said
+    assert "compute is the bottleneck" in said
     assert "try more workers" in " ".join(verdicts.workers([slow, enough], 8))
     assert "the 1 cores" in " ".join(verdicts.workers([slow, enough], 1))
-    assert "Loading does not limit" in " ".join(verdicts.workers([made([noisy(99, 3)], num_workers=0), enough], 8))
+    assert "Loading is not the bottleneck" in " ".join(
+        verdicts.workers([made([noisy(99, 3)], num_workers=0), enough], 8)
+    )
 
 
 def test_noise_is_no_proof_that_workers_gain_nothing():
     wild = [[random.Random(seed).uniform(10, 400) for _ in range(20)] for seed in range(3)]
     said = " ".join(verdicts.workers([made(wild, num_workers=0), made(wild[::-1], num_workers=2)], 8))
     assert "does not exclude" in said
-    assert "does not limit" not in said
+    assert "is not the bottleneck" not in said
     assert "too far apart" in " ".join(verdicts.sentences(results(made(wild))))
 
 
 def test_more_ranks_than_cores_are_said():
     found = verdicts.sentences(results(made([noisy(9, 0)]), made([noisy(9, 1)], hosts=16), kind="scaling"))
-    assert any("shared 8 processor cores" in one for one in found)
+    assert any("shared 8 CPU cores" in one for one in found)
 
 
 def test_a_busy_machine_is_said():
@@ -318,7 +320,7 @@ def test_what_takes_a_large_share_of_a_step_is_said():
 
 def test_results_of_two_machines_are_compared_with_a_caution():
     a, b = (results(made([noisy(9, seed)]), processor=name) for seed, name in enumerate(("old", "new")))
-    assert any("the machine: a ratio may be" in one for one in verdicts.differences(a, b))
+    assert any("the machine: a difference may come" in one for one in verdicts.differences(a, b))
     assert verdicts.differences(a, a) == []
 
 

@@ -22,9 +22,9 @@ class Servers:
     Attributes:
         endpoint: Of the one that fails.
         faults: What happens to the next requests, one each: ``500``, ``503``, ``drop``, ``slow``, ``hang`` (no answer),
-            ``expired`` (credentials), ``skewed`` (this machine's clock), ``truncated`` (a body that is too short, with a
-            length that fits), ``flipped`` (one bit), ``broken body`` (too short for its length), ``trickle`` (a byte a
-            second), or ``pass`` for nothing.
+            ``expired`` (credentials), ``skewed`` (this machine's clock), ``truncated`` (a body that is too short, with
+            a length that fits), ``flipped`` (one bit), ``broken body`` (too short for its length), ``trickle`` (a byte
+            a second), or ``pass`` for nothing.
         refused_key: Credentials that have expired.
         clock: Seconds that the server's clock is ahead; what is signed more than a quarter of an hour off is refused.
         latency: Seconds before each answer.

@@ -57,4 +57,4 @@ def test_damaged_checkpoints_are_not_used(chaos):
     log = (chaos.folder / "log").read_text()
     assert "is damaged; skipping it" in log or "is incomplete; skipping it" in log
     if chaos.has_small_disk:
-        assert "was not written: no room" in log
+        assert "was not written: no space left" in log

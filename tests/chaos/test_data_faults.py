@@ -120,24 +120,24 @@ def flipped(content):
     return content[:9000] + bytes([content[9000] ^ 1]) + content[9001:]
 
 
-REPLACED = r"another block is trained on in its place \(1 blocks so far"
+REPLACED = r"training on another block instead \(1 blocks so far"
 FAULTS = {
     **{f"{fault} for a while": Fault(answers("pass", fault, fault, "pass", fault)) for fault in FOR_A_WHILE},
     "credentials are renewed": Fault(refused_until(0.5)),
     "the clock is set": Fault(clock_wrong_until(0.5)),
-    "drop for ever": Fault(answers(*["drop"] * 500), "look at the network", deadline=1.0),
-    "503 for ever": Fault(answers(*["503"] * 500), "how many requests the prefix gets", deadline=1.0),
-    "hang for ever": Fault(answers(*["hang"] * 500), "look at the network", deadline=1.0),
-    "trickle for ever": Fault(answers(*["trickle"] * 500), "look at the network", deadline=1.0),
+    "drop for ever": Fault(answers(*["drop"] * 500), "check the network", deadline=1.0),
+    "503 for ever": Fault(answers(*["503"] * 500), "request rate of the prefix", deadline=1.0),
+    "hang for ever": Fault(answers(*["hang"] * 500), "check the network", deadline=1.0),
+    "trickle for ever": Fault(answers(*["trickle"] * 500), "check the network", deadline=1.0),
     "credentials are not renewed": Fault(refused_until(90.0), "the credentials have expired", deadline=1.0),
     "the clock is not set": Fault(clock_wrong_until(90.0), "this machine's clock is wrong; set it", deadline=1.0),
     "missing": Fault(changed(missing), f"{SHARD} is missing"),
-    "short": Fault(changed(short), f"{SHARD} is shorter than it was made"),
-    "corrupt": Fault(changed(flipped), f"{SHARD}.*block .* was made with crc32"),
+    "short": Fault(changed(short), f"{SHARD} is truncated"),
+    "corrupt": Fault(changed(flipped), f"{SHARD}.*block .* was written with crc32"),
     "missing, skipped": Fault(changed(missing), said=REPLACED, lost=range(4, 12)),
     "short, skipped": Fault(changed(short), said=REPLACED, lost=range(7, 12)),
     "corrupt, skipped": Fault(changed(flipped), said=REPLACED, lost=[9]),
-    "the disk is full": Fault(fill_disk, said=r"takes no more blocks \(No space left on device\)"),
+    "the disk is full": Fault(fill_disk, said=r"cannot store more blocks \(No space left on device\)"),
 }
 
 

@@ -114,7 +114,7 @@ def test_the_page_has_a_loop_that_runs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("folder", "entry", "words"), [("s3://bucket/run", "model", "is an address"), ("run", "global_step", "rename")]
+    ("folder", "entry", "words"), [("s3://bucket/run", "model", "is a URL"), ("run", "global_step", "rename")]
 )
 def test_bad_input_is_one_sentence(folder, entry, words):
     fabric = Fabric(accelerator="cpu", devices=1)

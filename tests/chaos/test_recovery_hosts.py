@@ -86,5 +86,5 @@ def test_without_the_first_host_all_end_within_seconds(tmp_path, is_cut):
         finally:
             job.kill()
     text = (tmp_path / "output-1.txt").read_text()
-    assert "rank 1 has lost its coordinator and ends" in text
-    assert "the coordinator is gone, so there is no replacement for rank 1. HINT" in text
+    assert "rank 1 has lost its coordinator and exits" in text
+    assert "the coordinator is gone; not replacing rank 1. HINT" in text

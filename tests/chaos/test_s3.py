@@ -148,7 +148,7 @@ def test_a_checkpoint_of_many_files(io, servers, tmp_path):
     assert "a.ckpt is incomplete" in said[-1]
     for note in (b"{", b"{}", b'{"parts": {"a": 1}}', b"[]"):
         s3.put_object(Bucket=BUCKET, Key="many/a.ckpt.json", Body=note)
-        with pytest.raises(CheckpointError, match="a.ckpt.json does not list the parts of a checkpoint.*HINT"):
+        with pytest.raises(CheckpointError, match="a.ckpt.json is not a valid checkpoint index.*HINT"):
             io.fetch_parts(path, tmp_path / "again")
     io.remove_checkpoint(path)
     assert io.names(folder) == []

@@ -90,7 +90,7 @@ def test_a_state_that_is_changed_otherwise_is_an_error():
     copies, *_ = deferred_copies(optimizer)
     states(optimizer)[1].zero_()
     with pytest.raises(
-        RuntimeError, match=r"1 tensors of optimizer states were changed.*HINT: change them in on_before"
+        RuntimeError, match=r"1 tensors of optimizer states were modified.*HINT: change them in on_before"
     ):
         copies.run()
 

@@ -157,7 +157,7 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path, name):
     path = next(folder.glob("*.ckpt"))
     content = torch.load(path, weights_only=False)
     torch.save({**content, "attack": ATTACKS[name](made)}, path)
-    with pytest.raises(CheckpointError, match=r"which is not read, as it could run code .*HINT"):
+    with pytest.raises(CheckpointError, match=r"and is not loaded, as that could run code .*HINT"):
         train(folder, 2, values)
     assert not made.exists()
 

@@ -32,7 +32,7 @@ def place(tmp_path):
         (["parts", "x"], "parts cannot be read as a checkpoint"),
         (["list.ckpt", "x"], "list.ckpt holds no state_dict"),
         (["good.ckpt", "file/x"], "HINT: "),
-        (["good.ckpt", "x", "--like", "./absent"], "HINT: name an existing checkpoint"),
+        (["good.ckpt", "x", "--like", "./absent"], "HINT: give an existing checkpoint"),
     ],
 )
 def test_an_error_is_one_sentence(place, monkeypatch, capsys, words, said):

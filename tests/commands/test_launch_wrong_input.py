@@ -94,7 +94,7 @@ REFUSED = {
     "smp without parameters": (["--distribution", "smp"], 'distribution="smp" was set without parameters'),
     "a password in an address": (
         ["--set", "hyperparameters.mlflow=https://me:word@host"],
-        "an address with a password",
+        "a URL with a password",
     ),
     "nothing near": (["--set", "colour=red"], "none of the "),
     "something near": (["--set", "max_runn=3"], "did you mean 'max_run'?"),
@@ -102,8 +102,11 @@ REFUSED = {
         ["--set", "recipe=", "--set", "entry_point=a.py", "--set", "git_config={repo: 3}"],
         "git_config has repo=3",
     ),
-    "a rule that is none": (["--set", "debugger_rules=[3]"], "debugger_rules=[3] was set. HINT: it is a list of keys"),
-    "no cost at all": (["--max-cost", "0"], "max_cost=0.0 was set. HINT: it is US dollars, more than 0"),
+    "a rule that is none": (
+        ["--set", "debugger_rules=[3]"],
+        "debugger_rules=[3] was set. HINT: it must be a list of keys",
+    ),
+    "no cost at all": (["--max-cost", "0"], "max_cost=0.0 was set. HINT: it must be more than 0 US dollars"),
     "a cost that is none": (["--max-cost", "nan"], "max_cost=nan was set"),
     "a file that is none": (["--config", "none.yaml"], "none.yaml cannot be read"),
 }
@@ -122,12 +125,12 @@ def test_what_is_refused(name, capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (["--rehearse-hosts", "0"], "0 hosts were asked for"),
-        (["--rehearse-root", os.devnull], "'/dev/null' is no folder"),
+        (["--rehearse-hosts", "0"], "0 hosts were requested"),
+        (["--rehearse-root", os.devnull], "'/dev/null' is not a directory"),
         (["--rehearse-channel", "x=."], "The job has no channel 'x'"),
         (
             ["--channel", "x=s3://bucket/x", "--rehearse-channel", "x=nowhere"],
-            "was given 'nowhere', which is no folder",
+            "was given 'nowhere', which is not a directory",
         ),
     ],
 )
@@ -149,4 +152,4 @@ def test_a_text_as_inputs_is_the_channel_training(quick, capsys, tmp_path):
     (tmp_path / "job.yaml").write_text("inputs:\n  train: s3://bucket/a\n  train: s3://bucket/b\n")
     code, said = outcome(capsys, *CALL, "--config", str(tmp_path / "job.yaml"))
     assert (code, is_good(code, said)) == (2, True), said
-    assert "the key 'train' is there twice" in said
+    assert "duplicate key 'train'" in said

@@ -184,7 +184,7 @@ def test_the_first_process_passes_sigterm_on(tmp_path, recovery):
     assert process.returncode == 143
     log = (tmp_path / "log").read_text()
     assert ("supervise, which replaces processes that die" in log) == (recovery == "in_job")
-    assert "is started in its place" not in log
+    assert "starting a replacement" not in log
 
 
 def test_a_failure_is_written_down_without_secrets(tmp_path):

@@ -92,7 +92,7 @@ def fit(strategy, steps=8, accumulate=1, save=None, resume=None) -> dict:
     )
     trainer.fit(model, loader(), ckpt_path=resume)
     found = {"bits": bits(model), "losses": model.losses, "weights": model.head.weight.flatten().tolist()}
-    found["said"] = [line for line in SAID if line.startswith("Gradients are reduced")]
+    found["said"] = [line for line in SAID if line.startswith("Gradient reduction")]
     found["hooks"] = model.hooks
     if save is not None:
         trainer.save_checkpoint(save)
@@ -121,7 +121,11 @@ def with_fabric(strategy) -> dict:
         fabric.backward(loss)
         optimizer.step()
         losses.append(loss.item())
-    return {"bits": bits(model), "losses": losses, "said": [line for line in SAID if line.startswith("Gradients are")]}
+    return {
+        "bits": bits(model),
+        "losses": losses,
+        "said": [line for line in SAID if line.startswith("Gradient reduction")],
+    }
 
 
 def main() -> None:

@@ -169,9 +169,9 @@ def test_converted_to_a_hugging_face_folder_it_is_loaded(folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["none.ckpt", "x"], "is not a checkpoint of Lightning"),
+        (["none.ckpt", "x"], "is not a Lightning checkpoint"),
         (["PARTS", "FOLDER"], "is a directory"),
-        (["PARTS", "x", "--like", "LIKE"], "names no architecture"),
+        (["PARTS", "x", "--like", "LIKE"], "does not name a transformers architecture"),
         (["PARTS", "x", "--like", "LIKE", "--architecture", "BertForPreTraining"], "lacks "),
         (["PARTS", "x", "--like", "LARGE", "--architecture", "BertForSequenceClassification"], "of shape"),
     ],

@@ -57,7 +57,7 @@ def test_gradients_that_are_views_of_buckets_are_the_same_too(ranks):
         ("hook", "hook"),
         ("unused", "find_unused_parameters"),
         ("static", "static_graph"),
-        ("sizes", "another size"),
+        ("sizes", "bucket sizes differ"),
         ("other", "other parameters"),
     ],
 )

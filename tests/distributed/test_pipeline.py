@@ -56,7 +56,7 @@ def test_a_failing_stage_fails_on_all_ranks_and_the_next_step_works(launched, pr
         own = "ZeroDivisionError" if number == processes - 1 else f"PipelineError: {last}"
         assert found[f"{schedule}/after"].startswith(own)
         assert "ZeroDivisionError" in found[f"{schedule}/before"]
-        assert "can be called once in a step" in found[f"{schedule}/twice"]
+        assert "can be called only once per step" in found[f"{schedule}/twice"]
         assert "HINT" in found[f"{schedule}/never"]
         assert "outside a step" in found["outside"]
 
@@ -64,11 +64,11 @@ def test_a_failing_stage_fails_on_all_ranks_and_the_next_step_works(launched, pr
 def test_what_cannot_be_cut_is_refused(launched):
     found = launched[2][0]["refusals"]
     assert "ALBERT has one block that all layers share" in found["albert"]
-    assert "not through the blocks" in found["passes by"]
+    assert "without passing it through the blocks" in found["passes by"]
     assert "set partitions to at most 4" in found["too few blocks"]
     assert "ends=[3, 3] was set for 2 stages of 4 blocks" in found["ends"]
     assert "must not depend on values that are computed with parameters" in found["values"]
     assert "asks" not in found  # of the batch itself: that can be answered
     assert "returned after 0 of the 4 blocks" in found["no call"]
-    assert "8 samples, which 3 microbatches do not divide" in found["microbatches"]
+    assert "8 samples, which is not divisible into 3 microbatches" in found["microbatches"]
     assert all("HINT" in message for message in found.values())

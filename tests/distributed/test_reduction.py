@@ -109,7 +109,7 @@ def test_what_powersgd_leaves_out_comes_later(ranks):
 def test_the_fastest_is_found_by_all_and_once(ranks):
     found = [rank["measured"] for rank in ranks]
     assert all(one["plan"] == found[0]["plan"] == one["again"] for one in found)
-    assert "Measured with" in found[0]["reason"]
+    assert "Measured on" in found[0]["reason"]
     assert all(one["untouched"] for one in found)
     assert all(one["cached"] < 0.1 for one in found)
     assert all(one["told"] == {"algorithm": "flat", "compression": "bf16", "piece_bytes": 12345} for one in found)
@@ -117,9 +117,9 @@ def test_the_fastest_is_found_by_all_and_once(ranks):
 
 def test_why_nothing_is_within_hosts_first(ranks, topology):
     expected = {
-        (2, 2): "As set, with 2 hosts x 2 processes.",
-        (3, 1): "Not within hosts first, as each host has one process.",
-        (1, 2): "Not within hosts first, as there is one host.",
+        (2, 2): "As configured, with 2 hosts x 2 processes.",
+        (3, 1): "Not hierarchical, as each host has one process.",
+        (1, 2): "Not hierarchical, as there is one host.",
     }
     assert ranks[0]["reason"] == expected[topology]
 
@@ -155,8 +155,8 @@ def test_strategies_reduce_as_they_are_told(strategies, way, peer, within):
 
 
 def test_rank_zero_says_once_what_is_done(strategies):
-    for way, words in (("hierarchical", "hierarchical, in pieces of 2 MiB. As set, with 2 hosts x 2 processes."),
-                       ("bf16", "hierarchical, sent as bf16"), ("auto", "Measured with")):  # fmt: skip
+    for way, words in (("hierarchical", "hierarchical, in chunks of 2 MiB. As configured, with 2 hosts x 2 processes."),
+                       ("bf16", "hierarchical, sent as bf16"), ("auto", "Measured on")):  # fmt: skip
         (said,) = strategies[0][way]["said"]
         assert words in said
         assert not any(rank[way]["said"] for rank in strategies[1:])

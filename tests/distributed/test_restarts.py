@@ -48,7 +48,7 @@ def test_nothing_is_done_where_nothing_can_be_left(agents_store, monkeypatch, na
 def test_who_does_not_come_is_said(agents_store, monkeypatch):
     monkeypatch.setattr(restarts, "_TIME_LIMIT", restarts.timedelta(seconds=0.2))
     with (
-        pytest.raises(restarts.RestartError, match=r"some of the 2 processes did not come .* HINT: "),
+        pytest.raises(restarts.RestartError, match=r"some of the 2 processes did not join .* HINT: "),
         restarts.own_store(0, 2),
     ):
         pass

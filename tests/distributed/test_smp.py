@@ -156,12 +156,12 @@ def test_callbacks_decide_alike(runs, layout):
 @pytest.mark.parametrize("layout", ["two", TENSOR, REPLICAS, FOUR])
 def test_bad_input_is_one_error_on_every_rank(runs, layout):
     messages = {
-        "twice": "can be called once in a step",
+        "twice": "can be called only once per step",
         "partitions": "processes, but",
         "only forward": "but this step trains",
         "pickle": "cannot be sent to the other stages",
         "by hand": "uses manual optimization",
-        "zero bubble": "back through each block twice",
+        "zero bubble": "backward pass of each block twice",
         "unknown": "did you mean partitions",
     }
     for found in (rank["refusals"] for rank in runs[layout]):
@@ -169,7 +169,7 @@ def test_bad_input_is_one_error_on_every_rank(runs, layout):
             assert message in found[name]
             assert "HINT" in found[name]
         if layout == "tensor":
-            assert "holds no model of transformers. HINT" in found["plan"]
+            assert "contains no transformers model. HINT" in found["plan"]
             assert found["unchanged"]
         assert "rank 0: NotADirectoryError" in found["path"]
         assert found["good"] is None

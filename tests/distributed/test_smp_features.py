@@ -101,7 +101,7 @@ def test_what_cannot_work_is_refused_before_training(runs, layout):
             "sizes": "batch['table'] has 10 samples",
             "sync": "sync_batchnorm=True",
         }
-        messages |= {"parts": "save_distributed_checkpoint=True was set beside a callback"}
+        messages |= {"parts": "save_distributed_checkpoint=True was set with a callback"}
     for found in (rank["refusals"] for rank in runs[layout]):
         for name, message in messages.items():
             assert message in found[name]

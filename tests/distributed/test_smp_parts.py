@@ -36,9 +36,9 @@ def test_parameters_are_sharded(tmp_path):
         for name in ("partial", "states"):
             assert found["again"][name] == pytest.approx(expected["losses"][3:], abs=1e-5), name
         assert found["again"]["file"][0] == pytest.approx(expected["losses"][3], abs=1e-5)  # without the optimizer
-        assert "beside tensor_parallel_degree=2" in found["refused"]
+        assert "with tensor_parallel_degree=2" in found["refused"]
         assert "HINT" in found["refused"]
-        assert "made steps before the model was sharded" in found["stepped"]
+        assert "stepped before the model was sharded" in found["stepped"]
 
 
 def test_own_layers_are_shared(tmp_path):

@@ -113,7 +113,7 @@ def test_checkpoints_of_one_process_and_of_parts_go_on_in_any_layout(runs, proce
 @pytest.mark.parametrize("processes", slow_with_four(LAYOUTS))
 def test_bad_input_is_one_error_on_every_rank(runs, processes):
     for found in (rank["refusals"] for rank in runs[processes]):
-        assert "holds no model of transformers" in found["plan"]
+        assert "contains no transformers model" in found["plan"]
         assert "cannot be combined" in found["both"]
         assert "shard degree 3" in found["shards"]
         assert all("HINT" in message for message in found.values() if message)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the command to the model: launch -> service -> container -> strategy -> checkpoint -> artefact, on two hosts.
 
-The service takes each request as it came over HTTP and runs it from that alone: its objects in S3, its channels, the SDK's
-drivers and ours. What stands for SageMaker are processes for containers; see ``simulator/request_runner.py``.
+The service takes each request as it came over HTTP and runs it from that alone: its objects in S3, its channels, the
+SDK's drivers and ours. What stands for SageMaker are processes for containers; see ``simulator/request_runner.py``.
 """
 
 import csv
@@ -299,7 +299,7 @@ def test_a_rehearsal_takes_a_part_of_the_data(sdk, source, tmp_path, capsys):
     assert facts["bytes"] <= 4 * 2**20
     assert "Environment Variables" in (tmp_path / "rehearsal" / "log").read_text()
     assert "Environment Variables" not in shown
-    with pytest.raises(LaunchError, match="something else than a rehearsal"):
+    with pytest.raises(LaunchError, match="something other than a rehearsal"):
         rehearse(make_plan(script(source).config), tmp_path / "data")
 
 
@@ -326,7 +326,7 @@ def test_stopping_a_job_reaches_every_rank(aws, runner, source, tmp_path):
     assert estimator.wait(logs=False, poll=0.2).status == "Stopped"
     assert time.monotonic() - begin < 30
     log = "\n".join(line for _, line in estimator.jobs.new_lines(estimator.job_name, {}))
-    assert log.count("SIGTERM: passed on to the training processes") == 2, log[-3000:]
+    assert log.count("SIGTERM: forwarded to the training processes") == 2, log[-3000:]
     assert json.loads((place / "result.json").read_text())["returncode"] == 143
     kept = list((place / "algo-1" / "checkpoints").iterdir())
     assert kept, log[-3000:]

@@ -55,6 +55,6 @@ def test_killed_processes_cost_the_job_nothing(tmp_path):
         os.kill(int((folder / f"pid-{rank}").read_text()), signal.SIGKILL)
     output = (tmp_path / "log").read_text
     assert process.wait(120) == 0, output()[-3000:]
-    assert output().count("is started in its place") == 2
+    assert output().count("starting a replacement") == 2
     assert "rehearsal        passed" in output()
     assert compare(tmp_path / "alone", folder, SETTING, 2) == []

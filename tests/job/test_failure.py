@@ -99,7 +99,7 @@ time.sleep(60)
 KINDS = {
     "exception": "failed after step 12: ValueError: no such column: amount ***",
     "exit code": "ended with exit code 3 after step 12",
-    "SIGKILL": "was ended by SIGKILL (signal 9) after step 12; most often the host has no memory left",
+    "SIGKILL": "was ended by SIGKILL (signal 9) after step 12; probably out of memory",
     "SIGSEGV": "was ended by SIGSEGV (signal 11) after step 12",
     "memory": "failed after step 12: MemoryError",
 }
@@ -167,7 +167,7 @@ def test_a_signal_goes_before_what_followed_from_it_and_shells_count_alike():
         "[0]:", "  rank      : 0 (local_rank: 0)", "  exitcode  : 1 (pid: 8)",
     ]  # fmt: skip
     assert reason(1, lines, 10).startswith("Rank 1 was ended by SIGSEGV (signal 11) after step 3")
-    assert reason(137, ["epoch=0"], 10).startswith("The program was ended by SIGKILL (signal 9); most often")
+    assert reason(137, ["epoch=0"], 10).startswith("The program was ended by SIGKILL (signal 9); probably")
     peer = ["Traceback (most recent call last):", "  File x", "RuntimeError: Connection closed by peer [10.0.0.1]:1234"]
-    assert reason(1, peer, 10).endswith("(another rank ended first: see the other hosts' logs)")
-    assert reason(2, [], 0) == "The program ended with exit code 2: it wrote nothing"
+    assert reason(1, peer, 10).endswith("(another rank exited first: see the other hosts' logs)")
+    assert reason(2, [], 0) == "The program ended with exit code 2: no output"

@@ -250,7 +250,7 @@ def test_defaults_of_a_launcher_that_says_less():
     one_host = {"WORLD_SIZE": "2", "RANK": "1", "GROUP_RANK": "", "GROUP_WORLD_SIZE": ""}
     job = read(TORCHRUN | one_host | {"MASTER_ADDR": ""})
     assert (job.main_address, job.main_port, job.num_nodes) == ("127.0.0.1", 7777, 1)
-    assert "MASTER_ADDR is not set, so 127.0.0.1 is used" in job.notes[0]
+    assert "MASTER_ADDR is not set; using 127.0.0.1" in job.notes[0]
 
 
 def test_one_process_by_hand_on_one_of_two_hosts():
@@ -264,7 +264,7 @@ def test_ranks_of_an_unknown_launcher():
     env = CONTAINER | {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "algo-1", "MASTER_PORT": "1"}
     job = read(env)
     assert (job.launcher, job.local_world_size, job.node_rank) == (Launcher.TORCHRUN, 2, 1)
-    assert "neither torchrun nor mpirun" in job.notes[0]
+    assert "not by torchrun or mpirun" in job.notes[0]
 
 
 NAMES = sorted(

@@ -127,7 +127,7 @@ def test_instance_facts(tmp_path):
     [
         ("v3mpi", "algo-1-0", "has 2 hosts, but mpi started 2 process(es) on 1 of them"),
         ("nofw_td", "algo-1-x", "asks for torch_distributed (SM_FRAMEWORK_PARAMS), but no launcher started"),
-        ("hetero_mpi", "algo-1-x", "instance group 'g1', which is not among those that train together (g2)"),
+        ("hetero_mpi", "algo-1-x", "instance group 'g1', which is not among the training groups (g2)"),
     ],
 )
 def test_where_asked_and_found_differ_a_line_says_so(run, rank, words, tmp_path):

@@ -68,7 +68,7 @@ def test_a_rehearsal_needs_neither_role_nor_account_nor_sdk_and_ends_with_the_sc
         assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
     both = ends[0].stderr
     assert json.loads(ends[0].stdout)["HyperParameters"]["code"] == "0"
-    assert "a stand-in for its start script is used" in both
+    assert "using a stand-in for its start script" in both
     assert "arguments ['--code', '0', '--text', \"it's 1.10\"] channel ['a.csv'] it's 1.10" in both
     assert "flags {} True" in both
     assert "rehearsal        passed" in both

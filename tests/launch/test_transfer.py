@@ -100,4 +100,4 @@ def test_nothing_is_replaced_that_was_not_downloaded(aws, tmp_path, capsys, monk
     (own / "got" / "link").symlink_to(own / "model")
     (own / "file").touch()
     assert cli.main(["download", "job", "file"]) == 2
-    assert "'file' cannot be made" in capsys.readouterr().err
+    assert "'file' cannot be created" in capsys.readouterr().err

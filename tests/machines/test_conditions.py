@@ -54,6 +54,6 @@ def test_it_trains_or_says_why_not(condition: Condition, start: str, plain, tmp_
         alone = start == "one process"
         expected = {"accelerator": "MPSAccelerator" if alone else "CPUAccelerator", "grouped": not alone}
         assert {name: ended.result[name] for name in expected} == expected
-        assert ended.output.count("Training on the CPU and not on the MPS device") == int(not alone)
+        assert ended.output.count("Training on the CPU instead of the MPS device") == int(not alone)
     if condition.outcome(start) == SENTENCE:
         assert "HINT: " in ended.output

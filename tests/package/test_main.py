@@ -60,8 +60,8 @@ def test_a_module(script, tmp_path, monkeypatch):
     [
         ([], "usage: python -m lightning_sagemaker"),
         (["--help"], "run an unchanged script"),
-        (["no-such.py"], "There is no script"),
-        (["-m", "no_such_module"], "There is no module 'no_such_module'"),
+        (["no-such.py"], "No such script"),
+        (["-m", "no_such_module"], "No module named 'no_such_module'"),
     ],
 )
 def test_usage(arguments, words):

@@ -50,11 +50,11 @@ ONE_HOST = {"hosts": ("algo-1",), "num_nodes": 1, "world_size": 8}
         (but(REAL, smddp_version=None), "ddp", "nccl", "asks for SMDDP. AWS's SMDDP is not installed in this image"),
         (but(REAL, num_gpus=0), "ddp", "gloo", "asks for SMDDP. SMDDP needs GPUs and this host has none, so gloo"),
         (but(REAL, instance_type="ml.g5.48xlarge"), "ddp", "nccl", "SMDDP does not support ml.g5.48xlarge"),
-        (but(REAL, **ONE_HOST), "ddp", "nccl", "gains nothing on one host"),
+        (but(REAL, **ONE_HOST), "ddp", "nccl", "has no benefit on one host"),
         (but(REAL, simulated=True, smddp_version=None, num_gpus=0), "smddp", "smddp", "the open shim stands in"),
         (but(REAL, simulated=True, smddp_version=None, **ONE_HOST), "smddp", "smddp", "the open shim stands in"),
         (but(REAL, distribution=Distribution.TORCH_DISTRIBUTED), "ddp", "nccl", "asks for torch_distributed"),
-        (but(REAL, distribution=Distribution.NONE), "ddp", "nccl", "the job asks for no distribution"),
+        (but(REAL, distribution=Distribution.NONE), "ddp", "nccl", "the job sets no distribution"),
         (but(REAL, model_parallel_parameters={"partitions": 2}), "smp", "nccl", "asks for model parallelism"),
         (
             but(GATHERS, model_parallel_parameters=SHARDS),
@@ -104,7 +104,7 @@ def test_select_strategy(job, name, backend, words):
             "nccl",
             "OPTIMIZE_SDP=true takes AllGather",
         ),
-        (but(REAL, launcher=Launcher.NONE), "nccl", "for processes that torchrun or mpirun started, so nccl"),
+        (but(REAL, launcher=Launcher.NONE), "nccl", "for processes started by torchrun or mpirun, so nccl"),
         (but(REAL, instance_type="ml.p3.16xlarge"), "nccl", "The guide of SMDDP 2 does not list ml.p3.16xlarge"),
         (but(REAL, instance_type="ml.p3.16xlarge", smddp_version="1.8.0"), "smddp", "supports ml.p3.16xlarge."),
         (

@@ -156,7 +156,7 @@ def test_every_key_is_used_reported_or_refused(key):
     ("parameters", "message"),
     [
         ({"partition": 2}, "did you mean partitions"),
-        ({"zzz": 2}, "known are"),
+        ({"zzz": 2}, "known keys are"),
         ({"partitions": 0}, "at least 1"),
         ({"partitions": "two"}, "an integer"),
         ({"partitions": 2.5}, "an integer"),
@@ -166,10 +166,10 @@ def test_every_key_is_used_reported_or_refused(key):
         ({"pipeline": "fast"}, "interleaved, simple"),
         ({"memory_weight": 2}, "0 to 1"),
         ({"placement_strategy": "DPX"}, "letters D, P and T"),
-        ({"partitions": 2, "pipeline_parallel_degree": 4}, "mean the same"),
+        ({"partitions": 2, "pipeline_parallel_degree": 4}, "are aliases"),
         ({"partitions": 2, "auto_partition": False, "default_partition": 2}, "at most 1"),
         ({"tensor_parallel_degree": 0}, "at least 1"),
-        ({"hybrid_shard_degree": 2, "ddp": True}, "keep to one"),
+        ({"hybrid_shard_degree": 2, "ddp": True}, "use one version"),
         ({"fp16": True}, "precision"),
     ],
 )

@@ -48,7 +48,7 @@ def test_it_must_be_clear_what_the_samples_are():
         def smp_slice(self, count, number, axis):
             return number
 
-    with pytest.raises(ParallelConfigError, match="7 samples, which 2 microbatches do not divide"):
+    with pytest.raises(ParallelConfigError, match="7 samples, which is not divisible into 2 microbatches"):
         cut({"x": torch.zeros(7, 2), "table": torch.zeros(5)}, 2)
     with pytest.raises(ParallelConfigError, match="7 samples"):
         cut([torch.zeros(7), Graph()], 2)

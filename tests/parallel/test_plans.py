@@ -54,7 +54,7 @@ def test_attention_counts_its_own_heads(name):
     ("module", "degree", "message"),
     [
         (MODELS["bert"](), 3, "num_attention_heads=4.*HINT"),
-        (nn.Linear(2, 2), 2, "no model of transformers.*HINT"),
+        (nn.Linear(2, 2), 2, "no transformers model.*HINT"),
         (
             transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2)),
             2,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``prepare`` in many small shards, which kills itself before one of the things that it does to files and in requests.
 
-``killed_preparation.py NUMBER COUNT ARGUMENT...``: before the NUMBERth; with 0 it ends, and writes how many there were to
-the file COUNT.
+``killed_preparation.py NUMBER COUNT ARGUMENT...``: before the NUMBERth; with 0 it ends, and writes how many there were
+to the file COUNT.
 """
 
 import os

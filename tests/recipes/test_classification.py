@@ -245,7 +245,7 @@ def test_glue_tasks_by_name(tmp_path):
         ([{"a": "x", "b": "y", "c": "z"}], {}, r"which of the columns a, b, c hold the text"),
         ([{"text": "x", "kind": "y"}], {}, r"no column 'label'"),
         ([{"text": "x", "label": "y"}], {}, r"labels are all \{'y'\}"),
-        ([{"text": "x", "label": "y"}], {"problem": "regression"}, r"no number, the first in record 1: 'y'"),
+        ([{"text": "x", "label": "y"}], {"problem": "regression"}, r"not numbers, the first in record 1: 'y'"),
     ],
 )
 def test_unusable_tables_are_refused(tmp_path, rows, options, message):
@@ -270,9 +270,9 @@ def test_a_label_unseen_in_training_is_refused(tmp_path):
     ("name", "content", "message"),
     [
         ("t.csv", b"", "no record"),
-        ("t.csv", b"text,label\na,b,c\n", "record 1 has not as many fields"),
+        ("t.csv", b"text,label\na,b,c\n", "record 1 does not have as many fields"),
         ("t.csv", b"text,label\n\xff\xfe,b\n", "is not UTF-8"),
-        ("t.json", b"[1, 2]", "no list of records"),
+        ("t.json", b"[1, 2]", "not a list of records"),
         ("t.jsonl", b"{", "cannot be read"),
     ],
 )
@@ -293,7 +293,7 @@ def test_wrong_options_are_refused(tmp_path, option):
 
 def test_lengths_over_the_models_are_refused(tmp_path):
     options = ["--config", "tiny.yaml", "--max_length", "600", "--run_dir", str(tmp_path), "--cache_dir", str(tmp_path)]
-    with pytest.raises(MisconfigurationException, match=r"data\.max_length=600.*512 positions"):
+    with pytest.raises(MisconfigurationException, match=r"data\.max_length=600.*512 position embeddings"):
         RecipeCLI(RECIPE, [*options, "--strategy", "auto", "--max_train_samples", "64"])
 
 

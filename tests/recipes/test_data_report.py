@@ -36,10 +36,10 @@ def prepared(folder, rows, **options):
         *(([["a", word]], r"no label in record 41 ") for word in ("nan", "N/A", "None", "NULL", "#N/A", "\u200b")),
         ([["", "red"]], r"train data has no text in record 41 \(column 'text'\)"),
         ([["\xa0", "red"]], r"no text in record 41"),
-        ([["a", "red "]], r"the data has labels that look the same: 'red' \(20\) and 'red ' \(1\)"),
+        ([["a", "red "]], r"the data has labels that look alike: 'red' \(20\) and 'red ' \(1\)"),
         ([["a", "RED"]], r"'red' \(20\) and 'RED' \(1\)"),
         ([["a", "re\u200bd"]], r"'red' \(20\) and 're.{1,8}d' \(1\)"),
-        ([["a", "caf\u00e9"], ["b", "cafe\u0301"]], r"look the same: 'caf"),
+        ([["a", "caf\u00e9"], ["b", "cafe\u0301"]], r"look alike: 'caf"),
         ([["a", "1"], ["b", "1.0"], ["c", "01"]], r"'1' \(1\) and '1.0' \(1\) and '01' \(1\)"),
     ],
 )
@@ -123,7 +123,7 @@ def test_everything_odd_is_counted_as_by_hand(tmp_path):
     assert sum(report["lengths"]["train"]["histogram"]["counts"]) == 44
     assert report["scripts"]["Cyrillic"] > 0
     said = findings(report)
-    assert "test: 2 of 4 texts are in the training data too: its scores are too high" in said
+    assert "test: 2 of 4 texts are also in the training data: its scores are too high" in said
     assert "train: 2 of 44 texts (4.5%) are longer than data.max_length=16 and cut" in said
     assert any(line.startswith("texts with different labels: 1, as '<b>Same</b>'") for line in said)
     assert "train: duplicate texts: 1" in said

@@ -25,6 +25,6 @@ def test_without_options_the_strategy_is_left_as_it_was_set():
 @pytest.mark.parametrize("strategy", ["ddp", "smp"])
 def test_a_strategy_without_such_options_is_named(strategy):
     with pytest.raises(
-        MisconfigurationException, match=f"gradient_compression='bf16' was set beside strategy='{strategy}'"
+        MisconfigurationException, match=f"gradient_compression='bf16' was set with strategy='{strategy}'"
     ):
         with_options(strategy, WANTED.get)

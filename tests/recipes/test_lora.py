@@ -196,13 +196,13 @@ def test_another_base_or_rank_or_none_at_all_is_refused():
     mine = checkpoint_entry(LoRA(4), "abc")
     check_entry(mine, dict(mine))
     for found, said in (
-        (None, "whole model without adapters. HINT: .*--model.pretrained"),
-        (checkpoint_entry(LoRA(4), "abd"), "for other weights.*HINT"),
+        (None, "full model without adapters. HINT: .*--model.pretrained"),
+        (checkpoint_entry(LoRA(4), "abd"), "on other base weights.*HINT"),
         (checkpoint_entry(LoRA(8), "abc"), r"rank 8 \(now 4\). HINT"),
     ):
         with pytest.raises(MisconfigurationException, match=said):
             check_entry(found, mine)
-    with pytest.raises(MisconfigurationException, match="adapters of rank 4 and no whole model.*HINT"):
+    with pytest.raises(MisconfigurationException, match="adapters of rank 4 and no full model.*HINT"):
         check_entry(mine, None)
 
 
@@ -212,11 +212,11 @@ def test_what_cannot_be_meant_is_refused(monkeypatch):
             LoRA(**options)
     with pytest.raises(MisconfigurationException, match=r"model\.lora and model\.freeze were both set.*HINT"):
         SequenceClassifier(lora=LoRA(), freeze="embeddings")
-    with pytest.raises(MisconfigurationException, match=r"target_modules=quary was set.*near names are query"):
+    with pytest.raises(MisconfigurationException, match=r"target_modules=quary was set.*similar names are query"):
         add_adapters(BertForQuestionAnswering(BertConfig(**SIZE)), LoRA(target_modules="quary"))
     for strategy in (SMPShardedStrategy(parameters={"tensor_parallel_degree": 2}), ModelParallelStrategy()):
         with pytest.raises(
-            MisconfigurationException, match=r"model\.lora was set with \w+Strategy, which divides.*HINT"
+            MisconfigurationException, match=r"model\.lora was set with \w+Strategy, which shards.*HINT"
         ):
             SequenceClassifier(lora=LoRA()).check_strategy(strategy)
     SequenceClassifier(lora=LoRA()).check_strategy(SMDDPStrategy())
@@ -229,5 +229,5 @@ def test_what_cannot_be_meant_is_refused(monkeypatch):
 
 def test_adapters_alone_are_not_a_model_to_start_from(runs, text_file):
     start = runs["classes", "one"] / "checkpoints" / "best.ckpt"
-    with pytest.raises(MisconfigurationException, match="holds LoRA adapters and no whole model. HINT"):
+    with pytest.raises(MisconfigurationException, match="holds LoRA adapters and no full model. HINT"):
         fit("classes", start.parents[3], text_file, "refused", "--pretrained", start)

@@ -160,7 +160,7 @@ def test_training_waits_no_longer(tmp_path, monkeypatch, caplog, watched):
     found, _ = trained(tmp_path, data, [wait, MeasuredWorkers(wait)], seconds=0.012, watched=watched)
     assert data.num_workers in (2, 4)
     (line,) = [record.message for record in caplog.records if record.message.startswith("num_workers")]
-    assert line.startswith(f"num_workers {data.num_workers} after 0: a step takes with 0: ")
+    assert line.startswith(f"num_workers {data.num_workers} after 0: step time with 0: ")
     expected, _ = trained(tmp_path / "fixed", Data(workers=0), watched=watched)
     assert found.seen == expected.seen
     assert found.drawn == expected.drawn

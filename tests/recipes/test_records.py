@@ -86,7 +86,7 @@ def test_a_folder_of_records_is_read_beside_its_vocabulary(tmp_path, tokenizer, 
     (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY))
     source = find_text("auto", {"train": tmp_path})
     assert sorted(path.name for path in source.files) == sorted(BY_TENSORFLOW)
-    assert "only its 3 TFRecords are read" in caplog.text
+    assert "reading only its 3 TFRecords" in caplog.text
     assert len(list(source.documents(tokenizer))) == 5
     assert "kinds" in source.fingerprint()
 
@@ -116,14 +116,14 @@ def test_shards_of_records_hold_their_tokens(tmp_path, tokenizer):
     assert counted[VOCABULARY.index("england")] == pytest.approx(100, abs=2)
     assert counted[VOCABULARY.index("[UNK]")] == pytest.approx(100, abs=2)
 
-    with pytest.raises(TextSourceError, match=r"holds token ids and not text.*HINT: set data\.tokenizer"):
+    with pytest.raises(TextSourceError, match=r"holds token ids and no text.*HINT: set data\.tokenizer"):
         Preparation(source, **options).run_in(tmp_path / "others", 0, lambda _: None)
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (PACKED[:-3], "record 2 is damaged or incomplete. HINT: fetch the file again"),
+        (PACKED[:-3], "record 2 is damaged or incomplete. HINT: download the file again"),
         (PACKED[:300] + b"x" + PACKED[301:], "record 1 is damaged or incomplete"),
         (PACKED[: len(PACKED) // 2 + 5], "record 2 is damaged or incomplete"),
     ],
@@ -137,7 +137,7 @@ def test_damaged_records_are_refused(data, said, tmp_path, tokenizer):
 def test_records_of_another_vocabulary_are_refused(tmp_path, tokenizer):
     small = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
     with pytest.raises(
-        ValueError, match=r"the token id 40, but the tokenizer knows 26 tokens\. HINT: set data\.tokenizer"
+        ValueError, match=r"the token id 40 was found, but the tokenizer has 26 tokens\. HINT: set data\.tokenizer"
     ):
         Decoder(small)([[5, 40]])
 

@@ -78,7 +78,7 @@ def test_each_run_has_its_folder_and_says_how_to_go_on(place, caplog, monkeypatc
     assert any("train" in line and "transactions (embedded)" in line for line in said)
     rows = {
         line[2:].split("  ")[0].strip(): line
-        for line in said[said.index(f"sequence-classification fit: done at step {STEPS}") :]
+        for line in said[said.index(f"sequence-classification fit: finished at step {STEPS}") :]
     }
     history = (first / "output" / "history" / "metrics.csv").read_text()
     found = json.loads((first / "output" / "metrics.json").read_text())
@@ -133,7 +133,7 @@ def test_a_folder_that_is_used_again_is_said(place, caplog):
     model.mkdir(parents=True)
     (model / "config.json").write_text("{}")
     run("fit", "--max_steps", 1, "--run_dir", "mine")
-    assert any("holds a trained model, which this run replaces. HINT:" in message for message in caplog.messages)
+    assert any("contains a trained model, which this run overwrites. HINT:" in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize(

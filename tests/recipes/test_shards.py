@@ -115,7 +115,7 @@ def test_a_flipped_bit_is_refused_when_its_file_is_read(kind, made, tmp_path, ca
     flip(data.folder / name)
     data.setup("fit")  # reads none of it
     with pytest.raises(
-        DamagedFileError, match=rf"^{name} was made with crc32 \w+, but now has \w+, in .*HINT"
+        DamagedFileError, match=rf"^{name} was written with crc32 \w+, but now has \w+, in .*HINT"
     ) as caught:
         list(data.train_dataloader())
     assert f"prepare --verify {data.folder}" in str(caught.value)
@@ -136,7 +136,7 @@ def test_all_that_changed_is_listed_and_nothing_is_written(kind, made, tmp_path,
         assert code == 1
         wrong = [line for line in said.out.splitlines() if line.startswith("WRONG")]
         assert len(wrong) == 3
-        assert f"{name} was made with crc32" in said.out
+        assert f"{name} was written with crc32" in said.out
         assert f"{others[0]} has " in said.out
         assert f"{others[1]} is missing" in said.out
         assert "right   tokenizer/tokenizer.json" in said.out
@@ -166,10 +166,10 @@ def test_cut_and_missing_files_of_a_runs_own_cache_are_named_and_made_again(dama
     data, name = of_kind("sequence-classification", tmp_path, made)
     data.prepare_data()
     damage(data.folder / name)
-    with pytest.raises(RuntimeError, match=f"holds no whole cache.*{name}.*HINT"):
+    with pytest.raises(RuntimeError, match=f"holds no complete cache.*{name}.*HINT"):
         data.setup("fit")
     data.prepare_data()
-    assert f"is made again: {name}" in caplog.text
+    assert f"Rebuilding {data.folder}: {name}" in caplog.text
     data.setup("fit")
 
 
@@ -192,7 +192,7 @@ def test_the_error_of_a_loader_worker_is_that_sentence(shards):
     data = albert(shards, num_workers=2)
     with pytest.raises(DamagedFileError) as caught:
         list(data.train_dataloader())
-    assert str(caught.value).startswith(f"{SHARD} was made with crc32")
+    assert str(caught.value).startswith(f"{SHARD} was written with crc32")
     assert "Traceback" not in str(caught.value)
 
 

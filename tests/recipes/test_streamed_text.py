@@ -146,13 +146,13 @@ def test_what_was_fetched_is_counted_and_priced(made, client, tmp_path, caplog):
     requests = -(-len(data.train_dataloader().dataset) // (32 * RUN))
     caplog.set_level("INFO")
     data.teardown("fit")
-    said = re.search(rf"{ADDRESS}: this host has made {requests} requests for (.*) GB, some \$(.*) at", caplog.text)
+    said = re.search(rf"{ADDRESS}: this host made {requests} requests for (.*) GB, some \$(.*) at", caplog.text)
     assert float(said[1]) * 1e9 == pytest.approx(before, rel=0.05)
     assert float(said[2]) == pytest.approx(requests * 0.0004 / 1000, rel=0.05)
     again = data_of(ADDRESS, tmp_path)
     list(again.train_dataloader())
     again.teardown("fit")
-    assert "this host has made 0 requests" in caplog.text  # all was in its store
+    assert "this host made 0 requests" in caplog.text  # all was in its store
 
 
 def test_the_plan_of_a_job_has_the_requests_of_an_epoch(made, client, tmp_path, caplog):
@@ -162,7 +162,7 @@ def test_the_plan_of_a_job_has_the_requests_of_an_epoch(made, client, tmp_path, 
     caplog.set_level("INFO")
     list(data.train_dataloader())
     data.teardown("fit")
-    made_by_run = re.search("has made (.*) requests for (.*) GB", caplog.text)
+    made_by_run = re.search("host made (.*) requests for (.*) GB", caplog.text)
     assert word == "streams"
     planned = re.search(rf"{ADDRESS}: (.*) requests for (.*) GB in each epoch, some \$(.*) at", line)
     assert int(planned[1]) == int(made_by_run[1])
@@ -194,7 +194,9 @@ def test_damaged_blocks_in_s3_end_the_run_or_are_replaced(made, client, tmp_path
     content = bytearray(client.get_object(Bucket="corpus", Key=key)["Body"].read())
     content[200] ^= 1  # in the first of several blocks
     client.put_object(Bucket="corpus", Key=key, Body=bytes(content))
-    with pytest.raises(DataReadError, match=r"train-00000\.npy in s3://corpus/broken/32: block 0 was made with crc32"):
+    with pytest.raises(
+        DataReadError, match=r"train-00000\.npy in s3://corpus/broken/32: block 0 was written with crc32"
+    ):
         list(data_of("s3://corpus/broken/32", tmp_path / "a").train_dataloader())
 
     data = data_of("s3://corpus/broken/32", tmp_path / "b", on_damage="skip")
@@ -202,14 +204,14 @@ def test_damaged_blocks_in_s3_end_the_run_or_are_replaced(made, client, tmp_path
     rows, found = np.load(made[1] / "shards" / "train-00000.npy"), shards.rows(np.arange(len(shards)))
     np.testing.assert_array_equal(found[32:], rows[32:])
     assert all(row in rows[32:].tolist() for row in found[:32].tolist())
-    assert caplog.text.count("another block is trained on in its place (1 blocks so far in this process)") == 1
+    assert caplog.text.count("training on another block instead (1 blocks so far in this process)") == 1
     assert len(rows_of(data.train_dataloader())) == len(shards) // 8 * 8
 
 
 def test_what_is_in_s3_is_verified(made, client, monkeypatch, capsys):
     monkeypatch.setattr(remote, "_PART", 1000)
     assert main(["", ADDRESS, "--verify"]) == 0
-    assert f"files of {ADDRESS} are as they were made" in capsys.readouterr().out
+    assert f"files of {ADDRESS} are unchanged" in capsys.readouterr().out
     for one in client.list_objects_v2(Bucket="corpus", Prefix="text/32/")["Contents"]:
         name = one["Key"].removeprefix("text/32/")
         body = bytearray(client.get_object(Bucket="corpus", Key=one["Key"])["Body"].read())
@@ -223,7 +225,7 @@ def test_what_is_in_s3_is_verified(made, client, monkeypatch, capsys):
     assert verify("s3://corpus/other") == 1
     said = capsys.readouterr()
     assert "WRONG   test-00000.npy is missing" in said.out
-    assert "WRONG   train-00000.npy was made with crc32" in said.out
+    assert "WRONG   train-00000.npy was written with crc32" in said.out
     assert "WRONG   val-00000.npy has" in said.out
     assert said.out.count("right ") == len(json.loads((made[1] / "shards" / "manifest.json").read_text())["others"])
     assert "error: test-00000.npy, train-00000.npy, val-00000.npy in s3://corpus/other changed" in said.err

@@ -31,10 +31,10 @@ def test_best_and_last_files_and_commands(tmp_path, history, scores):
         (tmp_path / name).write_text(history)
     exported = Exported(2, {"val_f1": 0.7}, "val_f1", folders.checkpoints / "best.ckpt")
     title, *lines = training_lines(
-        "bert-qa", ["predict_file"], "question-answering", folders, "done at step 3", exported, {"test_f1": 0.65}
+        "bert-qa", ["predict_file"], "question-answering", folders, "finished at step 3", exported, {"test_f1": 0.65}
     )
     rows = dict(re.split(" {2,}", line.strip(), maxsplit=1) for line in lines)
-    assert title == "bert-qa fit: done at step 3"
+    assert title == "bert-qa fit: finished at step 3"
     assert {name: rows[name] for name in rows if name in (*scores, "loss", "val_loss")} == scores
     for name, place in (("model", "model"), ("metrics", FILES[0]), ("curves", FILES[1]), ("confusion", FILES[2])):
         assert rows[name] == str(tmp_path / place)

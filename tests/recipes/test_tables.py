@@ -132,7 +132,7 @@ def defective():
             f"{d!r} columns but for spaces",
             written([["x", "y", "z"]], d, header=("text", "label", " label")).encode(),
         )
-        yield f"{d!r} header again", (text + text).encode()
+        yield f"{d!r} repeated header", (text + text).encode()
         yield f"{d!r} field too many", (text + f"x{d}y{d}z\n").encode()
         yield f"{d!r} field too few", f"text{d}label{d}more\nx{d}y{d}z\nx{d}y\n".encode()
         yield f"{d!r} open quote", (text + f'"x{d}y\n').encode()

@@ -111,13 +111,13 @@ def test_a_checkpoint_of_a_smaller_quorum_is_resumed_by_all_ranks(tmp_path):
     wait_for(lambda: len(steps_of(folder)) > 9, process)
     inflict("kill the first", folder, 3, random.Random(0))  # so that the order of the others is not that of the shards
     wait_for(lambda: len(steps_of(folder)) > 44, process)
-    assert "3 of 3 ranks go on" not in (folder / "output.txt").read_text()
+    assert "3 of 3 ranks continue" not in (folder / "output.txt").read_text()
     for rank in (1, 2):
         os.kill(int((folder / f"pid-{rank}").read_text()), signal.SIGKILL)
     assert process.wait(150) == 0, (folder / "output.txt").read_text()
     said = (folder / "output.txt").read_text()
     assert "Resuming from step 37" in said or "Resuming from step 38" in said
-    assert "The checkpoint was made on" not in said
+    assert "The checkpoint was saved on" not in said
     problems = compare(tmp_path / "alone", folder, setting, 3)
     # Steps after the checkpoint were made twice: by two ranks, and by three, whose sum has another order.
     assert [problem for problem in problems if "ranks had other weights" not in problem] == []
@@ -135,7 +135,7 @@ def test_a_batch_that_kills_whoever_trains_on_it_ends_the_job(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        pytest.param("manual", "the module optimizes by hand", marks=pytest.mark.slow),
+        pytest.param("manual", "the module uses manual optimization", marks=pytest.mark.slow),
         pytest.param("sampler", "with the sampler Own", marks=pytest.mark.slow),
         ("schedule", "comes from a DataLoader with the sampler Own"),
         ("bug", "ValueError: a bug of the script"),
@@ -147,7 +147,7 @@ def test_a_wrong_script_ends_before_the_first_step(tmp_path, wrong, sentence):
     assert process.wait(120) == 1
     said = (tmp_path / "job/output.txt").read_text()
     assert sentence in said
-    assert "another is started" not in said
+    assert "starting a replacement" not in said
 
 
 @pytest.mark.parametrize(

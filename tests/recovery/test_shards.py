@@ -101,7 +101,7 @@ def test_data_that_is_not_dealt_is_evaluated_by_all():
     ],
 )
 def test_an_order_that_nobody_else_knows_is_refused(loader):
-    with pytest.raises(RecoveryError, match=r"recovery='in_job' was set.*HINT: give one DataLoader"):
+    with pytest.raises(RecoveryError, match=r"recovery='in_job' was set.*HINT: use one DataLoader"):
         shards.deal(loader, 0)
 
 

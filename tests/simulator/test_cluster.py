@@ -121,7 +121,7 @@ def test_a_folder_for_temporary_files_that_is_too_long_for_sockets(tmp_path, scr
     monkeypatch.setattr("tempfile.tempdir", None)
     result, output = run(script(LOADER), tmp_path, hosts=1, distribution="none", preload=sys.platform == "linux")
     assert result.returncode == 0, output
-    assert "TMPDIR is /tmp for the job: sockets cannot have as long a path as yours" in output
+    assert "TMPDIR is /tmp for the job: your path is too long for sockets" in output
     assert "made in /tmp True" in output
     assert not list(folder.iterdir())
 
@@ -148,7 +148,7 @@ def test_the_first_failing_rank_ends_the_job(tmp_path, script, distribution):
 def test_the_exit_code_is_the_failing_ranks(tmp_path, script):
     result, output = run([*script(FAIL), "--rank", "0", "--how", "exit"], tmp_path, distribution="torch_distributed")
     assert result.returncode == 7
-    assert "rank 0 failed with exit code 7 on algo-1; every other process was stopped" in output
+    assert "rank 0 failed with exit code 7 on algo-1; all other processes were stopped" in output
 
 
 def test_torchrun_refuses_the_names_that_it_refuses_in_the_container(tmp_path, script):
@@ -275,22 +275,22 @@ def test_without_permission_the_hosts_share_a_network(tmp_path, script, monkeypa
         ([], {}, "No command was given"),
         (["no-such-program"], {}, "'no-such-program' was not found"),
         (["no-such-script.py"], {}, "'no-such-script.py' was not found"),
-        (["python"], {}, "names no script"),
+        (["python"], {}, "contains no script"),
         (["true"], {"distribution": "horovod"}, "distribution='horovod' is not known"),
         (["true"], {"contract": "studio"}, "contract='studio' is not known"),
         (["true"], {"hosts": 0}, "hosts=0 was set"),
         (["true"], {"processes_per_host": -1}, "processes_per_host=-1 was set"),
         (["true"], {"network": "bridge"}, "--network 'bridge' was given"),
         (["true"], {"network": "netns:fast"}, "--network 'netns:fast' was given"),
-        (["true"], {"environment": {"TMPDIR": "/x" * 60}}, "too long for the sockets of loaders' workers"),
+        (["true"], {"environment": {"TMPDIR": "/x" * 60}}, "too long for the sockets of loader workers"),
         (["true"], {"channels": {"a b": "."}}, "Channel 'a b' was set"),
         (["true"], {"channels": {"a": "/nonexistent"}}, "Channel 'a' was set to '/nonexistent'"),
         (["true"], {"source_dir": "/nonexistent"}, "The source directory was set to"),
-        (["true"], {"hyperparameters": {"long": "x" * 2501}}, "SageMaker takes 2500"),
-        (["true"], {"hyperparameters": {str(i): i for i in range(101)}}, "SageMaker takes 100"),
+        (["true"], {"hyperparameters": {"long": "x" * 2501}}, "SageMaker accepts 2500"),
+        (["true"], {"hyperparameters": {str(i): i for i in range(101)}}, "SageMaker accepts 100"),
         (["true"], {"contract": "modeltrainer", "hyperparameters": {"a": "it's"}}, "holds a single quote"),
-        (["true"], {"contract": "modeltrainer", "channels": {"a-b": "."}}, "does not make a variable name"),
-        (["true"], {"root": "/proc/nowhere"}, "The hosts' folders cannot be made"),
+        (["true"], {"contract": "modeltrainer", "channels": {"a-b": "."}}, "does not form a valid variable name"),
+        (["true"], {"root": "/proc/nowhere"}, "The hosts' folders cannot be created"),
     ],
 )
 def test_bad_requests(tmp_path, command, arguments, words):

@@ -64,11 +64,11 @@ def test_one_failure_is_shown_once_and_the_logs_have_all(tmp_path, program):
     result, lines, logs = run(program, tmp_path, "raise")
     rank, host = result.failure.rank, result.failure.host
     assert sum("Traceback" in line for line in lines) == sum("Error: boom" in line for line in lines) == 1
-    said = next(number for number, line in enumerate(lines) if line.endswith("was stopped. It wrote last:"))
+    said = next(number for number, line in enumerate(lines) if line.endswith("were stopped. Its last output:"))
     assert f"rank {rank} failed with exit code 1 on {host};" in lines[said]
     assert lines[said + 1].startswith(f"{host} [{rank}] | Traceback")
     assert lines[-2] == f"{host} [{rank}] | RuntimeError: boom {rank}"
-    assert lines[-1] == f"lightning-sagemaker: everything that each rank wrote is in {result.root / 'logs'}"
+    assert lines[-1] == f"lightning-sagemaker: the full output of each rank is in {result.root / 'logs'}"
     assert f"RuntimeError: boom {rank}" in logs[f"{host}-rank-{rank}.log"]
     assert "UserWarning: it is old" in logs[f"{host}-rank-{rank}.log"]
     hosts = range(3)
@@ -165,7 +165,7 @@ def test_a_warning_said_twice_is_shown_twice_and_a_late_one_is_counted(monkeypat
         "algo-1 [0] | UserWarning: a",
         "algo-1 [0] | UserWarning: a",
         "algo-1 [1] | UserWarning: b",
-        "lightning-sagemaker: 1 more warning of another rank repeats one above",
+        "lightning-sagemaker: 1 more warning from another rank repeats one above",
     ]
 
 

@@ -76,7 +76,7 @@ def test_hosts_are_a_number_or_a_range(text, bounds):
 
 @pytest.mark.parametrize("text", ["0", "4:2", "two", "2:", "-1", "1:2:3"])
 def test_other_words_for_hosts_are_refused(text):
-    with pytest.raises(LaunchError, match="HINT: set a number from 1 on, or MIN:MAX"):
+    with pytest.raises(LaunchError, match="HINT: set an integer >= 1, or MIN:MAX"):
         host_range(text)
 
 

@@ -223,7 +223,7 @@ def test_what_cannot_be_forked(tmp_path, monkeypatch, command, words):
     monkeypatch.setattr("lightning_sagemaker.simulator.preload.plan._cores", lambda: 1)
     output = io.StringIO()
     run_local_cluster(command, root=tmp_path / "root", distribution="none", output=output, timeout=60)
-    assert f"; each process imports for itself, because {words}" in output.getvalue()
+    assert f"; each process imports by itself, because {words}" in output.getvalue()
 
 
 @pytest.mark.slow

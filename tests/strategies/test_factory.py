@@ -112,7 +112,7 @@ def test_the_strategy_follows_the_job(monkeypatch, caplog):
 def test_every_choice_can_be_made_and_no_other():
     for table in (factory.TRAINER, factory.FABRIC):
         assert all(callable(factory.load(table, name)) for name in table)
-        with pytest.raises(SageMakerJobError, match="no strategy 'smdp'.*HINT: choose one of .*smddp"):
+        with pytest.raises(SageMakerJobError, match="'smdp' does not select a strategy.*HINT: use one of .*smddp"):
             factory.load(table, "smdp")
     assert factory.TRAINER.keys() == factory.FABRIC.keys()
 
@@ -130,7 +130,7 @@ def test_a_pipeline_is_for_the_trainer(monkeypatch):
 
 
 def test_model_parallelism_needs_parameters():
-    with pytest.raises(ParallelConfigError, match="says how to divide.*HINT"):
+    with pytest.raises(ParallelConfigError, match="says how to partition.*HINT"):
         Trainer(strategy="smp", accelerator="cpu")
 
 

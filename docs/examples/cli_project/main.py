@@ -54,7 +54,7 @@ class Autoencoder(LightningModule):
 
 
 def main(arguments: list[str]) -> None:
-    """Run a stage; ``fit`` with the file beside this one, if none is named."""
+    """Run a stage; ``fit`` with the configuration next to this file, by default."""
     if not arguments or arguments[0].startswith("--"):
         arguments = ["fit", f"--config={Path(__file__).with_name('config.yaml')}", *arguments]
     LightningCLI(Autoencoder, args=arguments, save_config_callback=None)  # its only logger, MetricLogger, has no folder

@@ -34,7 +34,7 @@ OPENINGS = ("Hello,", "Hi there,", "Since Monday", "Again:", "Dear team,")
 
 
 def write_tickets(path: Path, count: int = 600) -> None:
-    """Write a table with the columns ``message`` and ``team``, whole or not at all.
+    """Write a table with the columns ``message`` and ``team``, atomically.
 
     Args:
         path: Of the CSV file; every process that asks gets the same content.

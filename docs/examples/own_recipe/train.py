@@ -16,7 +16,7 @@ On SageMaker::
 
 from __future__ import annotations
 
-from recipe import RECIPE  # the file beside this one
+from recipe import RECIPE  # next to this file
 
 from lightning_sagemaker.recipes._common.cli.recipe_cli import RecipeCLI
 

@@ -65,7 +65,7 @@ def normalise(arguments: Sequence[str], names: Names, folder: Path, default_conf
     """LightningCLI's command line for what a user or SageMaker wrote.
 
     A missing subcommand becomes ``fit``; short names become dotted keys; the words ``True`` and ``"true"`` become
-    ``true``; ``--mp_parameters`` is dropped; a configuration is looked up by bare name beside the recipe; without
+    ``true``; ``--mp_parameters`` is dropped; a configuration is looked up by bare name in the recipe's folder; without
     any, ``default_config`` is used. Configurations come first, in their own order, so that none undoes what an option
     says, wherever it stands; the order of the other options does not matter either.
 
@@ -131,7 +131,8 @@ class _Option:
 def _in_order(options: Sequence[_Option]) -> list[_Option]:
     """``--trainer.logger X`` before ``--trainer.logger.name Y``, which is about it.
 
-    What is appended to a list (``--trainer.callbacks+=X``) may be repeated, and stays in the order in which it was written.
+    What is appended to a list (``--trainer.callbacks+=X``) may be repeated, and stays in the order in which it was
+    written.
     """
     lists = {option.key.rstrip("+") for option in options if option.key.endswith("+")}
     appended = [option for option in options if option.is_below([*lists, *(f"{name}+" for name in lists)])]
@@ -146,7 +147,7 @@ def _check_repeated(options: Iterable[_Option]) -> None:
         earlier = first.setdefault(option.key, option)
         if not _is_same(earlier.value, option.value):
             raise RepeatedOptionError(
-                f"--{earlier.written} {earlier.value} and --{option.written} {option.value} were set, but both are"
+                f"--{earlier.written} {earlier.value} and --{option.written} {option.value} were set, but both set"
                 f" {option.key}. HINT: give it once."
             )
 

@@ -24,9 +24,9 @@ DEBUG = "--debug"
 def run_recipe(package: str, arguments: Sequence[str] | None = None) -> None:
     """Run one stage of the recipe in ``package``, or print its help; ``arguments`` are ``sys.argv[1:]`` by default.
 
-    An error that says what to do about it (``HINT:``) ends the program with its sentence and exit code 1; its traceback,
-    which is of this package's and Lightning's own lines, is shown with ``--debug``, and in a container, where the end of the
-    log is all that is left.
+    An error that says what to do about it (``HINT:``) ends the program with its sentence and exit code 1; its
+    traceback, which is of this package's and Lightning's own lines, is shown with ``--debug``, and in a container,
+    where the end of the log is all that is left.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     recipe: Recipe = import_module(f"{package}.recipe").RECIPE
@@ -65,7 +65,7 @@ def _sentence(error: Exception) -> str:
 
 
 def use_folder(package: str, script: str) -> None:
-    """Make the files beside ``script`` the package, so that a copy of the recipe trains what it says."""
+    """Make the files next to ``script`` the package, so that a copy of the recipe uses its own code."""
     folder = Path(script).resolve().parent
     spec = importlib.util.spec_from_file_location(
         package, folder / "__init__.py", submodule_search_locations=[str(folder)]

@@ -22,13 +22,13 @@ def add_options(parser: LightningArgumentParser) -> None:
         "--gradient_reduction",
         type=Literal["flat", "hierarchical", "auto"] | None,
         default=None,
-        help="How processes add up their gradients; auto: in the way that is fastest in a trial of two seconds.",
+        help="How gradients are reduced across processes; auto: the fastest in a trial of two seconds.",
     )
     parser.add_argument(
         "--gradient_compression",
         type=Literal["bf16", "fp16", "powersgd"] | None,
         default=None,
-        help="Send gradients in fewer bytes, which changes their numbers; see docs/strategies.md.",
+        help="Compress gradients before sending them, which changes the results; see docs/strategies.md.",
     )
 
 
@@ -49,7 +49,7 @@ def with_options(strategy: Any, option: Callable[[str], Any]) -> Any:
     if strategy not in _STRATEGIES:
         listed = " and ".join(f"{name}={value!r}" for name, value in wanted.items())
         raise MisconfigurationException(
-            f"{listed} was set beside strategy={strategy!r}, which has no such option."
+            f"{listed} was set with strategy={strategy!r}, which has no such option."
             " HINT: leave strategy out, or set strategy=smddp."
         )
     return _STRATEGIES[strategy](**wanted)

@@ -17,7 +17,7 @@ from lightning_sagemaker.recipes._common.cli.recipe import Recipe
 HELP, HELP_ALL = ("--help", "-h"), "--help-all"
 
 _ALWAYS = {
-    "config": "FILE with settings, of your own or one of {files}; may be repeated",
+    "config": "configuration file, your own or one of {files}; may be repeated",
     "ckpt_path": "checkpoint to test, to predict with, or to resume from",
     "debug": "show the traceback of an error",
     "help-all": "list all options, Lightning's own included",

@@ -29,6 +29,6 @@ def check_num_nodes(job: SageMakerJob, num_nodes: int) -> None:
     if num_nodes > 1 and not known and not any(cluster.detect() for cluster in _CLUSTERS):
         raise MisconfigurationException(
             f"num_nodes={num_nodes} was set, but nothing says where the other hosts are: there is no job, no launcher and no"
-            " MASTER_ADDR. HINT: leave --num_nodes out; or rehearse by `lightning-sagemaker local --hosts"
+            " MASTER_ADDR. HINT: leave --num_nodes out; or rehearse with `lightning-sagemaker local --hosts"
             f" {num_nodes}`; or start torchrun on each host."
         )

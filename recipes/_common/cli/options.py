@@ -7,7 +7,7 @@ OWN_OPTIONS = frozenset(
     {"run_dir", "baseline", "precision", "checkpoint_every", "checkpoint_minutes", "mlflow", "wandb", "resume"}
     | {"total_examples", "monitor", "monitor_mode", "patience", "gradient_reduction", "gradient_compression"}
 )
-"""Options that every recipe has beside LightningCLI's."""
+"""Options that every recipe has in addition to LightningCLI's."""
 
 COMMON_SHORT_NAMES = {
     "accumulate_grad_batches": "trainer.accumulate_grad_batches",

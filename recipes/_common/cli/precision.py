@@ -16,12 +16,12 @@ def automatic_precision() -> tuple[str, str]:
     if torch.cuda.is_available():
         # Without emulation: an older GPU reports support that is slower than float32.
         if torch.cuda.is_bf16_supported(including_emulation=False):
-            return "bf16-mixed", "the GPU computes in bfloat16"
-        return "32-true", "the GPU does not compute in bfloat16"
+            return "bf16-mixed", "the GPU supports bfloat16"
+        return "32-true", "the GPU does not support bfloat16"
     found = sorted(_BFLOAT16_FLAGS & _processor_flags())
     if found:
-        return "bf16-mixed", f"the processor has {', '.join(found)}"
-    return "32-true", "the processor does not compute in bfloat16"
+        return "bf16-mixed", f"the CPU has {', '.join(found)}"
+    return "32-true", "the CPU has no native bfloat16"
 
 
 def _processor_flags() -> set[str]:

@@ -44,8 +44,9 @@ class RecipeCLI(LightningCLI):
     """Parses a command line and runs one stage of a recipe.
 
     Accepts what LightningCLI does, and what SageMaker makes of hyperparameters (see
-    :func:`~lightning_sagemaker.recipes._common.cli.arguments.normalise`). Defaults come from the job: strategy, folders,
-    loggers (TensorBoard if installed, and CSV), a progress bar on a terminal and a line per logged step elsewhere.
+    :func:`~lightning_sagemaker.recipes._common.cli.arguments.normalise`). Defaults come from the job: strategy,
+    folders, loggers (TensorBoard if installed, and CSV), a progress bar on a terminal and a line per logged step
+    elsewhere.
 
     Args:
         recipe: To run.
@@ -114,13 +115,13 @@ class RecipeCLI(LightningCLI):
             "--precision",
             type=str,
             default="auto",
-            help="Used where trainer.precision is not set; auto: bf16-mixed where the processor computes in it.",
+            help="Precision if trainer.precision is not set; auto: bf16-mixed on hardware with native bfloat16.",
         )
         parser.add_argument(
             "--total_examples",
             type=int | None,
             default=None,
-            help="Train on so many samples: the number of steps falls as the global batch grows.",
+            help="Number of samples to train on; the number of steps follows from the global batch size.",
         )
         parser.add_argument("--checkpoint_every", type=int, default=1000, help="Optimizer steps between checkpoints.")
         parser.add_argument("--checkpoint_minutes", type=float, default=10.0, help="Minutes between checkpoints.")
@@ -138,7 +139,7 @@ class RecipeCLI(LightningCLI):
             help="Log to MLflow too: a folder, http://HOST:PORT, or the ARN of SageMaker's managed tracking server.",
         )
         parser.add_argument(
-            "--wandb", type=str | None, default=None, help="Make an offline run of Weights & Biases, of this project."
+            "--wandb", type=str | None, default=None, help="Write an offline Weights & Biases run for this project."
         )
         parser.add_argument(
             "--monitor",
@@ -151,13 +152,13 @@ class RecipeCLI(LightningCLI):
             "--monitor_mode",
             type=Literal["auto", "min", "max"],
             default="auto",
-            help="Whether less or more of the metric is better; auto: by its name.",
+            help="Whether a lower or a higher value of the metric is better; auto: by its name.",
         )
         parser.add_argument(
             "--patience",
             type=int | None,
             default=None,
-            help="Validations without improvement of the metric after which training ends. Default: it does not.",
+            help="Stop training after this many validations without an improvement. Default: never.",
         )
 
         gradients.add_options(parser)
@@ -192,7 +193,7 @@ class RecipeCLI(LightningCLI):
         except (MisconfigurationException, TypeError, ValueError) as error:
             if "HINT:" in str(error):
                 raise
-            hint = "HINT: see --help; --debug shows where this was refused."
+            hint = "HINT: see --help; --debug shows the traceback."
             raise MisconfigurationException(f"{error} {hint}") from error
 
     def _check_checkpoint(self) -> None:
@@ -230,7 +231,7 @@ class RecipeCLI(LightningCLI):
             _log.info("%s", line)
         if stage == "fit" and not self._goes_on and (self._folders.model / "config.json").is_file():
             _log.warning(
-                "%s holds a trained model, which this run replaces. HINT: --resume always resumes that run; without"
+                "%s contains a trained model, which this run overwrites. HINT: --resume always resumes that run; without"
                 " --run_dir each run has a folder of its own.",
                 self._folders.model,
             )

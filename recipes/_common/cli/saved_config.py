@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of a run, kept beside what it made."""
+"""The configuration of a run, saved with its outputs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder made once, whole or not at all: the manifest says what is in it and with which settings it was made."""
+"""A folder that is built atomically: the manifest lists its content and the settings it was built with."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def settings_key(settings: Mapping[str, Any]) -> str:
 
 
 def load_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest, whether or not its files are there; ``None`` if there is none, or not a whole one."""
+    """The manifest, whether or not its files are there; ``None`` if there is none, or it is damaged."""
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
         is_whole = "key" in manifest and all(isinstance(entry, dict) for entry in all_files(manifest).values())
@@ -38,7 +38,7 @@ def load_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def read_manifest(folder: Path, settings: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """The manifest, if ``folder`` is a whole cache made with ``settings``, if given; otherwise ``None``."""
+    """The manifest, if ``folder`` is a complete cache built with ``settings`` (if given); otherwise ``None``."""
     manifest = load_manifest(folder)
     if manifest is None or damages(folder, manifest):
         return None
@@ -59,9 +59,9 @@ def damages(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
 def build_once(
     folder: Path, settings: Mapping[str, Any], build: Callable[[Path], dict[str, Any]]
 ) -> tuple[dict[str, Any], bool]:
-    """Make the cache at ``folder`` unless it is there and whole.
+    """Build the cache at ``folder`` unless it exists and is complete.
 
-    Built in a temporary directory beside it, the manifest last, then renamed: whoever sees ``folder`` sees all of it.
+    Built in a temporary directory next to it, the manifest last, then renamed: ``folder`` is always complete.
     Several hosts with a common disk may do this at the same time: the first to finish wins, the others use its cache.
 
     Args:
@@ -134,7 +134,7 @@ def manifest_text(manifest: Mapping[str, Any]) -> str:
 def _say_damages(folder: Path) -> None:
     manifest = load_manifest(folder)
     if manifest is not None and (found := damages(folder, manifest)):
-        _log.warning("%s is made again: %s.", folder, "; ".join(found))
+        _log.warning("Rebuilding %s: %s.", folder, "; ".join(found))
 
 
 def default_cache(job: SageMakerJob, recipe: str) -> Path:

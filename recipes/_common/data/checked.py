@@ -33,16 +33,16 @@ class DamagedFileError(ValueError):
     """A file of a cache is not as it was made."""
 
     def __init__(self, message: str) -> None:
-        # From a loader's worker, torch makes the error anew with the worker's traceback before the message.
+        # From a loader's worker, torch recreates the error with the worker's traceback before the message.
         super().__init__(message.rpartition(f"{type(self).__name__}: ")[2].strip())
 
 
 class CheckedFiles:
     """Files of one cache.
 
-    A cache may be larger than what a run reads of it in its first hours, so a file is read as a whole when something of it
-    is needed, not when the cache is opened. What one loader worker has checked, the others that were forked from the same
-    training process do not check again.
+    A cache may be larger than what a run reads of it in its first hours, so a file is read completely when something of
+    it is needed, not when the cache is opened. What one loader worker has checked, the others that were forked from the
+    same training process do not check again.
 
     Args:
         folder: Folder of the cache.
@@ -88,7 +88,7 @@ class CheckedFiles:
             except DamagedFileError as error:
                 self._checked[place] = _DAMAGED
                 skipped = int((self._checked == _DAMAGED).sum())
-                what = "%s; other data is trained on in its place (%d of %d files so far)"
+                what = "%s; training on other data instead (%d of %d files so far)"
                 _log.warning(what, str(error).split(" HINT:")[0], skipped, len(self._entries))
             else:
                 self._checked[place] = _INTACT
@@ -99,7 +99,7 @@ class CheckedFiles:
         self.check(file for file in self._entries if file.startswith(f"{name}/"))
 
     def load(self, name: str) -> npt.NDArray[Any]:
-        """An array, read as a whole."""
+        """An array, read completely."""
         self.check([name])
         array: npt.NDArray[Any] = np.load(self._folder / name)
         return array
@@ -114,7 +114,7 @@ class CheckedFiles:
         return array
 
     def read_text(self, name: str) -> str:
-        """A text, read as a whole."""
+        """A text, read completely."""
         self.check([name])
         return (self._folder / name).read_text(encoding="utf-8")
 
@@ -129,5 +129,5 @@ def hint(folder: Path) -> str:
     """What to do about a damaged cache."""
     return (
         f"HINT: `lightning-sagemaker prepare --verify {folder}` lists all files that have changed; delete the folder and"
-        " prepare again, or copy it again from where it was made."
+        " prepare again, or copy it again from its source."
     )

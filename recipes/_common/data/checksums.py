@@ -29,7 +29,7 @@ def find_damage(folder: Path, name: str, entry: Mapping[str, Any]) -> str | None
     except OSError as error:
         return f"{name} is missing ({error.strerror})"
     expected = entry.get("bytes", size)
-    return None if size == expected else f"{name} has {size} bytes, but was made with {expected}"
+    return None if size == expected else f"{name} has {size} bytes, expected {expected}"
 
 
 def find_change(folder: Path, name: str, entry: Mapping[str, Any]) -> str | None:
@@ -43,7 +43,7 @@ def compare(name: str, entry: Mapping[str, Any], read: Callable[[str], str]) -> 
     if kind is None:
         return None
     found = read(kind)
-    return None if found == entry[kind] else f"{name} was made with {kind} {entry[kind]}, but now has {found}"
+    return None if found == entry[kind] else f"{name} was written with {kind} {entry[kind]}, but now has {found}"
 
 
 def checksum_kind(entry: Mapping[str, Any]) -> str | None:

@@ -188,15 +188,15 @@ class RecipeData(LightningDataModule):
         """The manifest of the prepared data.
 
         Raises:
-            RuntimeError: If it is not whole.
+            RuntimeError: If it is incomplete.
 
         """
         manifest = read_manifest(self.folder, self.preparation().settings())
         if manifest is None:
             found = "; ".join(damages(self.folder, load_manifest(self.folder) or {"files": {}})) or "no manifest"
             raise RuntimeError(
-                f"{self.folder} holds no whole cache, although prepare_data() has run: {found}."
-                " HINT: see whether something deletes files there, and that all hosts have the same data.cache_dir."
+                f"{self.folder} holds no complete cache, although prepare_data() has run: {found}."
+                " HINT: check that nothing deletes files there, and that all hosts have the same data.cache_dir."
             )
         return manifest
 
@@ -211,7 +211,7 @@ class RecipeData(LightningDataModule):
         """Samples per process and forward pass in training: the global batch over processes and accumulation.
 
         Raises:
-            MisconfigurationException: If that is not a whole number.
+            MisconfigurationException: If that is not an integer.
 
         """
         processes = self.replica()["num_replicas"]
@@ -227,7 +227,7 @@ class RecipeData(LightningDataModule):
     def training_loader(
         self, dataset: Dataset[Any], size: int, lengths: Integers | None = None, blocks: Blocks | None = None
     ) -> RecipeLoader:
-        """Shuffled micro-batches of this process; a run that is continued goes on where it ended.
+        """Shuffled micro-batches of this process; a resumed run continues where it stopped.
 
         Args:
             dataset: Makes a batch of a list of draws.
@@ -281,7 +281,7 @@ class RecipeData(LightningDataModule):
             return
         if digest != (expected := self.trainer.strategy.broadcast(digest)):
             raise RuntimeError(
-                f"this process found other data than rank 0 (digest {digest} instead of {expected})."
+                f"this process read different data from rank 0 (digest {digest} instead of {expected})."
                 " HINT: give all hosts the same files and the same tokenizer, or a common data.cache_dir; channels must be"
                 " FullyReplicated, as each process reads its own share (ShardedByS3Key would split twice)."
             )

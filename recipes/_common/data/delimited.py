@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of text with a delimiter. Python's ``csv`` reads; here the delimiter is found, and what is certainly wrong refused.
 
-Other readers of such tables guess types as well: ``NA`` becomes a missing value, ``007`` a number. Here a field is its text.
+Other readers of such tables guess types as well: ``NA`` becomes a missing value, ``007`` a number. Here a field is its
+text.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def stream_rows(lines: Iterator[str], start: str) -> Iterator[dict[str, Any]]:
 
 def _check_no_nul(text: str) -> str:
     if "\0" in text:
-        raise DelimiterError("it holds NUL characters, so it is not text. HINT: export it again")
+        raise DelimiterError("it contains NUL characters, so it is not a text file. HINT: export it again")
     return text
 
 
@@ -132,7 +133,7 @@ def _parse(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
     except csv.Error as error:
         raise DelimiterError(
             f"line {reader.line_num} cannot be read with the delimiter {delimiter!r} ({error})."
-            " HINT: a field that holds the delimiter, a quote or a line end stands in quotes, quotes in it are doubled"
+            " HINT: quote fields that contain the delimiter, a quote or a line break, and double the quotes inside them"
         ) from error
 
 
@@ -159,8 +160,8 @@ def check_names(names: Sequence[str]) -> None:
 def _check_row(header: Sequence[str], number: int, row: Sequence[str], delimiter: str) -> None:
     if len(row) != len(header):
         raise DelimiterError(
-            f"record {number} has not as many fields as the header, {len(row)} instead of {len(header)}."
+            f"record {number} does not have as many fields as the header: {len(row)} instead of {len(header)}."
             f" HINT: quote fields with {delimiter!r} in them, or set data.delimiter"
         )
     if len(row) > 1 and [field.strip() for field in row] == list(header):
-        raise DelimiterError(f"record {number} is the header again. HINT: delete it")
+        raise DelimiterError(f"record {number} repeats the header. HINT: delete it")

@@ -2,10 +2,10 @@
 # ruff: noqa: RUF001 (which characters look like others is what this is about)
 """Text from bytes: UTF-8 and UTF-16 are recognised for certain, Western European text of one byte a character by its words.
 
-Any bytes can be read as ISO 8859-1, so a file that is not Unicode is taken for Windows' cp1252 (ISO 8859-1 and more) only
-where nothing in it speaks for another encoding: then each row's accents are those of one language's alphabet, and no symbol
-stands where another encoding has a letter (Polish in cp1250 read as cp1252 is full of ``by³``). Everything else is refused
-until the encoding is named.
+Any bytes can be read as ISO 8859-1, so a file that is not Unicode is taken for Windows' cp1252 (ISO 8859-1 and more)
+only where nothing in it speaks for another encoding: then each row's accents are those of one language's alphabet, and
+no symbol stands where another encoding has a letter (Polish in cp1250 read as cp1252 is full of ``by³``). Everything
+else is refused until the encoding is named.
 """
 
 from __future__ import annotations
@@ -144,5 +144,6 @@ def check_encoding(name: str | None) -> None:
         from lightning.fabric.utilities.exceptions import MisconfigurationException  # workers that read texts need none
 
         raise MisconfigurationException(
-            f"data.encoding={name!r} was set, which Python does not know. HINT: as utf-8, utf-16, cp1252 or latin-1."
+            f"data.encoding={name!r} was set, which is not a Python codec. HINT: use utf-8, utf-16, cp1252 or latin-1, "
+            "for example."
         ) from None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loader of the recipes: whole batches, from a number of workers that may change while it goes on."""
+"""The loader of the recipes: complete batches, with a number of workers that may change within an epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightning_sagemaker.data.position import is_watched
 
 
 class RecipeLoader(BegunLate):
-    """Loads whole batches: the sampler's items are lists of samples, the dataset's ``dataset[list]`` a batch.
+    """Loads complete batches: the sampler's items are lists of samples, the dataset's ``dataset[list]`` a batch.
 
     Attributes:
         workers_wanted: From the next batch on, which is the same whoever makes it; None if it stays as it is.

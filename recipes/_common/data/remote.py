@@ -74,7 +74,7 @@ class RemoteFolder:
         others: Mapping[str, dict[str, Any]] = manifest.get("others", {})
         if INDEX not in others:
             raise DataReadError(
-                f"{self.address} was made without {INDEX}, which says where its blocks are. HINT: run the same"
+                f"{self.address} was prepared without {INDEX}, the index of its blocks. HINT: run the same"
                 " `lightning-sagemaker prepare` again on the folder that it was copied from, and copy that file and"
                 f" {MANIFEST}."
             )
@@ -119,7 +119,7 @@ class RemoteFolder:
             if found is None:
                 return f"{name} is missing"
             if found[0] != entry["bytes"]:
-                return f"{name} has {found[0]} bytes, but was made with {entry['bytes']}"
+                return f"{name} has {found[0]} bytes, expected {entry['bytes']}"
             return compare(name, entry, read)
         except DamagedDataError as error:  # changed meanwhile
             return str(error).split(" HINT:")[0]
@@ -135,7 +135,7 @@ class RemoteFolder:
         temporary.write_bytes(self._read(name))
         temporary.replace(path)
         if change := find_damage(folder, name, entry) or find_change(folder, name, entry):
-            raise DataReadError(f"{change}, in {self.address}. HINT: copy it again from where it was made.")
+            raise DataReadError(f"{change}, in {self.address}. HINT: copy it again from its source.")
 
     def _read(self, name: str) -> bytes:
         return self.objects.read(self._bucket, self._key(name))

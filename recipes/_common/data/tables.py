@@ -20,10 +20,10 @@ from lightning_sagemaker.recipes._common.data.workbooks import Records, parse_js
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".xlsx")
 
 _OTHERS = {
-    b"PK\x03\x04": "a document of an office program",
+    b"PK\x03\x04": "an office document",
     b"7z\xbc\xaf": "a 7-Zip archive",
     b"Rar!": "a RAR archive",
-    b"\xd0\xcf\x11\xe0": "a document of Excel 97",
+    b"\xd0\xcf\x11\xe0": "an Excel 97 document",
     b"%PDF": "a PDF document",
     b"SQLite format": "an SQLite database",
 }
@@ -73,7 +73,7 @@ def find_files(name: str, option: str) -> list[Path]:
     else:
         found = [path] if path.is_file() else []
     if not found:
-        what = "holds no table" if path.is_dir() else "does not exist"
+        what = "contains no table" if path.is_dir() else "does not exist"
         raise DataError(
             f"{option}={name!r} was set, but {path.absolute()} {what}."
             f" HINT: give a file, or a folder with files, that end in {', '.join(SUFFIXES)},"
@@ -129,17 +129,17 @@ def _read_file(path: Path, form: TableForm) -> tuple[str, Records]:
                 records = [dict(zip(header, row, strict=True)) for row in rows]
     except UnknownEncodingError as error:
         raise DataError(
-            f"{path}: {error}. HINT: set data.encoding, as to cp1250, gb18030 or utf-8, or save the file as UTF-8."
+            f"{path}: {error}. HINT: set data.encoding, for example to cp1250, gb18030 or utf-8, or save the file as UTF-8."
         ) from error
     except ModuleNotFoundError as error:
         raise DataError(
             f"{path} needs a package that is not installed ({error}). HINT: pip install 'lightning-sagemaker[tables]'."
         ) from error
     except (OSError, ValueError) as error:
-        reason = str(error) if "HINT:" in str(error) else f"{error}. HINT: see what the file holds"
+        reason = str(error) if "HINT:" in str(error) else f"{error}. HINT: check the file's contents"
         raise DataError(f"{path} cannot be read: {reason}.") from error
     if not records:
-        raise DataError(f"{path} has no record. HINT: give a file with a header and at least one row.")
+        raise DataError(f"{path} has no records. HINT: give a file with a header and at least one row.")
     return how, records
 
 
@@ -175,14 +175,14 @@ def read_hub(name: str, config: str | None, splits: Sequence[str]) -> dict[str, 
         from datasets import ClassLabel, load_dataset
     except ImportError as error:
         raise DataError(
-            f"{name!r} is no file here, so it names a Hugging Face dataset, but the package `datasets` is not"
+            f"{name!r} is not a local file, so it names a Hugging Face dataset, but the package `datasets` is not"
             " installed. HINT: pip install datasets, or give the path of a file."
         ) from error
     try:
         dataset = load_dataset(name, config)
     except Exception as error:  # whatever the hub's client raises
         raise DataError(
-            f"{name!r} is no file here, and no Hugging Face dataset could be loaded"
+            f"{name!r} is not a local file, and no Hugging Face dataset could be loaded"
             f" ({str(error).strip().splitlines()[0]}). HINT: check the name, the configuration and the network."
         ) from error
     found = {}

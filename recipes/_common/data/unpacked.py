@@ -38,7 +38,7 @@ def is_hidden(path: Path) -> bool:
 
 @contextlib.contextmanager
 def open_unpacked(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The name that tells a file's kind, and its bytes; packed ones, known by how they begin, are unpacked on the way.
+    """The name that identifies a file's kind, and its bytes; compressed files, detected by their header, are decompressed.
 
     Raises:
         OSError: If it cannot be opened.
@@ -62,7 +62,7 @@ def open_unpacked(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
                 _check_no_archive(buffered)
                 yield inner_name(path.name), buffered
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile) as error:
-        raise ValueError(f"it is packed, and damaged or incomplete ({error})") from error
+        raise ValueError(f"it is compressed, and damaged or incomplete ({error})") from error
 
 
 @contextlib.contextmanager

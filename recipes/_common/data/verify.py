@@ -15,7 +15,7 @@ from lightning_sagemaker.recipes._common.data.checked import Entries, hint
 from lightning_sagemaker.recipes._common.data.checksums import checksum_kind, find_change, find_damage
 from lightning_sagemaker.recipes._common.data.remote import RemoteFolder, is_remote
 
-_HINT_REMOTE = "HINT: copy these files again from where they were made, or prepare again to another address."
+_HINT_REMOTE = "HINT: copy these files again from their source, or prepare again to another address."
 _AT_ONCE = 8
 """Files that are read from S3 at the same time."""
 
@@ -49,7 +49,7 @@ def _verify_remote(remote: RemoteFolder) -> int:
         manifest = remote.manifest()
         if manifest is None:
             print(
-                f"error: {remote.address} was given, but holds no {MANIFEST}. HINT: look at the prefix.",
+                f"error: {remote.address} was given, but holds no {MANIFEST}. HINT: check the prefix.",
                 file=sys.stderr,
             )
             return 1
@@ -80,11 +80,11 @@ def _report(where: Path | str, entries: Entries, found: Iterable[tuple[str, str 
         elif checksum_kind(entries[name]):
             print(f"right   {name}")
         else:
-            print(f"unknown {name} (its size is right; it was made without a checksum)")
+            print(f"unknown {name} (its size is right; it was prepared without a checksum)")
     if wrong:
-        print(f"error: {', '.join(wrong)} in {where} changed after being made. {advice}", file=sys.stderr)
+        print(f"error: {', '.join(wrong)} in {where} changed since they were prepared. {advice}", file=sys.stderr)
         return 1
-    print(f"{len(entries)} files of {where} are as they were made")
+    print(f"{len(entries)} files of {where} are unchanged")
     return 0
 
 

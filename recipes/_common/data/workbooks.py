@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables in files that are no rows of text: JSON, JSON lines, Excel workbooks."""
+"""Tables in files that are not rows of text: JSON, JSON lines, Excel workbooks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning_sagemaker.recipes._common.data.delimited import check_names
 
 Records = list[dict[str, Any]]
 
-NO_RECORDS = 'it is no list of records. HINT: give [{...}, ...], {"data": [...]}, or an object in each line'
+NO_RECORDS = 'it is not a list of records. HINT: give [{...}, ...], {"data": [...]}, or an object in each line'
 
 
 def parse_json(text: str) -> Records:
@@ -61,7 +61,7 @@ def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_excel(data: bytes) -> Records:
-    """Records of the only sheet with content of an ``.xlsx`` file; cells as text, whole numbers without a fraction.
+    """Records of the only sheet with content of an ``.xlsx`` file; cells as text, integers without a fraction.
 
     Raises:
         ValueError: If several sheets have content, or columns have no name or that of another.

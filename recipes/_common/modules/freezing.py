@@ -21,8 +21,8 @@ def freeze(model: Any, names: str | Sequence[str]) -> str:
 
     Args:
         model: Its parameters' ``requires_grad`` is set.
-        names: Or one text with commas between them: ``layers:N`` for the first N layers, parts of names (``embeddings``,
-            ``encoder.layer.0``, ``LayerNorm``), or patterns of names (``*.attention.*``).
+        names: Or one text with commas between them: ``layers:N`` for the first N layers, parts of names
+            (``embeddings``, ``encoder.layer.0``, ``LayerNorm``), or patterns of names (``*.attention.*``).
 
     Returns:
         How many weights are frozen, in words.
@@ -43,7 +43,7 @@ def freeze(model: Any, names: str | Sequence[str]) -> str:
     trained, total = count_weights(model)
     if not trained:
         raise MisconfigurationException(
-            f"model.freeze={','.join(words)} was set, which freezes all {total:,} weights. HINT: leave some to train."
+            f"model.freeze={','.join(words)} was set, which freezes all {total:,} weights. HINT: leave some trainable."
         )
     return f"frozen: {total - trained:,} of {total:,} weights, in {len(frozen)} tensors ({', '.join(words)})"
 
@@ -80,7 +80,7 @@ def matching(pattern: str, names: Iterable[str], option: str) -> list[str]:
     parts = {part for name in names for part in name.split(".") if not part.isdigit()}
     nearest = difflib.get_close_matches(pattern, sorted({*parts, *names}), n=_NEAREST, cutoff=0.0)
     raise MisconfigurationException(
-        f"{option}={pattern} was set, but no weight of this model has such a name. HINT: near names are"
+        f"{option}={pattern} was set, but no weight of this model has such a name. HINT: similar names are"
         f" {', '.join(nearest)}."
     )
 

@@ -21,7 +21,7 @@ _BASE, _DOWN, _UP = ".base_layer.weight", ".lora_A.default.weight", ".lora_B.def
 
 @dataclass(frozen=True)
 class LoRA:
-    """Adapters beside the linear layers below a model's head; they and the head are trained.
+    """Adapters on the linear layers below a model's head; they and the head are trained.
 
     Args:
         rank: Rank of the adapters' matrices.
@@ -43,7 +43,7 @@ class LoRA:
         if self.rank < 1 or not 0 <= self.dropout < 1 or (self.alpha is not None and self.alpha <= 0):
             raise MisconfigurationException(
                 f"model.lora.rank={self.rank}, .alpha={self.alpha}, .dropout={self.dropout} were set."
-                " HINT: rank is at least 1, alpha positive, and dropout from 0 to below 1."
+                " HINT: rank must be at least 1, alpha positive, and dropout in [0, 1)."
             )
 
     @property
@@ -142,7 +142,7 @@ def check_entry(found: Mapping[str, Any] | None, expected: Mapping[str, Any] | N
     """See that a checkpoint is of this run's kind of model.
 
     Args:
-        found: The checkpoint's; ``None``: it holds a whole model.
+        found: The checkpoint's; ``None``: it holds a full model.
         expected: This run's; ``None``: it has no adapters.
 
     Raises:
@@ -153,19 +153,19 @@ def check_entry(found: Mapping[str, Any] | None, expected: Mapping[str, Any] | N
         return
     if found is None:
         raise MisconfigurationException(
-            "model.lora was set, but that checkpoint holds a whole model without adapters."
+            "model.lora was set, but that checkpoint holds a full model without adapters."
             " HINT: start from it with --model.pretrained instead."
         )
     if expected is None:
         raise MisconfigurationException(
-            f"that checkpoint holds adapters of rank {found['rank']} and no whole model, and model.lora is not set."
+            f"that checkpoint holds adapters of rank {found['rank']} and no full model, and model.lora is not set."
             " HINT: give the output/config.yaml of its run with --config."
         )
     changed = {name: (found.get(name), expected[name]) for name in expected if found.get(name) != expected[name]}
     if changed.keys() == {"base"}:
         raise MisconfigurationException(
-            "that checkpoint's adapters are for other weights than those that model.pretrained (and without it the seed)"
-            " gives now. HINT: give what its run was given; its output/config.yaml says what."
+            "that checkpoint's adapters were trained on other base weights than model.pretrained (or, without it, the seed)"
+            " gives now. HINT: use the settings of its run; they are in its output/config.yaml."
         )
     said = ", ".join(f"{name} {old} (now {new})" for name, (old, new) in changed.items() if name != "base")
     raise MisconfigurationException(

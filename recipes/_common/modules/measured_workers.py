@@ -71,9 +71,9 @@ class WorkerSearch:
 class MeasuredWorkers(Callback):
     """Measures training steps with a few numbers of workers, keeps the fastest, and says what it has found.
 
-    All ranks try and keep the same numbers at the same steps. What is trained on does not depend on them. Nothing is tried
-    where training does not wait for its data, where loader processes cannot pass batches, and under a supervisor, where
-    ranks may be lost in the middle.
+    All ranks try and keep the same numbers at the same steps. What is trained on does not depend on them. Nothing is
+    tried where training does not wait for its data, where loader processes cannot pass batches, and under a supervisor,
+    where ranks may be lost in the middle.
 
     Args:
         wait: Comes before this callback.
@@ -129,8 +129,8 @@ class MeasuredWorkers(Callback):
 def describe(search: WorkerSearch) -> str:
     """What was found, in one line."""
     tried = ", ".join(
-        f"{number}: {seconds * 1000:.3g} ms, {wait:.1%} of it waiting for data"
+        f"{number}: {seconds * 1000:.3g} ms, {wait:.1%} waiting for data"
         for number, (seconds, wait) in sorted(search.found.items())
     )
     verb = "stays" if search.number == search.first else f"after {search.first}"
-    return f"num_workers {search.number} {verb}: a step takes with {tried}"
+    return f"num_workers {search.number} {verb}: step time with {tried}"

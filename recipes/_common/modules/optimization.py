@@ -55,7 +55,7 @@ class Optimization:
             raise MisconfigurationException(
                 f"model.learning_rate={self.learning_rate}, model.warmup_steps={self.warmup_steps},"
                 f" model.weight_decay={self.weight_decay} were set."
-                " HINT: the first must be positive, the others not negative."
+                " HINT: the learning rate must be positive, the others must not be negative."
             )
 
     def build(self, module: nn.Module, num_steps: int, fused: bool = True) -> OptimizerLRScheduler:

@@ -20,9 +20,9 @@ from lightning_sagemaker.checkpoint.export import save_tokenizer
 
 CHECKPOINT_SUFFIX = ".ckpt"
 CONFIG_KEY, TOKENIZER_KEY = "model_config", "tokenizer_files"
-"""What a checkpoint of these recipes holds beside Lightning's own entries: all that is needed to build its model."""
+"""What a checkpoint of these recipes holds in addition to Lightning's entries: everything needed to build its model."""
 LORA_KEY = "lora"
-"""Entry of a checkpoint that holds adapters instead of a whole model: their settings, and which model they are for."""
+"""Entry of a checkpoint that holds adapters instead of a full model: their settings, and which model they are for."""
 
 _log = logging.getLogger(__name__)
 
@@ -83,11 +83,11 @@ def fill_weights(model: Any, name: str) -> None:
 
 
 def _take_body(model: Any, name: str) -> Any:
-    """Fill in what a checkpoint and ``model`` have both; the body must be whole, the heads may be new."""
+    """Load the weights that a checkpoint and ``model`` share; the body must be complete, the heads may be new."""
     checkpoint, prefix = _checkpoint(name), "model."
     if LORA_KEY in checkpoint:
         raise MisconfigurationException(
-            f"model.pretrained={name!r} holds LoRA adapters and no whole model."
+            f"model.pretrained={name!r} holds LoRA adapters and no full model."
             " HINT: give the model folder of its run, in which they are merged."
         )
     weights = {key[len(prefix) :]: value for key, value in checkpoint["state_dict"].items() if key.startswith(prefix)}
@@ -102,7 +102,7 @@ def _take_body(model: Any, name: str) -> Any:
         )
     model.load_state_dict(fitting, strict=False)
     if new:
-        _log.info("not in %s and therefore new: %s", name, ", ".join(new))
+        _log.info("not in %s, newly initialized: %s", name, ", ".join(new))
     return model
 
 
@@ -121,7 +121,7 @@ def load_tokenizer(name: str) -> Any:
         raise _not_loadable(name, error) from error
     if not tokenizer.is_fast:
         raise MisconfigurationException(
-            f"the tokenizer of {name!r} is not a fast one, so it cannot say which characters a token came from."
+            f"the tokenizer of {name!r} is not a fast tokenizer, so it cannot map tokens to characters."
             " HINT: install `tokenizers` and `sentencepiece`, or convert it with AutoTokenizer(..., use_fast=True)."
         )
     return tokenizer
@@ -165,7 +165,7 @@ def check_length(config: PretrainedConfig, length: int, option: str) -> None:
     limit = getattr(config, "max_position_embeddings", length + offset) - offset
     if length > limit:
         raise MisconfigurationException(
-            f"{option}={length} was set, but the model has {limit} positions. HINT: set at most {limit}."
+            f"{option}={length} was set, but the model has {limit} position embeddings. HINT: set at most {limit}."
         )
 
 
@@ -174,7 +174,7 @@ def _checkpoint(name: str) -> dict[str, Any]:
     if not path.is_file():
         raise MisconfigurationException(
             f"model.pretrained={name!r} was set, but there is no such file in {Path.cwd()}."
-            " HINT: give the .ckpt of a recipe, a Hugging Face folder, or a hub name."
+            " HINT: give a recipe's .ckpt, a Hugging Face folder, or a hub name."
         )
     return _read_checkpoint(name, path.stat().st_mtime_ns)
 
@@ -187,8 +187,8 @@ def _read_checkpoint(name: str, _: int) -> dict[str, Any]:
     if missing:
         raise MisconfigurationException(
             f"model.pretrained={name!r} was set, but that checkpoint has no {', '.join(missing)}."
-            " HINT: only checkpoints that a recipe of this package wrote can be read so; export others with"
-            " save_pretrained."
+            " HINT: only checkpoints that a recipe of this package wrote can be loaded this way; export others"
+            " with save_pretrained."
         )
     return checkpoint
 

@@ -77,8 +77,8 @@ class RecipeModule(LeavesResults, LightningModule):
             :func:`~lightning_sagemaker.recipes._common.modules.speed.fuse`).
         compile: Compile the model with ``torch.compile``; its first steps are slow.
         lora: Train low-rank adapters and the head instead of all weights, by peft.
-        freeze: Weights that are not trained: ``layers:N`` (the first N), or parts or patterns of names, as ``embeddings``,
-            with commas between them.
+        freeze: Weights that are not trained: ``layers:N`` (the first N), or parts or patterns of names, as
+            ``embeddings``, with commas between them.
 
     Raises:
         MisconfigurationException: If ``lora`` and ``freeze`` are both set.
@@ -130,7 +130,7 @@ class RecipeModule(LeavesResults, LightningModule):
             require_peft()
             if freeze:
                 raise MisconfigurationException(
-                    "model.lora and model.freeze were both set, but adapters leave all weights below the head as they are."
+                    "model.lora and model.freeze were both set, but adapters already freeze all weights below the head."
                     " HINT: leave out model.freeze."
                 )
         self._last_step, self._begins = 0, False
@@ -147,8 +147,8 @@ class RecipeModule(LeavesResults, LightningModule):
         """
         if self._lora is not None and (hasattr(strategy, "degrees") or strategy.restore_checkpoint_after_setup):
             raise MisconfigurationException(
-                f"model.lora was set with {type(strategy).__name__}, which divides the model, but adapters are trained on"
-                " whole ones only. HINT: train with strategy smddp or ddp, or leave out model.lora."
+                f"model.lora was set with {type(strategy).__name__}, which shards the model, but adapters need an unsharded"
+                " model. HINT: train with strategy smddp or ddp, or leave out model.lora."
             )
 
     @abstractmethod
@@ -185,7 +185,7 @@ class RecipeModule(LeavesResults, LightningModule):
             if pretrained is None and is_rank_zero():
                 _log.warning(
                     "model.lora was set without model.pretrained, so all weights below the head stay random."
-                    " HINT: adapters are for a trained model."
+                    " HINT: train adapters on a pretrained model."
                 )
         elif self._freeze:
             said = freeze_weights(model, self._freeze)
@@ -214,7 +214,7 @@ class RecipeModule(LeavesResults, LightningModule):
         data = getattr(self.trainer, "datamodule", None)
         if data is None:
             raise MisconfigurationException(
-                f"{type(self).__name__} was given to the trainer without its data module."
+                f"{type(self).__name__} was passed to the Trainer without its datamodule."
                 " HINT: trainer.fit(module, datamodule=...)."
             )
         return data

@@ -16,9 +16,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 def tune_allocator() -> bool:
     """Let glibc keep freed memory instead of giving it back to the kernel; whether that was possible.
 
-    A training step frees and takes the same large tensors again and again. By default each is mapped anew, and the
+    A training step frees and takes the same large tensors again and again. By default each is mapped again, and the
     kernel must fill its pages with zeros. Training on a GPU hardly notices; on a processor a step of ALBERT-base takes
-    two thirds of the time. Variables that a user has set for the allocator go before.
+    two thirds of the time. Allocator variables set by the user take precedence.
     """
     if not sys.platform.startswith("linux") or any(name.startswith(("MALLOC_", "LD_PRELOAD")) for name in os.environ):
         return False
@@ -32,8 +32,8 @@ def tune_allocator() -> bool:
 def num_workers(processes_on_host: int, on_gpu: bool) -> tuple[int, str]:
     """How many loader processes each training process should begin with, and why."""
     if not on_gpu:
-        return 0, "the processor's cores train"
-    return cores_of_each(processes_on_host), f"{_cores()} processor cores for {processes_on_host} training processes"
+        return 0, "CPU training needs all cores"
+    return cores_of_each(processes_on_host), f"{_cores()} CPU cores for {processes_on_host} training processes"
 
 
 def cores_of_each(processes_on_host: int) -> int:

@@ -28,11 +28,11 @@ _log = logging.getLogger(__name__)
 class RunArtifacts(Callback):
     """Writes the results at the end of a stage.
 
-    After ``fit``: ``last.ckpt``, the best model and its tokenizer with a model card and what SageMaker needs to serve them,
-    ``metrics.json`` and ``curves.png``; after ``validate`` and ``test``: ``metrics-STAGE.json``, or more entries of
-    ``metrics.json`` where the test follows training; after each evaluation (in training of the best model so far) and after
-    ``predict`` what the module's ``write_evaluation`` and ``write_predictions`` write. The last lines of a stage say where
-    all that is, and how to go on.
+    After ``fit``: ``last.ckpt``, the best model and its tokenizer with a model card and what SageMaker needs to serve
+    them, ``metrics.json`` and ``curves.png``; after ``validate`` and ``test``: ``metrics-STAGE.json``, or more entries
+    of ``metrics.json`` where the test follows training; after each evaluation (in training of the best model so far)
+    and after ``predict`` what the module's ``write_evaluation`` and ``write_predictions`` write. The last lines of a
+    stage say where everything is, and what to do next.
 
     Args:
         recipe: Its name.
@@ -98,7 +98,7 @@ class RunArtifacts(Callback):
                 self._export(trainer, pl_module, self._exported)
 
     def _export(self, trainer: Trainer, pl_module: LightningModule, exported: Exported) -> None:
-        weights = trainer.strategy.lightning_module_state_dict()  # whole on rank zero; all processes may have to help
+        weights = trainer.strategy.lightning_module_state_dict()  # complete on rank zero; may be collective
         if trainer.is_global_zero:
             pl_module.draw_evaluation(self._folders.output, "validate")  # type: ignore[operator]
             self._findings = pl_module.evaluation_findings()  # type: ignore[operator]
@@ -129,7 +129,7 @@ class RunArtifacts(Callback):
         """The last lines of training, and of the test that followed it."""
         if trainer.is_global_zero and self._exported is not None:
             task: str = trainer.lightning_module.pipeline_task  # type: ignore[assignment]
-            done = f"done at step {trainer.global_step}"
+            done = f"finished at step {trainer.global_step}"
             stopped = self._best.stopped_early
             done = done if stopped is None else f"{done} ({stopped})"
             tested = {name: float(v) for name, v in trainer.callback_metrics.items() if name.startswith("test_")}
@@ -207,7 +207,7 @@ class RunArtifacts(Callback):
         # Each figure by its split: a mean over training samples is not to be taken for one of held-out samples.
         metrics = {f"train_{key}" if key in module.train_names else key: value for key, value in metrics.items()}
         metrics = {key: value for key, value in metrics.items() if key not in ("step", "epoch")}
-        # The rates of the whole run go before those of its last logged steps.
+        # The rates of the full run override those of its last logged steps.
         metrics |= facts or {}
         write_text(self._folders.output / name, json.dumps(metrics, indent=2, sort_keys=True) + "\n")
         return metrics

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 _LOWER = {"loss", "perplexity", "mse", "mae", "error", "ece", "brier"}
 _HIGHER = {"accuracy", "f1", "exact", "precision", "recall", "correlation", "pearson", "spearman", "score", "auroc"}
 _NEITHER = {"thresh", "threshold", "total"}
-"""Words of metrics' names: of which less is better, of which more is, and what is no measure of quality."""
+"""Words in metric names: lower is better, higher is better, and not a measure of quality."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def mode_of(metric: str) -> str:
     words = set(re.split(r"[^a-z0-9]+", metric.lower()))
     if words & _NEITHER or bool(words & _LOWER) == bool(words & _HIGHER):
         raise MisconfigurationException(
-            f"--monitor {metric} was set, and its name does not say whether less or more of it is better."
+            f"--monitor {metric} was set, and whether a lower or a higher value is better does not follow from its name."
             " HINT: add --monitor_mode min or max."
         )
     return "min" if words & _LOWER else "max"
@@ -73,13 +73,13 @@ class BestModel(Callback):
     """Keeps ``best.ckpt``, the checkpoint with the best validation metric, and restores it when training is over.
 
     Lightning's ``ModelCheckpoint`` and ``EarlyStopping`` choose and count. They are made when the data is known, as the
-    recipe's metric depends on it; their states are in every checkpoint, so a resumed run goes on with the same best and the
-    same count.
+    recipe's metric depends on it; their states are in every checkpoint, so a resumed run continues with the same best
+    and the same count.
 
     Args:
         folder: Folder of the checkpoints.
-        monitor: Name of a validation metric, with or without ``val_``; ``auto``: the recipe's; ``None``: the last step is
-            exported.
+        monitor: Name of a validation metric, with or without ``val_``; ``auto``: the recipe's; ``None``: the last step
+            is exported.
         mode: ``min`` or ``max``; ``auto``: by the metric's name.
         patience: Validations without improvement after which training ends; ``None``: it does not.
         keeps: Whether checkpoints are written.
@@ -105,8 +105,8 @@ class BestModel(Callback):
         self._stopping: EarlyStopping | None = None
         if patience is not None and (patience < 1 or monitor is None):
             raise MisconfigurationException(
-                f"--patience {patience} was set with --monitor {monitor or 'null'}. HINT: patience is at least 1 validation,"
-                " of a metric."
+                f"--patience {patience} was set with --monitor {monitor or 'null'}. HINT: patience must be at least 1,"
+                " and needs a metric."
             )
         if self._monitor not in (None, AUTO):
             if not keeps:
@@ -123,9 +123,7 @@ class BestModel(Callback):
             return
         averages = any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks)  # type: ignore[attr-defined]
         if self._monitor == AUTO and averages:
-            self._say(
-                trainer, "the last step is exported: StochasticWeightAveraging's weights are there at the end only"
-            )
+            self._say(trainer, "exporting the last step: StochasticWeightAveraging has its weights only at the end")
             self._monitor = None
         if self._monitor is None:
             return
@@ -157,9 +155,9 @@ class BestModel(Callback):
         if self._is_explicit:
             raise MisconfigurationException(
                 f"--monitor {self._monitor} or --patience was set, but there is no validation."
-                " HINT: give validation data, and leave trainer.limit_val_batches as it is."
+                " HINT: give validation data, and do not set trainer.limit_val_batches."
             )
-        self._say(trainer, "the last step is exported, as there is no validation")
+        self._say(trainer, "exporting the last step, as there is no validation")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """See that the metric exists, from Lightning's sanity check on.
@@ -174,7 +172,7 @@ class BestModel(Callback):
         names = sorted(name for name in found if name.startswith("val_"))
         nearest = difflib.get_close_matches(self._monitor, names, n=1, cutoff=0.0)
         raise MisconfigurationException(
-            f"--monitor {self._monitor} was set, but validation gives {', '.join(names) or 'no metric'}."
+            f"--monitor {self._monitor} was set, but validation logs {', '.join(names) or 'no metric'}."
             f" HINT: the nearest name is {nearest[0] if nearest else 'val_loss'}."
         )
 
@@ -199,8 +197,8 @@ class BestModel(Callback):
     def restore(self, trainer: Trainer, last: Path) -> Exported:
         """Put the best weights into the model of every process; collective.
 
-        Rank zero reads the file, which other hosts need not have, unless the model is sharded or the checkpoint a folder of
-        parts: then each process reads, as it does to resume.
+        Rank zero reads the file, which other hosts need not have, unless the model is sharded or the checkpoint a
+        folder of parts: then each process reads, as it does to resume.
 
         Args:
             trainer: After training.
@@ -242,7 +240,7 @@ class BestModel(Callback):
             is_there = trainer.strategy.reduce_boolean_decision(is_there)
         path, is_there = trainer.strategy.broadcast((path, is_there))
         if path and not is_there:
-            self._say(trainer, f"{path} is not there any more, so the last step is exported instead of the best")
+            self._say(trainer, f"{path} no longer exists; exporting the last step instead of the best")
         return Path(path) if is_there else None
 
     def _say(self, trainer: Trainer, sentence: str) -> None:

@@ -15,7 +15,7 @@ from lightning_sagemaker import SageMakerJob
 from lightning_sagemaker.rank import is_rank_zero
 
 LATEST = "latest"
-"""Symbolic link to the folder of the last training, beside the folders of all runs."""
+"""Symbolic link to the folder of the last training run, next to the folders of all runs."""
 
 
 _SETTINGS = ("config.yaml", "hparams.yaml", "events.out.tfevents")

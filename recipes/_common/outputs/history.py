@@ -31,7 +31,7 @@ def read_series(history: Path) -> dict[str, list[tuple[float, float]]]:
 
 
 class HistoryLogger(CSVLogger):
-    """Lightning's, which deletes the file of an earlier start; this one goes on with it.
+    """Lightning's logger deletes the file of an earlier start; this one continues it.
 
     Args:
         folder: Folder of the run's output; the file is ``history/metrics.csv`` in it.
@@ -52,9 +52,10 @@ class HistoryLogger(CSVLogger):
             return super().experiment
 
     def keep_until(self, step: int) -> None:
-        """Rows of earlier starts up to a step, after which training goes on.
+        """Rows of earlier starts up to the step from which training resumes.
 
-        What was measured after that very step, as a validation, may be measured again: then the new row takes its place.
+        What was measured after that very step, as a validation, may be measured again: then the new row takes its
+        place.
         """
         kept = [row for row in self._before if int(row["step"]) <= step]
         self._before = []
@@ -92,7 +93,7 @@ class HistoryLogger(CSVLogger):
 
 
 class ContinueHistory(Callback):
-    """Tells :class:`HistoryLogger` where training begins."""
+    """Tells :class:`HistoryLogger` where training starts."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Before anything is logged."""

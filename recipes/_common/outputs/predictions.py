@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table of what was predicted: the input's own columns, and new ones beside them."""
+"""A table of predictions: the input's columns, followed by new ones."""
 
 from __future__ import annotations
 

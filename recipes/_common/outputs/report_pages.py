@@ -26,9 +26,7 @@ def findings(report: Mapping[str, Any]) -> list[str]:
     found = []
     for name, count in report["cleaned"].items():
         what = (
-            "records without text or label, left out"
-            if name == "drop_empty"
-            else f"labels changed by data.clean {name}"
+            "records without text or label, dropped" if name == "drop_empty" else f"labels changed by data.clean {name}"
         )
         found += [f"{what}: {count}"] if count else []
     for split, counts in report["splits"].items():
@@ -37,7 +35,7 @@ def findings(report: Mapping[str, Any]) -> list[str]:
     for overlap in report["overlaps"]:
         rows = report["splits"][overlap["split"]]["rows"]
         found.append(
-            f"{overlap['split']}: {overlap['count']} of {rows} texts are in the training data too: its scores are too high"
+            f"{overlap['split']}: {overlap['count']} of {rows} texts are also in the training data: its scores are too high"
         )
     if report["conflicts"]["count"]:
         example = report["conflicts"]["examples"][0]
@@ -74,7 +72,7 @@ def terminal_lines(report: Mapping[str, Any]) -> list[str]:
     for split, lengths in report["lengths"].items():
         if split == "train":
             lines.append(
-                f"  tokens of a training text: median {lengths['median']}, 99% at most {lengths['p99']}, longest"
+                f"  tokens per training text: median {lengths['median']}, 99% at most {lengths['p99']}, longest"
                 f" {lengths['longest']}; data.max_length={report['max_length']}"
             )
     return [*lines, *(f"  {finding}" for finding in findings(report))]
@@ -166,7 +164,7 @@ def _histogram(split: str, lengths: Mapping[str, Any], max_length: int) -> str:
         f"Median {lengths['median']}, 99% at most {lengths['p99']}, longest {lengths['longest']}; kept: {max_length}."
     )
     return (
-        f'<h2>Tokens of a text: {escape(split)}</h2><svg viewBox="0 0 {width} {height + 20}" width="{width}" role="img"'
+        f'<h2>Tokens per text: {escape(split)}</h2><svg viewBox="0 0 {width} {height + 20}" width="{width}" role="img"'
         f' aria-label="histogram of tokens">{bars}{line}<text class=label x="0" y="{height + 15}">0</text>'
         f'<text class=label x="{width}" y="{height + 15}" text-anchor="end">{edges[-1]:.0f}</text></svg><p>{words}</p>'
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a module may leave beside its metrics: called by ``RunArtifacts``, for a recipe to fill in."""
+"""A module's outputs in addition to its metrics: called by ``RunArtifacts``, for a recipe to override."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class LeavesResults:
     """Hooks that do nothing."""
 
     def write_evaluation(self, folder: Path, split: str) -> None:
-        """Write what the last evaluation leaves beside its metrics; called on rank zero."""
+        """Write the last evaluation's outputs in addition to its metrics; called on rank zero."""
 
     def draw_evaluation(self, folder: Path, split: str) -> None:
         """Write what takes time to draw, of the last evaluation of a stage; called on rank zero."""
 
     def evaluation_findings(self) -> list[tuple[str, str]]:
-        """What the last lines of a stage say about its last evaluation beside the metrics: name and text."""
+        """Additional lines about the last evaluation in a stage's summary: name and text."""
         return []
 
     def take_findings(self, config: Mapping[str, Any]) -> None:

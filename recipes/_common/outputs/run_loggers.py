@@ -54,7 +54,7 @@ def trackers(
     chosen: list[Logger] = []
     if "mlflow" in places:
         chosen.append(MLflowLogger(places["mlflow"], recipe, name, save_dir=folders.output / "mlflow", resume=goes_on))
-    if "wandb" in places:  # in a job beside the checkpoints: the output folder does not outlive an interruption
+    if "wandb" in places:  # in a job next to the checkpoints: the output folder does not survive an interruption
         place = None if job.in_container else folders.output / "wandb"
         chosen.append(OfflineWandbLogger(places["wandb"], name, save_dir=place, resume=goes_on))
     return chosen

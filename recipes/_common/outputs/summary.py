@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run says first, about what it uses, and last, about what it has left and how to go on from there."""
+"""The first lines of a run, about its inputs, and the last, about its outputs and the next steps."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a Trainer or Fabric chooses its environment and accelerator, where that must not end a run with our strategies.
 
-Lightning asks each environment whether it is in force, and one that raises (mpi4py without an MPI library) ends every run.
-That of MPI starts MPI to know, which ends the process where the library is not whole. On a Mac Lightning refuses the whole
-DDP family, also for one process, which needs no group.
+Lightning asks each environment whether it is in force, and one that raises (mpi4py without an MPI library) ends every
+run. That of MPI initializes MPI, which terminates the process if the library is incomplete. On a Mac Lightning refuses
+the whole DDP family, also for one process, which needs no group.
 """
 
 from __future__ import annotations
@@ -77,9 +77,10 @@ def take_over(
     Args:
         is_ours: Whether a strategy, as the user gave it, is of this package.
         not_there: Called when an environment cannot be asked and is passed over.
-        leaves_mps: Called on a machine with an MPS device with the strategy, the accelerator, the devices and the number of
-            nodes, as the user gave them; whether the CPU is to be used.
-        knows_ranks: Called with a strategy; whether it takes its ranks from the launcher, so that MPI need not be asked.
+        leaves_mps: Called on a machine with an MPS device with the strategy, the accelerator, the devices and the
+            number of nodes, as the user gave them; whether the CPU is to be used.
+        knows_ranks: Called with a strategy; whether it takes its ranks from the launcher, so that MPI need not be
+            asked.
 
     """
     for module, class_name in zip(_modules(), _CLASSES, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint of torch's distributed format, read whole by one process."""
+"""A checkpoint of torch's distributed format, loaded completely by one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_whole(path: Path) -> Checkpoint:
-    """Everything in ``path``, with whole tensors on the CPU, whoever has written it.
+    """Everything in ``path``, with full tensors on the CPU, for any layout.
 
     Args:
         path: Folder.

@@ -37,12 +37,12 @@ def inner_loader(loader: T) -> T:
 
 
 def iterations(loader: object) -> int:
-    """How often Fabric's wrapper was iterated: it tells that to the sampler as the epoch."""
+    """How often Fabric's wrapper was iterated: it passes that to the sampler as the epoch."""
     return int(loader._num_iter_calls) if is_set_up(loader) else 0
 
 
 def set_iterations(loader: object, count: int) -> None:
-    """Have Fabric's wrapper go on from a count."""
+    """Have Fabric's wrapper continue from a count."""
     if is_set_up(loader):
         loader._num_iter_calls = count
 

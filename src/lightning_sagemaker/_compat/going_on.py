@@ -48,9 +48,9 @@ def go_on(
     Args:
         trainer: In the place of its ``fit_loop.run``.
         phase: Where in the fit the checkpoint was made.
-        prepare: Called with the data fetcher, None at an epoch's end, when all hooks of the start are over: brings loaders,
-            random numbers and metrics to where they were.
-        begins: Whether the hooks of a fit's start are called: not where a fit goes on in the process that began it.
+        prepare: Called with the data fetcher, None at an epoch's end, when all hooks of the start are over: brings
+            loaders, random numbers and metrics to where they were.
+        begins: Whether the hooks of a fit's start are called: not where a fit resumes in the process that started it.
         hooks: Called first where the phase is a batch's end, to call that end's hooks if they are to be called again.
 
     """

@@ -25,7 +25,7 @@ def require(owner: object, *names: str) -> None:
         if not hasattr(owner, name):
             where = f"{getattr(owner, '__module__', '')}.{getattr(owner, '__qualname__', owner)}".strip(".")
             raise NameGone(
-                f"{where} has no {name!r}, which this version of lightning-sagemaker builds on."
+                f"{where} has no {name!r}, which this version of lightning-sagemaker needs."
                 " HINT: install the versions of lightning and torch that it was tested with, or a newer lightning-sagemaker."
             )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Lightning does in a step, called in its place: for batches that its loop does not know, and to go on after a loss."""
+"""Lightning's step, called in its place: for batches that its loop does not know, and to resume after a loss."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def closure_result(output: object, accumulated: int) -> Tensor | None:
 
 
 def forget_interruption(trainer: Trainer) -> None:
-    """Bring a Trainer that an exception has left amid anything to where its loops can go on in training."""
+    """Restore a Trainer after an exception to a state from which its loops can resume training."""
     trainer.training = True
     trainer.lightning_module._current_fx_name = None
     for results in (trainer.fit_loop.epoch_loop._results, trainer.fit_loop.epoch_loop.val_loop._results):

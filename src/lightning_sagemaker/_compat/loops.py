@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning's training loops from within: moments that no callback hears, where a run is between them, and going on there.
+"""Lightning's training loops from within: events without a callback hook, a run's position between them, and resuming there.
 
-Lightning restarts loops by guesses about where a checkpoint was made. Some things are then done twice, others never: the
-scheduler that follows a validation, a validation, the end of an epoch. Here a checkpoint says its :class:`Phase`, and the
-loops go on as they would have, by the same methods that they call themselves.
+Lightning restarts loops by guesses about where a checkpoint was made. Some things are then done twice, others never:
+the scheduler that follows a validation, a validation, the end of an epoch. Here a checkpoint says its :class:`Phase`,
+and the loops continue as usual, through the same methods that they call themselves.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class LoopEvents:
         goes_on: If set, runs the fit in the place of ``fit_loop.run``, which it is given.
         is_ending: Whether what follows a batch is being done.
         validated: Whether the validation in it is over.
-        is_trial: Whether the loops are run within a hook, by one of Lightning's finders: its steps are no training, so
-            nothing but loaders is told of.
+        is_trial: Whether the loops are run within a hook, by one of Lightning's finders: its steps do not count as
+            training, so nothing but loaders is told of.
 
     """
 

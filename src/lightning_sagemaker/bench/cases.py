@@ -79,7 +79,7 @@ class Case:
         steps = samples // self.global_batch
         if steps < _LEAST_STEPS:
             raise LaunchError(
-                f"{samples} samples are {steps} steps of {self.global_batch} ({self.name}); a steady state takes"
+                f"{samples} samples are {steps} steps of {self.global_batch} ({self.name}); a steady state needs"
                 f" {_LEAST_STEPS}. HINT: --samples {_LEAST_STEPS * 2 * self.global_batch}."
             )
         return steps

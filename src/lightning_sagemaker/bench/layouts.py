@@ -112,7 +112,7 @@ def _powers(most: int) -> Iterator[int]:
 
 
 def _state_bytes(workload: Workload, cluster: Cluster, layout: Layout) -> float:
-    """Weights, gradients and optimizer, with what the strategy keeps beside them."""
+    """Weights, gradients and optimizer, and additional memory of the strategy."""
     parameters = workload.model.parameters
     half = 2 if "16" in workload.precision else 0  # autocast's copies of the weights
     if "fsdp" in layout.strategy:

@@ -79,8 +79,8 @@ def run_round(program: Program, case: Case, samples: int, folder: Path, threads:
     rates = window_rates(lines, case.global_batch)
     if len(rates) < 4:
         raise LaunchError(
-            f"{case.name} logged {len(rates)} windows of a training; at least 4 are needed. HINT: a script must print"
-            f" lines as `step=10 samples_per_second=12.3` (callbacks MetricLogger and Throughput); its output is in"
+            f"{case.name} logged {len(rates)} windows; at least 4 are needed. HINT: a script must print"
+            f" lines like `step=10 samples_per_second=12.3` (callbacks MetricLogger and Throughput); its output is in"
             f" {folder / 'output.log'}."
         )
     first = next(at for at, text in lines if _metrics(text)) - begin
@@ -145,7 +145,7 @@ def _completed(
     if code != 0:
         tail = "\n".join(text for _, text in lines[-_TAIL:])
         why = f"took longer than --timeout {timeout:g}" if code is None else f"ended with exit code {code}"
-        raise LaunchError(f"{case.name} {why}:\n{tail}\nHINT: all of its output is in {folder / 'output.log'}.")
+        raise LaunchError(f"{case.name} {why}:\n{tail}\nHINT: its full output is in {folder / 'output.log'}.")
     return lines
 
 

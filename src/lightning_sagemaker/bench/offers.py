@@ -26,7 +26,8 @@ class Offer:
     Attributes:
         cluster: Instance type and hosts.
         judged: Layout, memory and step.
-        efficiency: Throughput over hosts times that of one host; None if one host does not hold the model in this layout.
+        efficiency: Throughput over hosts times that of one host; None if one host does not hold the model in this
+            layout.
         error: Relative error that nine of ten comparable predictions did not exceed.
         is_extrapolated: Whether there are more hosts than in any row that predictions were compared with.
         run: Hours; None if the number of samples is not known.
@@ -67,7 +68,7 @@ class Offer:
 
     @property
     def limit(self) -> str:
-        """What takes the most of a step beside compute."""
+        """The largest part of a step other than compute."""
         step = self.judged.step
         parts = {"network": step.exposed, "loading": step.feeding, "stragglers": step.straggling}
         name = max(parts, key=lambda part: parts[part])
@@ -131,8 +132,8 @@ def micro_batch_seconds(question: Question, instance: Instance) -> float:
 def relative_error(question: Question, cluster: Cluster, strategy: str) -> float:
     """What nine of ten comparable predictions did not exceed.
 
-    The small one holds for what was compared: data parallelism from a measurement on the same instance type, on types and
-    counts that published results are of, or as many hosts as were measured.
+    The small one holds for what was compared: data parallelism from a measurement on the same instance type, on types
+    and counts that published results are of, or as many hosts as were measured.
     """
     anchor, constants = question.anchor, question.constants
     if anchor is None or cluster.instance.name != anchor.cluster.instance.name or strategy not in REDUCES:
@@ -199,7 +200,7 @@ def cheapest(found: Iterable[Offer], hours: float | None, budget: float | None, 
         found: The offers.
         hours: At most; None for any.
         budget: US dollars at most; None for any.
-        spot: Whether the usual hours and dearest price on spot instances count, instead of those on demand.
+        spot: Whether to use the usual hours and the highest price on spot instances, instead of those on demand.
 
     """
     possible = []

@@ -54,11 +54,11 @@ def report(results: Results) -> str:
         f'<div class="plots">{"".join(_plots(results))}</div>',
         f"<h2>Commands</h2><pre>{escape(chr(10).join(one.command for one in results.cases))}</pre>",
         f"<h2>Environment</h2>{_environment(results)}",
-        "<h2>How it was measured</h2><p>Each case is a process of its own, in turn with the others, round by round. Every"
-        f" case trains on {results.samples} samples with {results.threads} threads for each rank. The windows before the"
-        " steady state (MSER) are left out; a rate is the median over the rounds of the median window, and the interval is"
-        " where 95% of resampled measurements (rounds, and blocks of windows in them) lie. It says nothing of what this"
-        " machine did at other times.</p>",
+        "<h2>How it was measured</h2><p>Each case runs in its own process; cases alternate, round by round. Every case"
+        f" trains on {results.samples} samples with {results.threads} threads for each rank. Windows before the steady"
+        " state (MSER) are discarded; a rate is the median over the rounds of the median window, and the interval is"
+        " where 95% of resampled measurements (rounds, and blocks of windows in them) lie. It does not cover what this"
+        " machine does at other times.</p>",
     ]
     return _page(title, parts)
 
@@ -135,9 +135,9 @@ def _step_parts(results: Results) -> list[str]:
     head = ["ms", *PARTS, "all", "without profiler"]
     return [
         f'<h2>A step</h2><div class="wide">{_table(head, rows)}</div><div class="plots">{"".join(figures)}</div>',
-        "<p>Recorded by torch's profiler in a short run of its own, on every rank. Communication is what no computation"
-        " hides; waiting for a slower rank is part of it. Other is the training loop, callbacks and logging. The profiler"
-        " itself makes steps slower; without it they take as long as the last column says.</p>",
+        "<p>Recorded by torch's profiler in a separate short run, on every rank. Communication is the part that is not"
+        " overlapped with computation, including the wait for slower ranks. Other is the training loop, callbacks and"
+        " logging. The profiler itself makes steps slower; the last column is the step time without it.</p>",
     ]
 
 

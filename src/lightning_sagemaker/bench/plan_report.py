@@ -54,7 +54,7 @@ def layouts_table(question: Question, found: Sequence[tuple[Cluster, list[Judged
             ways = ["more hosts"] if question.workload.recompute else ["more hosts", "--recompute"]
             ways += ["a smaller --batch-size"] if question.workload.batch > 1 else []
             lines.append(
-                f"On {cluster.hosts} x {cluster.instance.name} nothing fits; the least is {least.layout} with"
+                f"On {cluster.hosts} x {cluster.instance.name} nothing fits; the smallest is {least.layout} with"
                 f" {least.memory / GIB:.1f} GiB. HINT: {' or '.join(ways)}."
             )
     return "\n".join(lines)
@@ -147,24 +147,26 @@ def _chosen(best: Offer | None, goal: Goal) -> str:
 
 def _notes(question: Question, found: Sequence[Offer]) -> list[str]:
     constants, prices = question.constants, question.prices
-    start = "from operations over peaks" if question.anchor is None else (
+    start = "from FLOPs over peak throughput" if question.anchor is None else (
         f"from {question.anchor.rate:g} samples/s on {question.anchor.cluster.hosts} x"
         f" {question.anchor.cluster.instance.name}"
     )  # fmt: skip
     notes = [
-        f"Predicted {start}; nine of ten published results are within the interval: a factor of"
+        f"Predicted {start}; nine of ten published results are within the interval, which is a factor of"
         f" {1 + constants.anchored_error:.2f} from a measurement on {' or '.join(constants.validated)},"
-        f" {1 + constants.unanchored_error:.2f} else. Fitted {constants.date}.",
+        f" {1 + constants.unanchored_error:.2f} otherwise. Fitted {constants.date}.",
         f"Prices of {prices.region}, {prices.date}; instances {instance_table_date()}. Spot: {SPOT_SHARES[0]:.0%} to"
         f" {SPOT_SHARES[1]:.0%} of on demand, {INTERRUPTIONS[0]:g} to {INTERRUPTIONS[2]:g} interruptions of a host a day.",
     ]
     if any(one.is_extrapolated for one in found):
-        notes.append(f"* more hosts than the {constants.largest_hosts} of any result that this was compared with.")
+        notes.append(
+            f"* more than {constants.largest_hosts} hosts, the most of any result that this was compared with."
+        )
     old = sorted({one.cluster.instance.gpu for one in found} & set(_WITHOUT_BF16))
     if old and "bf16" in question.workload.precision:
-        notes.append(f"{' and '.join(old)} cannot compute in bf16: taken as 16-mixed there.")
+        notes.append(f"{' and '.join(old)} cannot compute in bf16; 16-mixed is assumed there.")
     if question.anchor is None:
-        notes.append("HINT: measure one instance and give --measured TYPE=SAMPLES_PER_SECOND: the interval shrinks.")
+        notes.append("HINT: measure one instance and pass --measured TYPE=SAMPLES_PER_SECOND to narrow the interval.")
     return notes
 
 

@@ -29,7 +29,7 @@ class Policy:
         parameters: Number of model parameters, which sets the size of a checkpoint.
         checkpoint_minutes: Between checkpoints.
         startup: Seconds of a start.
-        in_background: Whether training goes on while a checkpoint is written.
+        in_background: Whether training continues while a checkpoint is written.
 
     """
 
@@ -51,7 +51,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Run:
-    """A whole training.
+    """A training run.
 
     Attributes:
         hours: On demand.
@@ -87,9 +87,9 @@ def run_time(samples: float, rate: float, hosts: int, policy: Policy) -> Run:
 def interrupted_seconds(work: float, per_second: float, policy: Policy) -> float:
     """Expected seconds of ``work`` seconds when interruptions come at an exponential rate.
 
-    Where a checkpoint fits into the notice, an interruption costs a start: the work itself is never undone, and starts are
-    interrupted too, (exp(rate x start) - 1) / rate each. Else the time since the last checkpoint is done again: each
-    interval of t seconds takes (exp(rate x t) - 1) x (1 / rate + start) on average (Daly 2006).
+    Where a checkpoint fits into the notice, an interruption costs a start: the work itself is never undone, and starts
+    are interrupted too, (exp(rate x start) - 1) / rate each. Else the time since the last checkpoint is done again:
+    each interval of t seconds takes (exp(rate x t) - 1) x (1 / rate + start) on average (Daly 2006).
 
     Args:
         work: Seconds of training.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model of scaling: how long a step of data-parallel training takes on so many hosts. Pure functions of their arguments.
 
-A step is the compute of its micro-batches, what of the gradients' reduction is not hidden by the last backward pass, and
-what of loading the data is not hidden by loader processes. Compute comes from a measurement if there is one (the
+A step is the compute of its micro-batches, what of the gradients' reduction is not hidden by the last backward pass,
+and what of loading the data is not hidden by loader processes. Compute comes from a measurement if there is one (the
 *anchor*), else from operations over peaks; the rest from :class:`~tables.Constants`.
 """
 
@@ -111,7 +111,7 @@ def compute_seconds(workload: Workload, instance: Instance, constants: Constants
     if gpu is None:
         what = f"a {instance.gpu}" if instance.gpu else "processors only"
         raise LaunchError(
-            f"{instance.name} has {what}, whose speed is in no table. HINT: measure it:"
+            f"{instance.name} has {what}, whose speed is unknown. HINT: measure it:"
             f" --measured {instance.name}=SAMPLES_PER_SECOND."
         )
     model, precision = workload.model, workload.precision

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records some optimizer steps of a Trainer with torch's profiler, and divides them into their parts.
 
-Lightning announces to its profiler what it is about to do; :class:`_Ranges` stands in for the Trainer's own profiler, passes
-everything on to it, and opens a range of torch's profiler around the actions that are parts of a step.
+Lightning announces to its profiler what it is about to do; :class:`_Ranges` stands in for the Trainer's own profiler,
+passes everything on to it, and opens a range of torch's profiler around the actions that are parts of a step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ _ACTIONS = {
     "optimizer_step": "optimizer",
     "run_training_batch": "other",
 }
-"""Last word of an action of Lightning's -> the part. The closure runs in ``optimizer_step``, with its own ranges inside."""
+"""Last word of an action of Lightning's -> the part.
+
+The closure runs in ``optimizer_step``, with its own ranges inside.
+"""
 _COLLECTIVES = ("gloo:", "nccl", "ucc:", "mpi:", "c10d::")
 _OPTIMIZER_STEP = "Optimizer.step#"
 _BACKWARD = "autograd::engine::evaluate_function"
@@ -117,9 +120,7 @@ class StepTrace(Callback):
         """
         given: Profiler = trainer.profiler  # type: ignore[attr-defined]
         if type(given).__name__ == "PyTorchProfiler":
-            rank_zero_warn(
-                "no breakdown of a step: the script's own PyTorchProfiler is in use. HINT: measure without it."
-            )
+            rank_zero_warn("no step breakdown: the script uses its own PyTorchProfiler. HINT: measure without it.")
         elif not any(isinstance(one, StepTrace) for one in trainer.callbacks):  # type: ignore[attr-defined]
             self._ranges = _Ranges(given)
             trainer.profiler = self._ranges  # type: ignore[attr-defined]
@@ -244,7 +245,7 @@ def _is_collective(event: FunctionEvent) -> bool:
 
 
 def _is_range(event: FunctionEvent) -> bool:
-    """Whether it is no operator, but a range that a program opened."""
+    """Whether it is not an operator, but a range that a program opened."""
     return bool(getattr(event, "is_user_annotation", False)) or event.scope == _USER_SCOPE
 
 

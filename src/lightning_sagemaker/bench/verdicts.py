@@ -20,7 +20,7 @@ _WILD = 1.5
 """Ratio of an interval's ends from which on it says nothing."""
 _LARGE = 0.10
 """Share of a step that is worth a sentence."""
-_LIMITS = {"data": "waiting for data", "communication": "communication that no computation hides"}
+_LIMITS = {"data": "waiting for data", "communication": "communication not overlapped with computation"}
 _BUSY = 0.5
 """Load for each core from which on figures are doubtful."""
 
@@ -48,7 +48,7 @@ class Pair:
         found = self.ratio
         between = f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
         if 1 in found:
-            return f"no difference is shown: B over A is {between}"
+            return f"no significant difference: B over A is {between}"
         return f"B is {'faster' if found.value > 1 else 'slower'}: B over A is {between}"
 
 
@@ -65,7 +65,8 @@ def compare(first: Results, second: Results) -> list[Pair]:
         pairs = [(first.cases[0], second.cases[0])]
     if not pairs:
         raise LaunchError(
-            "no case of one has the settings of one of the other. HINT: measure both with the same options, or one case"
+            "no case of one has the same settings as a case of the other. HINT: measure both with the same options, or "
+            "one case"
             " each with `bench throughput`."
         )
     return [_pair(_difference(a.case, b.case), a, b) for a, b in pairs]
@@ -79,7 +80,9 @@ def differences(first: Results, second: Results) -> list[str]:
         if first.environment.get(name) != second.environment.get(name)
     ]
     if any(first.environment.get(name) != second.environment.get(name) for name in _MACHINE):
-        found.append("the machine: a ratio may be the machine's, not the program's. HINT: measure both on one machine")
+        found.append(
+            "the machine: a difference may come from the machine, not the program. HINT: measure both on one machine"
+        )
     for name in ("target", "samples", "threads"):
         a, b = getattr(first, name), getattr(second, name)
         found += [f"{name}: {a} in A, {b} in B"] if a != b else []
@@ -88,7 +91,7 @@ def differences(first: Results, second: Results) -> list[str]:
 
 def sentences(results: Results) -> list[str]:
     """What a sweep says."""
-    found = [f"{one.case.name} is not steady: its second half is not as fast as its first." for one in results.cases
+    found = [f"{one.case.name} is not steady: the speed of its second half differs from the first." for one in results.cases
              if not one.is_steady]  # fmt: skip
     found += [
         f"{one.case.name} was measured between {one.rate.low:.3g} and {one.rate.high:.3g} samples/s: too far apart to use."
@@ -99,7 +102,7 @@ def sentences(results: Results) -> list[str]:
     cores = results.environment["cores"]
     if most > cores:
         found.append(
-            f"{most} ranks shared {cores} processor cores: what falls with the number of ranks says nothing of a cluster."
+            f"{most} ranks shared {cores} CPU cores: the slowdown with the number of ranks says nothing about a cluster."
         )
     found += _breakdown_sentences(results.cases)
     load = results.environment.get("load_before") or 0.0
@@ -131,8 +134,9 @@ def _breakdown_sentences(cases: Sequence[Measured]) -> list[str]:
         if slowest - typical > _LARGE * mean.traced_seconds:
             rank = one.breakdown[own.index(slowest)].rank
             found.append(
-                f"{one.case.name}: rank {rank} is a straggler, busy for {1e3 * (slowest - typical):.0f} ms of a step more"
-                " than the others, which wait for it."
+                f"{one.case.name}: rank {rank} is a straggler, busy for {1e3 * (slowest - typical):.0f} ms per step "
+                "more than"
+                " the others, which wait for it."
             )
     return found
 
@@ -144,22 +148,22 @@ def workers(cases: Sequence[Measured], cores: int) -> list[str]:
     enough = next(one for one in ordered if one is top or 1 in stats.ratio(top.windows, one.windows))
     number, none = enough.case.num_workers or 0, ordered[0]
     if none.case.num_workers:
-        return [f"Best: --num_workers {number}. Without 0 among the values there is no gain over it."]
+        return [f"Best: --num_workers {number}. The gain over 0 needs 0 among the values."]
     if number == 0:
-        said = "Best: --num_workers 0; nothing that was tried is shown to be faster."
+        said = "Best: --num_workers 0; no other tested number is significantly faster."
         most = max(stats.ratio(one.windows, none.windows).high for one in ordered)
         if most > _WORTH:
             much = f"a gain of {most - 1:.0%}" if most < _WILD else "that they are several times as fast"
-            return [said, f"But this measurement does not exclude {much}: give more --rounds, on a quieter machine."]
-        return [said, "Loading does not limit: the model's compute does."]
+            return [said, f"But this measurement does not exclude {much}: use more --rounds, on a quieter machine."]
+        return [said, "Loading is not the bottleneck: the model's compute is."]
     gain = stats.ratio(enough.windows, none.windows)
     said = f"Best: --num_workers {number}, {gain.value - 1:+.1%} over 0 ({gain.low - 1:+.1%} to {gain.high - 1:+.1%})."
     largest = ordered[-1]
     if enough is largest and len(ordered) > 1:
         full = number * enough.case.ranks >= cores
-        limit = f"the {cores} cores" if full else "loading still: try more workers"
-        return [said, f"It is the most that was tried; what limits is {limit}."]
-    return [said, "More workers gain nothing: from there on the model's compute limits."]
+        limit = f"the {cores} cores" if full else "still loading: try more workers"
+        return [said, f"It is the largest number tested; the bottleneck is {limit}."]
+    return [said, "More workers gain nothing: beyond that the model's compute is the bottleneck."]
 
 
 def _scaling(results: Results, one: Measured) -> str:

@@ -22,7 +22,7 @@ class Model:
         feed_forward: Width of the feed-forward part; where it is gated, so that 2 x hidden x width is its parameters.
         vocabulary: Tokens.
         shared: Whether all layers share one set of weights, as ALBERT's: their gradients are complete only when the
-            backward pass ends, so that nothing of their reduction can run beside it.
+            backward pass ends, so that their reduction cannot overlap with it.
         head_share: Share of the positions whose vocabulary logits are computed.
 
     """
@@ -69,7 +69,10 @@ class Model:
         return 3 * length * (self.layers * layer + head)
 
     def activation_bytes(self, length: int, precision: str, recompute: bool) -> float:
-        """Bytes kept for the backward pass, for one sample and layer (Korthikanti et al. 2022, attention not stored)."""
+        """Bytes kept for the backward pass, for one sample and layer (Korthikanti et al.
+
+        2022, attention not stored).
+        """
         per_token = 2 * self.hidden if recompute else 34 * self.hidden
         return per_token * length * (1.0 if "16" in precision else 2.0)
 
@@ -89,7 +92,7 @@ class Workload:
         feed_seconds: Seconds one vCPU takes to load a sample; None: the fitted default.
         reads_all: Whether each rank reads all ranks' samples and keeps its own, as a sharded ``IterableDataset`` does.
         gradient_bytes: Bytes of gradients per parameter.
-        overlaps: Whether gradients are reduced beside the backward pass, as DDP does; never for shared layers.
+        overlaps: Whether gradients are reduced during the backward pass, as DDP does; never for shared layers.
         recompute: Whether activations are computed again in the backward pass.
 
     """

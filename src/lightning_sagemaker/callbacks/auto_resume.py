@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A restarted job goes on where it ended, by itself."""
+"""A restarted job resumes automatically."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ if TYPE_CHECKING:
 class AutoResume(Callback):
     """``trainer.fit`` resumes from the newest complete checkpoint, if there is one and no ``ckpt_path`` was given.
 
-    Rank zero looks, by the number of steps in the files, and tells the others, so all load the same. Checkpoints, whoever
-    asks for them, hold what Lightning leaves out: where each loader is, random numbers of all ranks and of loader workers,
-    what metrics have summed up, what callbacks have seen, and where in the loop they were made. A run that is resumed on as
-    many ranks trains on the same samples with the same numbers as an uninterrupted one. What cannot be found again, such
-    as the place in an ``IterableDataset``, is said at the start.
+    Rank zero selects the checkpoint with the most steps and broadcasts its path, so all ranks load the same one.
+    Checkpoints, whatever triggers them, include what Lightning omits: loader positions, random states of all ranks and
+    loader workers, metric states, callback states, and the position in the loop. A run resumed with the same world size
+    trains on the same samples with the same random numbers as an uninterrupted one. What cannot be restored, such as
+    the position in an ``IterableDataset``, is logged at the start.
 
     Args:
-        dirpath: Where to look. Default: the folder of the Trainer's ``ModelCheckpoint``, in a job the checkpoint folder,
-            else ``checkpoints`` in the Trainer's ``default_root_dir``.
-        weights_only: Read data only, and objects of classes that the script's own hyperparameters and callbacks are made
-            of. ``False`` runs code from the files: for checkpoints of your own alone.
-        search: False: only keep and restore the state.
+        dirpath: Folder of the checkpoints. Default: the folder of the Trainer's ``ModelCheckpoint``, in a job the
+            checkpoint folder, else ``checkpoints`` in the Trainer's ``default_root_dir``.
+        weights_only: Load tensors and plain containers only, and objects of classes that the script's own
+            hyperparameters and callbacks use. ``False`` allows the files to run code: use it for trusted checkpoints
+            only.
+        search: Whether to search for a checkpoint; False: only save and restore the state.
 
     Attributes:
-        steps_are_long: Whether gradients are accumulated for so long that a stop does not wait for the step.
+        steps_are_long: Whether gradient accumulation takes so long that a stop does not wait for the step.
 
     """
 
@@ -51,7 +52,7 @@ class AutoResume(Callback):
         self.steps_are_long = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Look for a checkpoint, before the Trainer would load one."""
+        """Search for a checkpoint, before the Trainer would load one."""
         if stage == "fit" and self._state is None:
             self._events = events_of(trainer)
             self._ended = None
@@ -109,12 +110,12 @@ class AutoResume(Callback):
         return None if found is None else (str(found.path), found.step)
 
     def search(self) -> None:
-        """Look for a checkpoint after all: this is another start of a job."""
+        """Search for a checkpoint after all: the job was restarted."""
         self._search = True
 
     @property
     def fit_state(self) -> FitState:
-        """The state of the present fit."""
+        """The state of the current fit."""
         assert self._state is not None
         return self._state
 
@@ -124,7 +125,7 @@ class AutoResume(Callback):
         return self._state is not None and self._state.holds_step
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A validation within training is over but for its last hooks."""
+        """A validation within training is complete except for its last hooks."""
         if self._events is not None and not trainer.sanity_checking:
             self._events.validated = True
 
@@ -147,7 +148,7 @@ class AutoResume(Callback):
             load_logged_runs(trainer, checkpoint)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Leave the Trainer and its loaders as they were found; a script may still save."""
+        """Restore the Trainer and its loaders to their original state; a script may still save."""
         if self._state is not None:
             self._state.end()
             self._ended = self._state

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long training waits for its data: the figure that says whether loaders or models are to be made faster."""
+"""How long training waits for its data: shows whether loaders or models are the bottleneck."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lightning_sagemaker.collectives.agreement import of_all
 _log = logging.getLogger(__name__)
 
 _MUCH = 0.05
-"""Share of the time above which the loader is worth a look."""
+"""Share of the time above which the loader counts as a bottleneck."""
 _NAMED = 4
 """Ranks that are named, the worst first."""
 
@@ -24,11 +24,11 @@ _NAMED = 4
 class DataWait(Callback):
     """Logs ``data_wait``, the share of the time of training steps that a rank waits for its loader; 0 is best.
 
-    What is logged is rank zero's, at each logged step. At the end one line has the worst ranks, as all others wait for them.
-    The first batch of a fit, for which workers start, is not counted, nor is validation.
+    The value of rank zero is logged at each logged step. At the end one line lists the slowest ranks, as all others
+    wait for them. The first batch of a fit, for which workers start, is not counted, nor is validation.
 
     Attributes:
-        shares: After a fit, of each rank.
+        shares: Share of each rank, after a fit.
 
     """
 
@@ -88,10 +88,10 @@ class DataWait(Callback):
             return
         ranks = ", ".join(f"rank {rank} {share:.1%}" for share, rank in worst[:_NAMED])
         hint = " HINT: more or faster loader workers; all ranks wait for the slowest." if worst[0][0] > _MUCH else ""
-        _log.info("waiting for data took %s of the steps' time.%s", ranks, hint)
+        _log.info("waiting for data took %s of the step time.%s", ranks, hint)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Leave the loops as they were found."""
+        """Restore the loops."""
         self._taken.give_back()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

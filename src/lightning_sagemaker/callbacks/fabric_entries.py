@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LoopRankEntry(TypedDict):
-    """What one rank has: its random numbers, the place of its loader, and buffers that are not rank zero's."""
+    """State of one rank: random states, loader position, and buffers that differ from rank zero's."""
 
     random: RandomState
     position: Position | None
@@ -29,10 +29,10 @@ class ReducerEntry(TypedDict):
 
 
 class LoopEntry(TypedDict):
-    """What a checkpoint holds beside the user's objects.
+    """What a checkpoint holds in addition to the user's objects.
 
     Attributes:
-        epoch: The present epoch.
+        epoch: The current epoch.
         batch: Batches of it that have been trained on.
         step: Batches of all epochs.
         calls: How often Fabric's loader was iterated.

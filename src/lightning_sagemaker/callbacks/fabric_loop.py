@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops of one's own with Fabric that lose nothing: what SpotInterruption and AutoResume are to the Trainer."""
+"""Interruptible custom loops with Fabric: what SpotInterruption and AutoResume are for the Trainer."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _STOP, _SAVE = range(2)
-"""What ranks tell each other."""
+"""Messages between ranks."""
 
 
 class InterruptibleLoop:
-    """The epochs and batches of a loop of one's own, from where an interrupted run ended.
+    """The epochs and batches of a custom loop, starting where an interrupted run stopped.
 
-    All ranks stop after the same batch when one is asked to by a signal, with a checkpoint and exit code 143; started again,
-    the loop goes on with the next batch, with the same samples and random numbers as an uninterrupted run::
+    When any rank receives a signal, all ranks stop after the same batch, with a checkpoint and exit code 143; after a
+    restart the loop resumes with the next batch, with the same samples and random numbers as an uninterrupted run::
 
         loop = InterruptibleLoop(fabric, "checkpoints", {"model": model, "optimizer": optimizer})
         for epoch in loop.epochs(3):
@@ -46,26 +46,26 @@ class InterruptibleLoop:
             for batch in loop.evaluation(val_loader):
                 ...
 
-    Code between two batches, epochs and evaluations is run as often as in an uninterrupted run, as long as it follows
-    from ``state``: what is not in there starts over.
+    Code between batches, epochs and evaluations runs as often as in an uninterrupted run, as long as it depends on
+    ``state`` only: everything else starts over.
 
     Args:
         fabric: After ``launch()``; what it has set up is in ``state``.
-        dirpath: Folder of the checkpoints, which all hosts see, or which SageMaker keeps for the first.
-        state: All that training changes, as for ``fabric.save``: modules, optimizers, schedules, plain values, which
-            are rank zero's and are replaced in it when a checkpoint is loaded.
-        save_every: Time between checkpoints. None: none but the last.
-        keep: How many of them stay.
-        signals: That ask to stop.
+        dirpath: Folder of the checkpoints, shared by all hosts, or kept by SageMaker for the first.
+        state: Everything that training changes, as for ``fabric.save``: modules, optimizers, schedules, plain values,
+            which are rank zero's and are replaced in it when a checkpoint is loaded.
+        save_every: Time between checkpoints. None: only the last one.
+        keep: How many of them are kept.
+        signals: Signals that stop training.
         grace: Seconds from a signal to the end of the process.
         exit_code: Exit code of all ranks after an interruption.
-        overhead: Share of a batch's time that asking the others may cost.
-        weights_only: Read data only. ``False`` runs code from the files: for checkpoints of your own alone.
+        overhead: Share of a batch's time that synchronizing with the other ranks may take.
+        weights_only: Load data only. ``False`` allows the files to run code: use it for trusted checkpoints only.
 
     Attributes:
-        epoch: The present one.
+        epoch: The current one.
         batch: Batches of this epoch that have been trained on.
-        step: Batches of all epochs that have been.
+        step: Batches trained on in all epochs.
 
     """
 
@@ -95,10 +95,10 @@ class InterruptibleLoop:
         self._saved_at = 0.0
 
     def epochs(self, count: int | None = None) -> Generator[int, None, None]:
-        """Numbers of the epochs that are left, from where a checkpoint was made; collective over all ranks.
+        """Numbers of the remaining epochs, from the checkpoint on; collective over all ranks.
 
         Args:
-            count: Number of epochs in all; None for no end.
+            count: Total number of epochs; None: unlimited.
 
         Raises:
             CheckpointError: If there is a checkpoint that cannot be used.
@@ -124,11 +124,11 @@ class InterruptibleLoop:
             self._release()
 
     def batches(self, loader: Iterable[T], every: int = 1) -> Generator[T, None, None]:
-        """Batches of an epoch that are left; collective over all ranks.
+        """The remaining batches of an epoch; collective over all ranks.
 
         Args:
             loader: From ``fabric.setup_dataloaders``, or any other iterable.
-            every: Stop and save only after so many batches: those of an optimizer step, where gradients are accumulated.
+            every: Stop and save only after this many batches: those of an optimizer step, with gradient accumulation.
 
         """
         inner = inner_loader(loader)
@@ -151,7 +151,7 @@ class InterruptibleLoop:
         self._state.end_batches(self._watch, self.batch)
 
     def evaluation(self, loader: Iterable[T]) -> Generator[T, None, None]:
-        """Batches of an evaluation, between which signals are heard; it is done again if it is stopped.
+        """Batches of an evaluation, between which signals are handled; a stopped evaluation is repeated.
 
         Args:
             loader: Any iterable; ranks may have different numbers of batches.
@@ -162,8 +162,9 @@ class InterruptibleLoop:
         """
         if self._within and self._watch is not None and inner_loader(loader) is self._watch.loader:
             raise ValueError(
-                "evaluation() was given the loader of batches(), in the body of one of them. HINT: make another DataLoader"
-                " of the same data."
+                "evaluation() was given the loader of batches(), inside its loop body. HINT: create another DataLoader "
+                "over the same"
+                " data."
             )
         self._training.pause()
         self._hear(self._votes.read())
@@ -183,7 +184,7 @@ class InterruptibleLoop:
             self._training.go_on()
 
     def save(self) -> Path | None:
-        """Write a checkpoint; in the body of a batch, when that is over. Collective.
+        """Write a checkpoint; within the body of a batch, after it. Collective.
 
         Returns:
             Its path; None if it is written later.
@@ -211,7 +212,7 @@ class InterruptibleLoop:
 
     def _stop(self) -> None:
         path = self.save()
-        rank_zero_info(f"Interrupted after batch {self.step}: {path} is written, exit code {self._exit_code}.")
+        rank_zero_info(f"Interrupted after batch {self.step}: wrote {path}, exit code {self._exit_code}.")
         raise Interrupted(self._exit_code)
 
     def _release(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint of a loop of one's own holds, beside the user's objects, so that it goes on as if it had not ended."""
+"""State of a custom loop in a checkpoint, in addition to the user's objects, for an exact resume."""
 
 from __future__ import annotations
 
@@ -46,25 +46,25 @@ class _Values(TypedDict):
 
 
 class FabricState:
-    """Of one loop.
+    """State of one loop.
 
     Args:
         fabric: Writes and reads.
         folder: Folder of the checkpoints.
         state: The user's objects.
-        keep: Checkpoints that stay.
-        weights_only: Read data only.
+        keep: Number of checkpoints to keep.
+        weights_only: Load data only.
 
     Raises:
-        ValueError: If the folder is an address, or an entry has a name that is taken.
+        ValueError: If the folder is a URL, or an entry has a reserved name.
 
     """
 
     def __init__(self, fabric: Fabric, folder: str | Path, state: StateDict, keep: int, weights_only: bool) -> None:
         if taken := {_STEP, STATE} & state.keys():
-            raise ValueError(f"state has the entries {sorted(taken)}, which are written beside it. HINT: rename them.")
+            raise ValueError(f"state has the entries {sorted(taken)}, which the loop writes itself. HINT: rename them.")
         if is_remote(str(folder)):
-            raise ValueError(f"{folder} is an address. HINT: name a folder; a job's checkpoint_s3_uri keeps it in S3.")
+            raise ValueError(f"{folder} is a URL. HINT: use a local folder; a job's checkpoint_s3_uri keeps it in S3.")
         self._fabric, self._folder, self._state = fabric, Path(folder), state
         self._keep, self._weights_only = keep, weights_only
         self._loaded: LoopEntry | None = None
@@ -78,12 +78,12 @@ class FabricState:
     # Places in the data
 
     def begin_batches(self, watched: Watch, loader: object, batch: int) -> int:
-        """The loader of an epoch is about to be iterated; bring it to where a checkpoint says.
+        """The loader of an epoch is about to be iterated; restore its position from the checkpoint.
 
         Args:
             watched: The watch of the loader.
             loader: What is iterated.
-            batch: Batches of the epoch that the checkpoint says were taken.
+            batch: Batches of the epoch consumed before the checkpoint.
 
         Returns:
             As many, in this run's batches.
@@ -118,7 +118,7 @@ class FabricState:
             sampler.set_epoch(self._calls)
 
     def _deal(self, watched: Watch, loaded: LoopEntry) -> int:
-        """Deal what is left of the epoch out to another number of ranks, or in other batches."""
+        """Redistribute the rest of the epoch to another number of ranks, or in other batches."""
         positions = [rank["position"] for rank in loaded["ranks"]]
         bits = united([None if position is None else position.get("bits") for position in positions])
         place = {"num_replicas": self._fabric.world_size, "rank": self._fabric.global_rank}
@@ -133,13 +133,13 @@ class FabricState:
             said = "each sample of the epoch is seen once, in other batches"
         self._samples_before, self._batch_before = (loaded["samples"] or 0) if rest is not None else 0, done
         rank_zero_info(
-            f"The checkpoint was made on {len(positions)} ranks with batches of {loaded['batch_size']}; here it is"
-            f" {self._fabric.world_size} and {batch_size_of(watched.loader)}: {said}. Random numbers (dropout) are others."
+            f"The checkpoint was saved on {len(positions)} ranks with batches of {loaded['batch_size']}; here it is"
+            f" {self._fabric.world_size} and {batch_size_of(watched.loader)}: {said}. Random numbers (dropout) differ."
         )
         return done
 
     def end_batches(self, watched: Watch, batch: int) -> None:
-        """All batches of an epoch were given: what a stop in an evaluation, maybe by the same loader, goes back to."""
+        """All batches of an epoch were consumed: a stop in an evaluation rolls back to this state."""
         self._ended = watched.position(batch)
         self._before_evaluation = {
             "random": random_state(),
@@ -148,7 +148,7 @@ class FabricState:
         }
 
     def go_back(self) -> None:
-        """Make schedules and values what they were before an evaluation: what came between is done again."""
+        """Reset schedulers and values to their state before an evaluation: the code in between is repeated."""
         before = self._before_evaluation
         if before is None:
             return
@@ -164,7 +164,7 @@ class FabricState:
                 group.update(kept)
 
     def end_epoch(self) -> None:
-        """An epoch is over."""
+        """An epoch has ended."""
         self._calls, self._before_evaluation = iterations(self._loader), None
         self._samples_before = self._batch_before = 0
 
@@ -200,7 +200,10 @@ class FabricState:
                 for name in outdated(names_in(None, str(self._folder)), step, self._keep):
                     remove(None, str(self._folder / name))
             except OSError as error:  # raised here alone, it would leave the others waiting
-                rank_zero_warn(f"Older checkpoints stay in {self._folder}: {error}. HINT: make room there yourself.")
+                rank_zero_warn(
+                    f"Older checkpoints in {self._folder} could not be deleted: {error}. HINT: free space there"
+                    " yourself."
+                )
         return path
 
     def load(self) -> tuple[int, int, int]:
@@ -245,13 +248,13 @@ class FabricState:
             rank_zero_info(f"No checkpoint in {self._folder}: starting from scratch.")
             return None, None
         if not found.exact:
-            return None, f"{found.path} was not written by an InterruptibleLoop. HINT: name a folder of its own."
+            return None, f"{found.path} was not written by an InterruptibleLoop. HINT: give the loop its own folder."
         rank_zero_info(f"Resuming from step {found.step}: {found.path}")
         return str(found.path), None
 
 
 def _reducer_state(module: nn.Module | None) -> ReducerEntry:
-    """What DDP knows of the steps before: its buckets, and whether it sends buffers before the next. Collective."""
+    """DDP's state from earlier steps: its buckets, and whether it broadcasts buffers before the next. Collective."""
     return {"buckets": bucket_layout(module), "sends": getattr(module, _SENDS, None)}
 
 
@@ -262,7 +265,7 @@ def _restore_reducer(module: nn.Module | None, kept: ReducerEntry) -> None:
 
 
 class _Noting(SafeCheckpointIO):
-    """Keeps a failure until all ranks hear of it: Fabric has them wait for each other after a checkpoint."""
+    """Keeps a failure until all ranks know of it: Fabric synchronizes them after a checkpoint."""
 
     failure: str | None = None
 

@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 
 class Positions(TypedDict):
-    """Where the loaders of one rank are."""
+    """Positions of the loaders of one rank."""
 
     training: list[Position | None]
     validation: list[Position | None]
 
 
 class RankState(TypedDict, total=False):
-    """What one rank has. A checkpoint that an older version wrote may lack the last entries.
+    """State of one rank. A checkpoint from an older version may lack the last entries.
 
     Attributes:
         random: States of its random number generators.
-        metrics: What metrics have summed up.
-        memory: What the Trainer remembers.
-        loaders: Where its loaders are.
-        callbacks: Those states of callbacks that are not rank zero's.
-        buffers: Those buffers of modules that are not rank zero's.
-        flags: Names of what is frozen, evaluating or untracked.
-        batches: Batches taken of the epoch.
-        step: Epochs that have ended, and optimizer steps.
+        metrics: States of metrics.
+        memory: The Trainer's own state.
+        loaders: Positions of its loaders.
+        callbacks: Callback states that differ from rank zero's.
+        buffers: Module buffers that differ from rank zero's.
+        flags: Names of frozen parameters, modules in evaluation mode, and untracked statistics.
+        batches: Batches of the epoch consumed so far.
+        step: Completed epochs, and optimizer steps.
         fit_loop: State of Lightning's loop, where the checkpoint may be written later.
 
     """
@@ -55,7 +55,7 @@ class RankState(TypedDict, total=False):
 
 
 class Facts(TypedDict):
-    """What says what a position means.
+    """The facts that positions depend on.
 
     Attributes:
         world_size: Number of ranks.
@@ -63,7 +63,7 @@ class Facts(TypedDict):
         batch_sizes: Samples of one rank in a batch, by loader; None if unknown.
         samples: Samples of the epoch that all ranks have taken, by loader; None if unknown.
         ordered_by: Global batch size by which the order of samples was drawn, by loader; 0 if by none.
-        shuffled_by: What the order follows from, by loader.
+        shuffled_by: What determines the order, by loader.
 
     """
 
@@ -76,17 +76,17 @@ class Facts(TypedDict):
 
 
 class FitEntry(Facts, total=False):
-    """A fit, as a checkpoint holds it (with ``ranks``), or one rank for another start in the same job (with ``own``).
+    """A fit in a checkpoint (with ``ranks``), or of one rank for a restart in the same job (with ``own``).
 
     Attributes:
-        phase: Where in the loops it was made: a :class:`~lightning_sagemaker._compat.loops.Phase`'s value.
+        phase: Where in the loops it was saved: a :class:`~lightning_sagemaker._compat.loops.Phase`'s value.
         cut: Whether the epoch ended early, at the last step.
-        batches: Batches taken of the epoch.
+        batches: Batches of the epoch consumed so far.
         accumulate: Batches of an optimizer step.
         buckets: DDP's buckets of the next step.
-        ranks: What each rank had.
-        own: What this rank has.
-        again: Calls the hooks of a batch's end.
+        ranks: State of each rank.
+        own: State of this rank.
+        again: Whether to call the hooks of a batch's end.
 
     """
 
@@ -101,15 +101,15 @@ class FitEntry(Facts, total=False):
 
 
 class Noted(TypedDict):
-    """What is to be written, of this rank.
+    """What this rank is about to write.
 
     Attributes:
         phase: Where in the loops.
         own: This rank's state.
-        lacks_gradients: Whether gradients have been accumulated that are in no checkpoint.
+        lacks_gradients: Whether gradients have been accumulated that are not in a checkpoint.
         cut: Whether the epoch ended early, at the last step.
         buckets: DDP's buckets of the next step.
-        facts: What says what positions mean.
+        facts: The facts that positions depend on.
 
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loaders of a fit: watched from their first iteration on, and brought to where a checkpoint says."""
+"""The loaders of a fit: tracked from their first iteration on, and restored to the position in a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class FitLoaders:
-    """Of training and validation.
+    """The loaders of training and validation.
 
     Args:
         trainer: Whose loaders they are.
-        say: Called with a sentence for what cannot be found again.
+        say: Called with a message about what cannot be restored.
 
     """
 
@@ -57,30 +57,30 @@ class FitLoaders:
         return [watched for _, watched in pairs]
 
     def release(self) -> None:
-        """Leave the loaders as they were found."""
+        """Restore the loaders."""
         for watched in (*self._training, *self._validation):
             release(watched.loader)
 
     def begin_epoch(self) -> None:
-        """An epoch's iterators are about to be made."""
+        """An epoch's iterators are about to be created."""
         self._dealt, self._orders = {}, []
         for watched in self._training:
             watched.begin_epoch()
 
     def defer(self, deferred: bool) -> None:
-        """Do not begin iterations, which start workers, before it is known where."""
+        """Delay iterations, which start workers, until the position is known."""
         self._deferred = deferred
         for watched in self._training:
             watched.deferred = deferred
 
     def positions(self, taken: int) -> Positions:
-        """Of this rank."""
+        """Positions of this rank."""
         training = [watched.position(taken) for watched in self._training]
         validation = [watched.position(0) if watched.is_persistent else None for watched in self._validation]
         return {"training": training, "validation": validation}
 
     def facts(self, batches: int) -> Facts:
-        """What says what a position means: sizes, and how many samples the batches were."""
+        """The facts that positions depend on: sizes, and the number of samples of the batches."""
         sizes = [batch_size_of(watched.loader) for watched in self._training]
         samples = [self._samples(watched, size, batches) for watched, size in zip(self._training, sizes, strict=True)]
         return {
@@ -99,7 +99,7 @@ class FitLoaders:
         return bool(loaded.get("shuffled_by", [None] * len(own)) == own)
 
     def _samples(self, watched: Watch, size: int | None, batches: int) -> int | None:
-        """Of the epoch, over all ranks."""
+        """Samples of the epoch consumed by all ranks."""
         if size is None:
             return None
         done, after = self._dealt.get(id(watched), (0, 0))
@@ -107,9 +107,9 @@ class FitLoaders:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Number of ranks that have a part of the data, and this rank's among them.
+        """Number of ranks that have a part of the data, and this rank's index among them.
 
-        Where a training recovers in the job, a rank that is lost still has a part: another one trains on it.
+        With recovery in the job, a lost rank still has a part: another one trains on it.
         """
         if getattr(self._trainer.strategy, "recovers", False):
             return self._replicas["num_replicas"], self._replicas["rank"]
@@ -127,7 +127,7 @@ class FitLoaders:
         return self._orders or own
 
     def fits(self, loaded: FitEntry) -> bool:
-        """Whether positions of a checkpoint mean here what they meant there."""
+        """Whether positions of a checkpoint are valid here."""
         own = self.facts(0)
         if not self._is_same_order(loaded):
             return False
@@ -136,7 +136,7 @@ class FitLoaders:
         )
 
     def keep_deal(self, loaded: FitEntry, positions: Positions) -> None:
-        """Count on from an epoch that was dealt out anew before."""
+        """Continue counting from an epoch that was redistributed before."""
         for watched, position, samples, size in zip(
             self._training, positions["training"], loaded["samples"], loaded["batch_sizes"], strict=True
         ):
@@ -146,12 +146,12 @@ class FitLoaders:
                 self._dealt[id(watched)] = done, after
                 self._orders = loaded["ordered_by"]
 
-    def seek(self, positions: Positions, anew: bool) -> None:
-        """Begin the next iterations where these positions say; at an epoch's beginning if ``anew``."""
+    def seek(self, positions: Positions, restart: bool) -> None:
+        """Start the next iterations at these positions; at the start of an epoch if ``restart``."""
         self._deferred = False
         for watched, position in zip(self._training, positions["training"], strict=True):
-            watched.seek(None if anew else position)
-            if anew and position is not None:
+            watched.seek(None if restart else position)
+            if restart and position is not None:
                 pass_end(watched, position)
         self._wanted_validation = positions["validation"]
         self._seek_validation()
@@ -164,7 +164,7 @@ class FitLoaders:
             self._wanted_validation = []
 
     def count_cycles(self, batches: int, positions: Positions) -> None:
-        """Tell the ``CombinedLoader`` which of its loaders have been through."""
+        """Tell the ``CombinedLoader`` which of its loaders are exhausted."""
         loaders = self._trainer.fit_loop._combined_loader
         assert loaders is not None
         iterator = loaders._iterator
@@ -176,17 +176,17 @@ class FitLoaders:
             ]
 
     def deal(self, loaded: FitEntry, fetcher: DataFetcher | None) -> str:
-        """Deal what is left of an epoch out to another number of ranks, or in other batches.
+        """Redistribute the rest of an epoch to another number of ranks, or in other batches.
 
         Returns:
-            A sentence that says what equals an uninterrupted run.
+            A message that says what equals an uninterrupted run.
 
         """
         self._deferred = False
         if fetcher is None:
             for watched in self._training:
                 watched.seek(None)
-            return "Epochs have all samples once, in other batches."
+            return "Each epoch sees all samples once, in other batches."
         self._orders = loaded["ordered_by"]
         progress = self._trainer.fit_loop.epoch_loop.batch_progress
         rests = [self._rest(loaded, number) for number in range(len(self._training))]
@@ -211,8 +211,9 @@ class FitLoaders:
         iter(fetcher)
         if unknown:
             return (
-                f"What {', '.join(unknown)} has given is not known here, so its epoch starts over: some samples are seen"
-                " twice. HINT: resume with the same loaders, on as many ranks and with the same batches."
+                f"The position of {', '.join(unknown)} is unknown here, so its epoch starts over: some samples are "
+                "seen twice. HINT:"
+                " resume with the same loaders, number of ranks and batch size."
             )
         same = loaded["samples"][0] is not None and self._is_same_step(loaded)
         return (
@@ -222,7 +223,7 @@ class FitLoaders:
         )
 
     def step_ratio(self, loaded: FitEntry) -> float:
-        """Samples of an optimizer step of the run that wrote a checkpoint, by those of one of this run."""
+        """Samples per optimizer step of the run that wrote a checkpoint, divided by those of this run."""
         then, now = loaded["batch_sizes"][:1], self.facts(0)["batch_sizes"][:1]
         if not then or not then[0] or not now[0]:
             return 1.0
@@ -232,7 +233,7 @@ class FitLoaders:
         )
 
     def _is_same_step(self, loaded: FitEntry) -> bool:
-        """Whether each step has the samples that it would have had."""
+        """Whether each step has the same samples."""
         return self.step_ratio(loaded) == 1 and all(is_counted(watched.loader) for watched in self._training)
 
     def _rest(self, loaded: FitEntry, number: int) -> Sequence[object] | None:
@@ -252,7 +253,7 @@ class FitLoaders:
         return united([(rank["loaders"]["training"][number] or {}).get("bits") for rank in loaded["ranks"]])
 
     def _name_limits(self, watched: Watch) -> None:
-        """Say at the start what cannot be found again, or only by reading all of it."""
+        """Log at the start what cannot be restored, or only by reading all of it."""
         loader = watched.loader
         if has_state(loader):
             return
@@ -260,21 +261,23 @@ class FitLoaders:
         stream = dataset if isinstance(loader, DataLoader) else loader
         if hasattr(loader, "__next__"):
             self._say(
-                f"{type(loader).__name__} can be read only once: a run that is resumed within an epoch starts it over."
+                f"{type(loader).__name__} can be read only once: a run that is resumed within an epoch starts the "
+                "epoch over."
                 " HINT: give a DataLoader."
             )
         elif held := watched.capture.iterators():
             self._say(
-                f"{type(stream).__name__} reads on from epoch to epoch (it holds an iterator, {', '.join(held)}): a run that"
-                " is resumed begins it anew, so it may train on some samples again and never on others. HINT: give the"
-                " loader state_dict and load_state_dict, or make the iterator in __iter__."
+                f"{type(stream).__name__} continues from epoch to epoch (it holds an iterator, {', '.join(held)}): a "
+                "resumed run"
+                " restarts it, so it may see some samples twice and others never. HINT: give the"
+                " loader state_dict and load_state_dict, or create the iterator in __iter__."
             )
         elif isinstance(stream, IterableDataset) or (
             stream is loader and not isinstance(loader, (Sequence, torch.Tensor))
         ):
             self._say(
-                f"{type(stream).__name__} cannot be asked for its place: a run that is resumed within an epoch reads it"
-                " again from the beginning, and is exact if that gives the same samples. HINT: give the loader state_dict"
+                f"{type(stream).__name__} does not report its position: a run that is resumed within an epoch reads it again"
+                " from the beginning, which is exact if that yields the same samples. HINT: give the loader state_dict"
                 " and load_state_dict, as torchdata's StatefulDataLoader, or use a dataset with a length."
             )
 

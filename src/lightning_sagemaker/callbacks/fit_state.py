@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint must hold, beside what Lightning writes, for a run to go on as if it had not ended; and going on."""
+"""The state that a checkpoint needs in addition to Lightning's for an exact resume; and resuming from it."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 
 class FitState:
-    """Of one fit.
+    """State of one fit.
 
     Args:
         trainer: Whose fit it is.
         events: Events of the fit.
-        steps_are_long: Says whether a stop does not wait until accumulated gradients are used.
+        steps_are_long: Whether a stop does not wait until accumulated gradients are used.
 
     Attributes:
-        found: The checkpoint from which it goes on, and whether data alone is read of it.
-        complete: Called with the states of all ranks; gives those to be written.
+        found: The checkpoint to resume from, and whether only data is loaded from it.
+        complete: Called with the states of all ranks; returns those to write.
 
     """
 
@@ -71,7 +71,7 @@ class FitState:
     # What is written
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Add the states of all ranks to a checkpoint that is being made. Collective."""
+        """Add the states of all ranks to a checkpoint that is being saved. Collective."""
         if not self._runs:  # nothing has begun: as those to which Lightning's finders go back
             checkpoint[STATE] = {}
             return
@@ -79,7 +79,7 @@ class FitState:
         phase, snapshot = noted["phase"], noted["own"]
         if noted["lacks_gradients"]:
             rank_zero_warn(
-                "A checkpoint was made while gradients are being accumulated: a run that is resumed from it lacks those of"
+                "A checkpoint was saved in the middle of gradient accumulation: a run resumed from it lacks the gradients of"
                 " the batches since the last step. HINT: save after steps, as every_n_train_steps does."
             )
         if snapshot["fit_loop"] is not None:
@@ -105,7 +105,7 @@ class FitState:
         }
 
     def _note(self) -> Noted:
-        """What is to be written, of this rank: not collective."""
+        """The state of this rank to write: not collective."""
         trainer = self._trainer
         phase, snapshot = phase_of(trainer, self._events), self._now()
         if self._held is not None and self.holds_step:
@@ -129,24 +129,24 @@ class FitState:
         }
 
     def end(self) -> None:
-        """The fit has ended as it should: a checkpoint that is made later holds its state of now."""
+        """The fit has ended normally: a checkpoint that is saved later holds its current state."""
         if self._runs:
             self._noted = self._note()
 
     @property
     def is_at_end(self) -> bool:
-        """Whether a fit has ended, and no step was made since."""
+        """Whether a fit has ended, without a step since."""
         return self._noted is not None and bool(self._noted["own"]["step"] == self._step)
 
     @property
     def holds_step(self) -> bool:
-        """Whether gradients have been accumulated since an optimizer step whose state is at hand."""
+        """Whether gradients have been accumulated since an optimizer step whose state is available."""
         held = self._held
         return held is not None and self._accumulates and bool(held["step"] == self._step)
 
     @property
     def _step(self) -> tuple[int, int]:
-        """Epochs that have ended and optimizer steps: an epoch's end is in no state that was held before it."""
+        """Completed epochs and optimizer steps: a state saved before an epoch's end does not include it."""
         return counts(self._trainer.fit_loop.epoch_progress.current).processed, self._trainer.global_step
 
     @property
@@ -154,12 +154,12 @@ class FitState:
         return bool(self._trainer.fit_loop.epoch_loop._should_accumulate())
 
     def _end_batch(self) -> None:
-        """After an optimizer step, note the state if a checkpoint may be made before the next: gradients are not in it."""
+        """After an optimizer step, save the state if a checkpoint may come before the next: it excludes gradients."""
         if not self._accumulates:
-            self._held = self._now(whole=True) if self._is_cut() else None
+            self._held = self._now(full=True) if self._is_cut() else None
 
     def _is_cut(self) -> bool:
-        """Whether checkpoints are made while gradients are being accumulated."""
+        """Whether checkpoints may be saved during gradient accumulation."""
         trainer = self._trainer
         accumulated = trainer.accumulate_grad_batches
         if accumulated == 1 or not trainer.lightning_module.automatic_optimization:
@@ -170,10 +170,10 @@ class FitState:
         return bool(validates or by_clock or self._steps_are_long())
 
     def _note_validation(self) -> None:
-        self._before_validation = self._now(whole=True)
+        self._before_validation = self._now(full=True)
 
-    def _now(self, whole: bool = False) -> RankState:
-        """This rank's; ``whole`` with what a checkpoint that is made later would have otherwise."""
+    def _now(self, full: bool = False) -> RankState:
+        """This rank's state; ``full``: with everything that a checkpoint saved later would take from the Trainer."""
         trainer = self._trainer
         loop = trainer.fit_loop.epoch_loop
         batch = loop.batch_progress.current
@@ -186,34 +186,34 @@ class FitState:
             "flags": module_flags(trainer.lightning_module),
             "batches": taken,
             "step": self._step,
-            "fit_loop": plain_copy(trainer.fit_loop.state_dict()) if whole else None,
-            "callbacks": callback_states(trainer) if whole else None,
+            "fit_loop": plain_copy(trainer.fit_loop.state_dict()) if full else None,
+            "callbacks": callback_states(trainer) if full else None,
             "buffers": copied(buffers_of(trainer)),
         }
 
     def hold(self) -> FitEntry:
-        """What this rank has, of now, for :meth:`go_on_from`: on this rank only, and not collective."""
-        phase, snapshot = phase_of(self._trainer, self._events), self._now(whole=True)
+        """This rank's current state, for :meth:`go_on_from`: on this rank only, and not collective."""
+        phase, snapshot = phase_of(self._trainer, self._events), self._now(full=True)
         facts = cast("FitEntry", self.loaders.facts(snapshot["batches"]))
         return {**facts, "phase": phase.value, "cut": False, "own": snapshot}
 
-    # Going on
+    # Resuming
 
     def prepare_alone(self) -> None:
-        """Do what a fit does before its first epoch; those whom this rank joins have done it, and do not meet it there."""
+        """Do what a fit does before its first epoch, without a collective: the ranks that this one joins have done it."""
         self.loaders.defer(True)
         self._trainer.fit_loop.setup_data()
         self._trainer.fit_loop.on_run_start()
 
     def go_on_from(self, held: FitEntry) -> None:
-        """Have the next run of the loops go on from what :meth:`hold` gave, on this rank or on another of the same place."""
+        """Have the next run of the loops resume from the state of :meth:`hold`, of this rank or of another one."""
         self._loaded, loop = held, held["own"]["fit_loop"]
         assert loop is not None
         self._trainer.fit_loop.load_state_dict(plain_copy(loop))
         self.loaders.defer(True)
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Keep what a checkpoint says until the loops run."""
+        """Keep a checkpoint's state until the loops run."""
         state = checkpoint.get(STATE)
         if self._runs or (state is not None and "phase" not in state):  # a callback goes back to where it began a trial
             return
@@ -253,7 +253,7 @@ class FitState:
         self.loaders.defer(self._loaded is not None)
 
     def _prepare(self, loaded: FitEntry, fetcher: DataFetcher | None) -> None:
-        """Called by the loops, when all has been loaded and the hooks of the start have been called."""
+        """Called by the loops, once everything is loaded and the start hooks have run."""
         trainer, phase = self._trainer, Phase(loaded["phase"])
         within = fetcher is not None
         if within:
@@ -270,17 +270,17 @@ class FitState:
             self._restore(own, phase)
             if said := stretch_schedules(trainer, self.loaders.step_ratio(loaded)):
                 rank_zero_info(
-                    f"Gradients were accumulated {loaded['accumulate']} times, and are"
-                    f" {trainer.accumulate_grad_batches} times now. Each sample of the epoch is seen once, in other steps."
+                    f"accumulate_grad_batches was {loaded['accumulate']} and is {trainer.accumulate_grad_batches} now. "
+                    "Each sample of the epoch is seen once, in other steps."
                     f" {said}"
                 )
         else:
             here = self.loaders.facts(0)["batch_sizes"]
             rest = self.loaders.deal(loaded, fetcher), stretch_schedules(trainer, self.loaders.step_ratio(loaded))
             rank_zero_info(
-                f"The checkpoint was made on {len(ranks)} ranks with batches of {loaded['batch_sizes']}, accumulated"
-                f" {loaded['accumulate']} times; here it is {size}, {here} and"
-                f" {trainer.accumulate_grad_batches}. {' '.join(filter(None, rest))} Random numbers (dropout) are others."
+                f"The checkpoint was saved on {len(ranks)} ranks with batches of {loaded['batch_sizes']}, accumulated"
+                f" {loaded['accumulate']} times; now it is {size}, {here} and"
+                f" {trainer.accumulate_grad_batches}. {' '.join(filter(None, rest))} Random numbers (dropout) differ."
             )
             metrics = merged_metrics(trainer.lightning_module, [one["metrics"] for one in ranks], rank, size)
             restore_metrics(trainer.lightning_module, metrics)
@@ -288,11 +288,13 @@ class FitState:
             restore_module_flags(trainer.lightning_module, ranks[0].get("flags"))
             restore_logged(trainer, metrics)
         if phase is Phase.AMID:
-            rank_zero_info("The checkpoint was made within a batch: it is trained on again, with other random numbers.")
+            rank_zero_info(
+                "The checkpoint was saved within a batch: that batch is trained on again, with other random numbers."
+            )
 
     def _find_place(self, loaded: FitEntry, own: RankState, fetcher: DataFetcher | None) -> None:
-        """Bring the loaders to where they were."""
-        self.loaders.seek(own["loaders"], anew=fetcher is None)
+        """Restore the loaders' positions."""
+        self.loaders.seek(own["loaders"], restart=fetcher is None)
         if fetcher is not None:
             self.loaders.keep_deal(loaded, own["loaders"])
             iter(fetcher)
@@ -310,5 +312,5 @@ class FitState:
         restore_random_state(own["random"])
 
     def release(self) -> None:
-        """The fit is over."""
+        """The fit has ended."""
         self.loaders.release()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that is neither gone nor alive is noticed and named, long before a collective times out."""
+"""Detects and reports a frozen rank, long before a collective times out."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class RankMissing(RuntimeError):
 
 
 class Heartbeat(Callback):
-    """Ends this process when the next rank has sent no heartbeat for a while, and says which it was.
+    """Exits this process when the next rank has sent no heartbeat for a while, and reports that rank.
 
-    A process that is killed breaks its connections, which the others notice at once. One that is frozen, or whose network is
-    cut, does not: the others wait in a collective for half an hour, and then say nothing about who was missing. Here a
-    thread of each rank writes a heartbeat into the store through which the ranks met, and looks at the next rank's, on a
-    connection of its own.
+    If a process is killed, its connections break, which the others notice at once. If it is frozen, or its network is
+    cut, the others wait in a collective for half an hour, and their error does not say which rank is missing. Here a
+    thread of each rank writes a heartbeat to the rendezvous store, and checks the next rank's, on its own connection.
 
-    A rank that is alive and waits so long for the next batch of its data loader says that, and is not ended.
+    A rank that is alive but waits that long for the next batch of its data loader logs that, and does not exit.
 
     Args:
-        every: Seconds between signs.
-        patience: Seconds without one. Long enough for a thread that holds Python's lock, as a slow extension may.
+        every: Seconds between heartbeats.
+        patience: Heartbeat timeout in seconds. Must be long enough for code that holds the GIL, such as a slow
+            extension.
 
     """
 
@@ -56,7 +56,7 @@ class Heartbeat(Callback):
         self._loader = LoaderWatch(0, patience)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Begin. Collective over all ranks."""
+        """Start. Collective over all ranks."""
         if self._threads or not dist.is_initialized() or dist.get_world_size() == 1:
             return
         rank = dist.get_rank()
@@ -76,7 +76,7 @@ class Heartbeat(Callback):
             thread.start()
 
     def on_train_batch_start(self, *_: object) -> None:
-        """A batch has come."""
+        """A batch has arrived."""
         self._loader.next_batch()
 
     def on_validation_batch_start(self, *_: object) -> None:
@@ -92,7 +92,7 @@ class Heartbeat(Callback):
         self._loader.next_batch()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """End; the others do not wait for more."""
+        """Stop; the others no longer expect heartbeats."""
         self._stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -106,7 +106,7 @@ class Heartbeat(Callback):
         self._threads = []
 
     def _beat(self, store: dist.Store, rank: int, other: int) -> None:
-        """Give signs of life, and listen for the next rank's."""
+        """Send heartbeats, and check the next rank's."""
         seen, count = b"", 0
         while not self._over.wait(self._every):
             count += 1
@@ -123,7 +123,7 @@ class Heartbeat(Callback):
             store.set(f"{_KEY}/{rank}", _DONE.decode())
 
     def _watch(self, rank: int, other: int, job: SageMakerJob) -> None:
-        """A thread of its own, as the other one may be waiting for the store."""
+        """A separate thread, as the other one may be waiting for the store."""
         while not self._over.wait(self._every):
             self._loader.look()
             now = time.monotonic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spot interruptions: all ranks stop at the same step, with a checkpoint. And checkpoints by the clock."""
+"""Spot interruptions: all ranks stop at the same step, with a checkpoint. Also periodic checkpoints."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ if TYPE_CHECKING:
 _CLOCKS = 60.0
 """Seconds by which the hosts' clocks may differ."""
 _SHARE_OF_SAVING = 0.05
-"""Of the time, at most, that saving by the clock may take."""
+"""Maximum share of the time that periodic saving may take."""
 _STEP_SECONDS = 1.5
-"""Of gradients that are accumulated, beyond which a stop does not wait for the step that uses them."""
+"""Seconds of gradient accumulation beyond which a stop does not wait for the optimizer step."""
 _STOP, _SAVE, _LONG = range(3)
-"""What ranks tell each other."""
+"""Messages between ranks."""
 
 
 class Interrupted(SystemExit):
-    """Training was stopped from outside; its work is in a checkpoint."""
+    """Training was stopped by a signal; its state is in a checkpoint."""
 
 
 class SpotInterruption(Callback):
-    """Stops together when any rank is asked to by a signal, and saves every few minutes.
+    """Stops all ranks together when any of them receives a signal, and saves every few minutes.
 
     SageMaker sends SIGTERM two minutes before it takes a spot instance away, and not to every process at the same time.
-    Lightning's own handler waits for the other ranks within the handler, and hangs. Here a signal is only noted; the ranks
-    agree beside the training, every few batches, and all stop after the same one: with a checkpoint if they were training,
-    and with exit code 143. Before the first batch there is nothing to agree on, and each ends at once. Ctrl-C stops in the
-    same way; pressed again, it does not wait.
+    Lightning's own handler waits for the other ranks within the handler, and hangs. Here a signal only sets a flag; the
+    ranks exchange it asynchronously, every few batches, and all stop after the same one: with a checkpoint if they were
+    training, and with exit code 143. Before the first batch there is nothing to save, and each exits at once. Ctrl-C
+    stops in the same way; a second one does not wait.
 
-    As a signal need not arrive at all, the time of the last checkpoint is what is lost at most.
+    Since a signal may never arrive, at most the time since the last checkpoint is lost.
 
     Args:
         dirpath: Folder of the checkpoints. Default: as :class:`~lightning_sagemaker.AutoResume`.
-        save_every: Time between checkpoints; longer where saving takes more than 5% of it. None: none but the last.
-        keep: How many of them stay.
-        signals: That ask to stop.
-        grace: Seconds from a signal to the end of the process; a checkpoint that would take longer is not begun.
+        save_every: Time between checkpoints; longer if saving takes more than 5% of it. None: only the last one.
+        keep: How many of them are kept.
+        signals: Signals that stop training.
+        grace: Seconds from a signal to the end of the process; a checkpoint that would take longer is skipped.
         exit_code: Exit code of all ranks after an interruption.
-        overhead: Share of a step's time that asking the others may cost.
-        patience: Seconds without a step after a signal, after which the process ends as it is. It may be waiting for a
-            process that is gone.
+        overhead: Share of a step's time that synchronizing with the other ranks may take.
+        patience: Seconds without a step after a signal, after which the process exits without a checkpoint. It may be
+            waiting for a process that is gone.
 
     """
 
@@ -90,18 +90,18 @@ class SpotInterruption(Callback):
         self._saved_at = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Note signals from here on, instead of Lightning's handler; collective over all ranks."""
+        """Handle signals from here on, instead of Lightning's handler; collective over all ranks."""
         self._votes = Votes.of_all()
         if (spread := self._votes.clock_spread()) > _CLOCKS:
             rank_zero_warn(
-                f"The hosts' clocks differ by {spread:.0f} s: S3 refuses requests of a clock that is wrong by 15 minutes."
+                f"The hosts' clocks differ by {spread:.0f} s: S3 rejects requests if the clock is off by 15 minutes."
                 " HINT: synchronise them (chrony)."
             )
         if stage == "fit" and self._events is None:
             self._events = events_of(trainer)
             self._events.batch_is_over.append(lambda: self._end_batch(trainer))
             if not any(isinstance(callback, AutoResume) for callback in callbacks_of(trainer)):
-                # A checkpoint from which nothing could go on exactly would be of little use; its setup is called next.
+                # A checkpoint without an exact resume would be of little use; its setup is called next.
                 callbacks_of(trainer).append(AutoResume(search=False))
         environment = getattr(trainer.strategy, "cluster_environment", None)
         if type(environment).__name__ == "SLURMEnvironment":
@@ -113,7 +113,7 @@ class SpotInterruption(Callback):
         self._taken.take(trainer.fit_loop.epoch_loop, "_broadcast_sigterm_tensor", lambda _: lambda: None)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Leave signals and the Trainer as they were found."""
+        """Restore signal handlers and the Trainer."""
         self._restore()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -132,14 +132,14 @@ class SpotInterruption(Callback):
         raise Interrupted(self._exit_code)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The clock begins."""
+        """Start the timer."""
         self._step, self._batches = trainer.global_step, 0
         self._stops = self._saves = False
         self._training.begin(0)
         self._saved_at = time.monotonic()
 
     def begin_again(self, trainer: Trainer) -> None:
-        """The ranks have changed: forget what was asked of the others, and count with those who are here now."""
+        """The ranks have changed: drop pending requests, and count with the current ranks."""
         self._votes.forget()
         self.on_train_start(trainer, trainer.lightning_module)
 
@@ -148,7 +148,7 @@ class SpotInterruption(Callback):
         self._signals.leave_by(None)
 
     def _end_batch(self, trainer: Trainer) -> None:
-        """After a batch and all that follows it, see what the others know."""
+        """After a batch and everything that follows it, check for the others' signals."""
         steps, self._step = trainer.global_step - self._step, trainer.global_step
         self._batches += 1
         self._signals.is_alive()
@@ -160,7 +160,7 @@ class SpotInterruption(Callback):
                 self._save(trainer)
 
     def _check(self, trainer: Trainer, pace: Pace, count: int) -> None:
-        """Read what was asked before, and ask again after ``count`` batches of a kind."""
+        """Read the pending result, and exchange again after ``count`` batches of a kind."""
         if not pace.is_due(count):
             return
         is_due = trainer.training and trainer.is_global_zero and time.monotonic() - self._saved_at >= self._interval
@@ -175,7 +175,7 @@ class SpotInterruption(Callback):
             self._stops, self._saves = self._stops or bool(known[_STOP]), self._saves or bool(known[_SAVE])
 
     def _begin_evaluation(self, trainer: Trainer, batches: Sequence[float]) -> None:
-        """Ranks may have different numbers of batches, so they ask each other as often as the one with the fewest can."""
+        """Ranks may have different numbers of batches, so they exchange as often as the one with the fewest can."""
         self._training.pause()
         self._hear(self._votes.read())  # what was asked in training
         self._signals.leave_by(None)
@@ -202,7 +202,7 @@ class SpotInterruption(Callback):
             self._begin_evaluation(trainer, trainer.num_val_batches)
 
     def on_validation_batch_end(self, trainer: Trainer, *_: object) -> None:
-        """See what the others know."""
+        """Check for the others' signals."""
         if not trainer.sanity_checking:
             self._end_evaluation_batch(trainer)
 
@@ -217,7 +217,7 @@ class SpotInterruption(Callback):
         self._begin_evaluation(trainer, trainer.num_test_batches)
 
     def on_test_batch_end(self, trainer: Trainer, *_: object) -> None:
-        """See what the others know."""
+        """Check for the others' signals."""
         self._end_evaluation_batch(trainer)
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -225,7 +225,7 @@ class SpotInterruption(Callback):
         self._begin_evaluation(trainer, trainer.num_predict_batches)
 
     def on_predict_batch_end(self, trainer: Trainer, *_: object) -> None:
-        """See what the others know."""
+        """Check for the others' signals."""
         self._end_evaluation_batch(trainer)
 
     @property
@@ -252,7 +252,9 @@ class SpotInterruption(Callback):
             try:
                 self._remove_old(trainer, folder)
             except (OSError, CheckpointError) as error:  # raised here alone, it would leave the others waiting
-                rank_zero_warn(f"Older checkpoints stay in {folder}: {error}. HINT: make room there yourself.")
+                rank_zero_warn(
+                    f"Older checkpoints in {folder} could not be deleted: {error}. HINT: free space there yourself."
+                )
         return path
 
     def _remove_old(self, trainer: Trainer, folder: str) -> None:
@@ -260,7 +262,7 @@ class SpotInterruption(Callback):
             remove(trainer, f"{folder}/{name}")
 
     def _stop(self, trainer: Trainer, within_validation: bool = False) -> None:
-        """End this process, with a checkpoint of what was trained; all ranks come here together."""
+        """Exit this process, with a checkpoint; all ranks get here together."""
         if trainer.state.fn == "fit":
             beside = getattr(trainer.strategy, "background_seconds", 0.0)
             left, needed = trainer.strategy.broadcast((self._seconds_left(), max(self._save_seconds or 0.0, beside)))
@@ -268,11 +270,9 @@ class SpotInterruption(Callback):
                 if within_validation:
                     swap_averages(trainer)
                 path = self._save(trainer)
-                if hasattr(trainer.strategy, "finish_saving"):  # it may be written beside the training
+                if hasattr(trainer.strategy, "finish_saving"):  # it may be written asynchronously
                     trainer.strategy.finish_saving()
-                rank_zero_info(
-                    f"Interrupted at step {trainer.global_step}: {path} is written, exit code {self._exit_code}."
-                )
+                rank_zero_info(f"Interrupted at step {trainer.global_step}: wrote {path}, exit code {self._exit_code}.")
             else:
                 rank_zero_warn(
                     f"Interrupted at step {trainer.global_step}: skipping the checkpoint, as {max(left, 0):.0f} s are"

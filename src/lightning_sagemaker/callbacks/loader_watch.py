@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that waits for its data loader says so, while the others wait for that rank."""
+"""A rank that waits for its data loader logs that, while the others wait for that rank."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.utils.data import dataloader
 
 
 class LoaderWatch:
-    """Says once for each batch that this process waits for it too long.
+    """Logs once per batch that this process has waited too long for it.
 
-    A worker that hangs, be it in the user's code or in a fork, is no error: the training process asks for its batch for
-    ever, and the other ranks wait in a collective whose time limit then names a rank that is well.
+    A worker that hangs, be it in the user's code or in a fork, raises no error: the training process waits for its
+    batch forever, and the other ranks wait in a collective whose timeout does not identify that rank.
 
     Args:
         rank: Rank of this process.
@@ -30,13 +30,13 @@ class LoaderWatch:
         self._was_said = False
 
     def next_batch(self) -> None:
-        """A batch has come. Called by the training thread."""
+        """A batch has arrived. Called by the training thread."""
         self._batches += 1
 
     def look(self) -> None:
-        """Called by another thread, every now and then."""
+        """Called periodically by another thread."""
         now = time.monotonic()
-        if self._seen != self._batches or not _is_in_loader():  # a long step is no waiting
+        if self._seen != self._batches or not _is_in_loader():  # a long step is not waiting
             self._seen, self._since, self._was_said = self._batches, now, False
         elif now - self._since > self._patience and not self._was_said:
             self._was_said = True
@@ -59,6 +59,7 @@ def _say(rank: int, seconds: float) -> None:
     whose = f" (processes {', '.join(workers)})" if workers else ""
     sys.stderr.write(
         f"lightning-sagemaker: rank {rank} has waited {seconds:.0f} s for the next batch of its data loader{whose}; other"
-        f" ranks wait for rank {rank}. HINT: see where it hangs: `py-spy dump --pid {workers[0] if workers else 'PID'}`.\n"
+        f" ranks wait for rank {rank}. HINT: find out where it hangs: `py-spy dump --pid "
+        f"{workers[0] if workers else 'PID'}`.\n"
     )
     sys.stderr.flush()

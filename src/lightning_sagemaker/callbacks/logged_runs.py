@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loggers whose run goes on when the training does: what they are doing is in the checkpoint."""
+"""Loggers whose run is resumed along with training: their run id is in the checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ResumableLogger(Protocol):
 
 
 def save_logged_runs(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    """Add the states of the loggers that have one, by place in ``trainer.loggers``. Only rank zero's are known."""
+    """Add the states of the loggers that have one, by index in ``trainer.loggers``. Only rank zero has them."""
     if trainer.is_global_zero:
         runs = {str(place): logger.run_state() for place, logger in _with_runs(trainer)}
         if runs:
@@ -33,7 +33,7 @@ def save_logged_runs(trainer: Trainer, checkpoint: Checkpoint) -> None:
 
 
 def load_logged_runs(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    """Tell loggers which run they go on with, before anything is logged."""
+    """Tell loggers which run to resume, before anything is logged."""
     runs = checkpoint.get(STATE, {}).get(_ENTRY, {})
     for place, logger in _with_runs(trainer):
         if str(place) in runs:

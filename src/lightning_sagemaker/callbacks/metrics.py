@@ -18,11 +18,11 @@ __all__ = ["MetricLogger", "format_line", "metric_definitions"]
 class MetricLogger(Logger):
     """Prints one line for each logged step, on rank zero: ``step=10 epoch=0 loss=5.1234 accuracy=0.1``.
 
-    It takes the place of a progress bar where there is no terminal. :func:`metric_definitions` gives the regular
-    expressions with which CloudWatch reads the lines.
+    It replaces the progress bar where there is no terminal. :func:`metric_definitions` gives the regular
+    expressions with which CloudWatch parses the lines.
 
     Args:
-        stream: Where to; standard output by default, looked up at each line.
+        stream: Where to print; standard output by default, looked up at each line.
 
     """
 
@@ -32,12 +32,12 @@ class MetricLogger(Logger):
 
     @property
     def name(self) -> str:
-        """A name for the logger, which keeps no files."""
+        """A name for the logger, which writes no files."""
         return "metric_lines"
 
     @property
     def version(self) -> int:
-        """Always zero: there is nothing to tell apart."""
+        """Always zero: there is only one version."""
         return 0
 
     @rank_zero_only

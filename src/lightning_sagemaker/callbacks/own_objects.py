@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Trainer's checkpoints may hold what its script is made of."""
+"""A Trainer's checkpoints may hold objects of the script's own classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def reading_own_objects(trainer: Trainer) -> AbstractContextManager[None]:
 
 
 def _held_by(trainer: Trainer) -> Iterator[object]:
-    """Hyperparameters, attributes (a module may write some down itself) and callbacks' states."""
+    """Hyperparameters, attributes (a module may save some itself) and callback states."""
     for source in filter(None, (trainer.lightning_module, datamodule_of(trainer))):
         yield type(source.hparams)
         yield from source.hparams.values()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a Trainer's checkpoints are, and what is there: a folder, or an address in S3."""
+"""Where a Trainer's checkpoints are, and which ones exist: a folder, or an S3 URI."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class RemoteCheckpoints(Protocol):
-    """A checkpoint plugin that knows addresses."""
+    """A checkpoint plugin that supports S3 URIs."""
 
     def names(self, folder: str) -> list[str]:
         """Names of the checkpoints in a folder."""
 
     def newest(self, folder: str, say: Callable[[str], None]) -> tuple[str, int] | None:
-        """Address and steps of the newest complete one."""
+        """URI and steps of the newest complete one."""
 
     def remove_checkpoint(self, path: PathLike) -> None:
         """Remove one."""
@@ -34,7 +34,7 @@ _NAME = re.compile(r"auto-step=(\d+)\.ckpt")
 
 
 def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> str:
-    """Where a Trainer's checkpoints are, unless ``dirpath`` says: a folder, or an address in S3."""
+    """Where a Trainer's checkpoints are, unless ``dirpath`` is given: a folder, or an S3 URI."""
     if dirpath is not None:
         return str(dirpath).rstrip("/")
     for callback in trainer.checkpoint_callbacks:
@@ -45,42 +45,42 @@ def checkpoint_folder(trainer: Trainer, dirpath: str | Path | None) -> str:
 
 
 def job_of(trainer: Trainer) -> SageMakerJob:
-    """The job that the Trainer's strategy has read; with a strategy of another package, that of this process."""
+    """The job that the Trainer's strategy has read; with a strategy from another package, that of this process."""
     job = getattr(trainer.strategy, "job", None)
     return job if isinstance(job, SageMakerJob) else SageMakerJob.from_environment()
 
 
 def is_remote(folder: str) -> bool:
-    """Whether a folder is an address, not a place in the file system."""
+    """Whether a folder is a URI, not a local path."""
     return "://" in folder
 
 
 def name_of(step: int) -> str:
-    """Of the checkpoint that is made by itself after so many steps."""
+    """Name of the automatic checkpoint after this many steps."""
     return f"auto-step={step}.ckpt"
 
 
 def outdated(names: Iterable[str], step: int, keep: int) -> list[str]:
-    """Checkpoints that were made by themselves and are no longer needed.
+    """Automatic checkpoints that are no longer needed.
 
     Args:
-        names: Names of all that is in the folder.
+        names: Names of everything in the folder.
         step: Step of the newest checkpoint.
-        keep: How many stay.
+        keep: How many to keep.
 
     """
     found = {int(match[1]): name for name in names if (match := _NAME.fullmatch(name))}
     past = sorted(number for number in found if number <= step)
-    future = found.keys() - set(past)  # damaged: this run did not go on from them
+    future = found.keys() - set(past)  # damaged: this run did not resume from them
     return [found[number] for number in (*past[:-keep], *future)]
 
 
 def names_in(trainer: Trainer | None, folder: str) -> list[str]:
-    """Names of what is in a folder of checkpoints; an address needs a Trainer."""
+    """Names in a folder of checkpoints; a URI needs a Trainer."""
     if is_remote(folder):
         return remote_io(trainer).names(folder)
     place = Path(folder)
-    return [path.name for path in place.iterdir()] if place.is_dir() else []  # it may be written beside the training
+    return [path.name for path in place.iterdir()] if place.is_dir() else []  # it may be written asynchronously
 
 
 def remove(trainer: Trainer | None, path: str) -> None:
@@ -94,7 +94,7 @@ def remove(trainer: Trainer | None, path: str) -> None:
 
 
 def remote_io(trainer: Trainer | None) -> RemoteCheckpoints:
-    """The Trainer's checkpoint plugin, if it knows addresses.
+    """The Trainer's checkpoint plugin, if it supports S3 URIs.
 
     Raises:
         CheckpointError: If it does not.
@@ -107,7 +107,7 @@ def remote_io(trainer: Trainer | None) -> RemoteCheckpoints:
     )
     if not hasattr(io, "newest"):
         raise CheckpointError(
-            f"checkpoints at an address were asked for, but the Trainer writes them by {type(io).__name__}, which cannot"
+            f"checkpoints at a URL were requested, but the Trainer writes them by {type(io).__name__}, which cannot"
             " list them. HINT: pass Trainer(plugins=S3CheckpointIO())."
         )
     return io

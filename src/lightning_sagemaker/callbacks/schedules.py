@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules of a run that is resumed with another global batch: at the same share of the samples, not of the steps."""
+"""Schedulers of a run resumed with another global batch size: at the same fraction of the samples, not of the steps."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 _ABSOLUTE = (LambdaLR, OneCycleLR)
-"""Their rates follow from the number of the step alone."""
+"""Their learning rates depend on the step number only."""
 
 
 def stretch_schedules(trainer: Trainer, factor: float) -> str:
-    """Move schedules that count steps to where as many samples would have brought them.
+    """Move schedulers that count steps to the step that corresponds to the same number of samples.
 
-    A run that ends by epochs makes ``factor`` times as many steps with the new global batch, and a schedule that asked for
-    ``estimated_stepping_batches`` has as many. One that ends by ``max_steps`` is left alone.
+    A run that ends by epochs makes ``factor`` times as many steps with the new global batch, and so does a scheduler
+    that uses ``estimated_stepping_batches``. One limited by ``max_steps`` is not changed.
 
     Args:
         trainer: Whose optimizers and schedules have been loaded.
-        factor: Samples of a step then by those of a step now.
+        factor: Samples per step then, divided by those per step now.
 
     Returns:
-        What was done, in a sentence; empty if there was nothing to do.
+        What was changed, as a sentence; empty if nothing was.
 
     """
     counting = [config.scheduler for config in trainer.lr_scheduler_configs if config.interval == "step"]
@@ -40,8 +40,8 @@ def stretch_schedules(trainer: Trainer, factor: float) -> str:
         return ""
     fixed = [type(scheduler).__name__ for scheduler in counting if not _move(scheduler, factor)]
     if fixed:
-        return f"{', '.join(fixed)} goes on counting steps, of which there are {factor:g} times as many now."
-    return f"Schedules go on at the same share of the samples: {counting[0].last_epoch} steps of this size."
+        return f"{', '.join(fixed)} keeps counting steps, of which there are {factor:g} times as many now."
+    return f"Schedulers resume at the same fraction of the samples: {counting[0].last_epoch} steps of this size."
 
 
 def _move(scheduler: LRScheduler, factor: float) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals that ask a process to stop, noted and nothing else."""
+"""Stop signals: handlers that only set a flag."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from types import FrameType
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
 _AT_ONCE = 1.0
-"""Seconds in which a process that has nothing to lose may end by itself."""
+"""Seconds in which a process without unsaved state may exit by itself."""
 
 
 class StopSignals:
-    """Notes when the first signal arrived. Python runs handlers between two lines of the main thread: they must not wait.
+    """Records when the first signal arrived. Python runs handlers in the main thread: they must not block.
 
-    A thread is told of each signal as well, as the main thread may be waiting for another process, in a call that does not
-    return.
+    A thread is notified of each signal as well, as the main thread may be blocked in a call that waits for another
+    process.
 
     Args:
-        numbers: Signals to note.
-        patience: Seconds that the process may go on without a heartbeat after a signal; then it is ended. It may be
-            waiting for a process that is gone.
-        exit_code: Exit code of a process that is ended so.
+        numbers: Signals to handle.
+        patience: Seconds that the process may continue without a heartbeat after a signal; then it is terminated. It
+            may be waiting for a process that is gone.
+        exit_code: Exit code of a process that is terminated this way.
 
     """
 
@@ -45,7 +45,7 @@ class StopSignals:
         """When, in seconds of ``time.monotonic``."""
 
     def install(self) -> None:
-        """Note signals from now on. Only the main thread can."""
+        """Install the handlers. Only the main thread can."""
         if threading.current_thread() is threading.main_thread() and not self._before:
             self._over = threading.Event()
             self.arrived = None
@@ -54,7 +54,7 @@ class StopSignals:
             self._before = {number: signal.signal(number, self._note) for number in self._numbers}
 
     def uninstall(self) -> None:
-        """Handle signals as before."""
+        """Restore the previous handlers."""
         self._over.set()
         self.leave_by(None)
         for number, handler in self._before.items():
@@ -79,7 +79,7 @@ class StopSignals:
             leave()
 
     def leave_by(self, leave: Callable[[], None] | None) -> None:
-        """While there is nothing to save: call ``leave`` in the handler, so that the process ends at once."""
+        """While there is nothing to save: call ``leave`` in the handler, so that the process exits at once."""
         self._leaves = leave
         self._has_nothing = leave is not None
 

@@ -31,9 +31,9 @@ class ThroughputRecord:
     Args:
         samples_per_second: Over all processes, without the first step and validation.
         tokens_per_second: The same in tokens.
-        num_processes: How many processes trained together.
+        num_processes: World size.
         steps: Optimizer steps that were timed.
-        workload: What must be equal for two records to be compared.
+        workload: What must be equal for two records to be comparable.
 
     """
 
@@ -62,14 +62,14 @@ class ThroughputRecord:
             return cls(**json.loads(path.read_text()))
         except (OSError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{path} was given as the recorded single-process run, but cannot be read as one ({error})."
-                " HINT: give the throughput.json that a run with one process has written."
+                f"{path} was given as the single-process baseline, but cannot be read as one ({error}). HINT:"
+                " give the throughput.json of a run with one process."
             ) from error
 
 
 @dataclass
 class _Window:
-    """What was done in a stretch of time."""
+    """Counts within a time window."""
 
     seconds: float = 0.0
     samples: int = 0
@@ -80,14 +80,14 @@ class _Window:
 class Throughput(Callback):
     """Logs ``samples_per_second``, ``tokens_per_second`` and, given a baseline, ``scaling_efficiency``.
 
-    The first optimizer step is not timed (it allocates and compiles), nor is validation. Every process is taken to see
-    as many samples as this one.
+    The first optimizer step is not timed (it allocates and compiles), nor is validation. Every process is assumed to
+    process as many samples as this one.
 
     Efficiency is ``rate / (processes x rate of one process)``: 1 is perfect scaling.
 
     Args:
         tokens_key: The batch entry of shape ``[samples, tokens]``; ``None`` if batches are such a tensor themselves.
-        record: Where a run with one process leaves its record.
+        record: File for the record of a run with one process.
         baseline: Record of a single-process run. ``None``: the file at ``record`` if there is one.
 
     """
@@ -108,7 +108,7 @@ class Throughput(Callback):
         self._clock: float | None = None  # None until the first step is done, and during validation
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start anew."""
+        """Reset."""
         self._reset()
         self._last_step = trainer.global_step
 
@@ -143,11 +143,11 @@ class Throughput(Callback):
         return cast(Mapping[str, torch.Tensor], batch)[self._tokens_key]
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop the clock."""
+        """Pause the timer."""
         self._stop_clock()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Go on with the clock, if it was running."""
+        """Resume the timer, if it was running."""
         if self._total.steps:
             self._clock = time.perf_counter()
 
@@ -207,7 +207,7 @@ class Throughput(Callback):
             what = [f"{k}: {record.workload.get(k)} there, {workload[k]} here" for k in differing]
             what += [f"{record.num_processes} processes there"] if record.num_processes != 1 else []
             if trainer.is_global_zero:
-                _log.info("no scaling efficiency: %s is of another workload (%s)", path, "; ".join(what))
+                _log.info("no scaling efficiency: %s is from a different workload (%s)", path, "; ".join(what))
             return None
         if trainer.is_global_zero:
             _log.info("scaling efficiency against %s (%.4g samples/s)", path, record.samples_per_second)
@@ -215,7 +215,7 @@ class Throughput(Callback):
 
 
 def _workload(trainer: Trainer, module: LightningModule, tokens: torch.Tensor) -> StateDict:
-    """What decides the speed of one process, apart from how many work together."""
+    """What determines the speed of one process, apart from the world size."""
     on_cpu = tokens.device.type == "cpu"
     return {
         "parameters": sum(p.numel() for p in module.parameters()),
@@ -226,5 +226,5 @@ def _workload(trainer: Trainer, module: LightningModule, tokens: torch.Tensor) -
 
 
 def _replicas(trainer: Trainer) -> int:
-    """Processes with different data; fewer than all where several share a model."""
+    """Processes with different data; fewer than the world size with model parallelism."""
     return int(getattr(trainer.strategy, "distributed_sampler_kwargs", {}).get("num_replicas", trainer.world_size))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints that are written beside the training, each process its part; whole or absent, whenever it ends.
+"""Asynchronous sharded checkpoints; complete or absent, whenever the process ends.
 
-The step that saves copies the weights and continues; nothing in it is collective. A thread of each process copies the
-optimizer states before their next update, and writes the copies to a folder with another name. The threads exchange
-messages, and the first process's decides: it says where the checkpoint goes and who writes what, waits for all parts,
-completes the folder, gives it its name, and reports the outcome, which all processes know before they begin the next.
+The saving step copies the weights and continues, without any collective. A thread of each process copies the optimizer
+states before their next update, and writes the copies to a temporary folder. The threads exchange messages, and the
+first process's thread coordinates: it chooses the path and who writes what, waits for all shards, completes the folder,
+renames it, and reports the outcome, which all processes know before they start the next checkpoint.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, StateDict
 
 _OLD = ".old.ckpt"
-"""End of the name of a folder that is being replaced, where AutoResume finds it."""
+"""Suffix of a folder that is being replaced, where AutoResume finds it."""
 _HEAD_START = 0.01
-"""Seconds before the thread writes, so that the training goes on first: Python runs one of them at a time."""
+"""Seconds before the thread writes, so that training continues first: only one of them holds the GIL."""
 
 _NUMBERS = itertools.count()
-"""Of the checkpoints of this process; alike on all, whose Trainers save in the same order."""
+"""Number of the checkpoints of this process; equal on all processes, whose Trainers save in the same order."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class _Task:
     """What the thread has to do.
 
     Attributes:
-        state: Copies, which stay as they are until it is done.
-        deferred: Copies of ``state`` that are still to be made.
-        version: Number of the state's structure; another one where the structure differs.
-        rest: All else, as the content of a file; the first process's is written.
-        place: Folder, or address in S3; the first process's is used.
+        state: Copies, unchanged until the task is done.
+        deferred: Copies of ``state`` still to be made.
+        version: Number of the state's structure; it changes with the structure.
+        rest: Everything else, as the content of a file; the first process's is written.
+        place: Folder, or S3 URI; the first process's is used.
         step: Optimizer steps.
         messages: Messages of this checkpoint.
 
@@ -69,16 +69,16 @@ class _Task:
 
 
 class BackgroundSave:
-    """Writes one checkpoint at a time. All processes make one and call its methods in the same order.
+    """Writes one checkpoint at a time. All processes create one and call its methods in the same order.
 
     Args:
         rank: Rank of this process.
         world_size: Number of processes.
-        remote: Makes what writes to S3, where an address is one there.
+        remote: Creates the S3 writer, for an S3 URI.
 
     Attributes:
-        seconds: What the last checkpoint took from its beginning until it was complete.
-        deferred: Copies of the last one's optimizer states.
+        seconds: Seconds that the last checkpoint took until it was complete.
+        deferred: Copies of the optimizer states of the last checkpoint.
 
     """
 
@@ -98,22 +98,23 @@ class BackgroundSave:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a checkpoint was begun and not asked about."""
+        """Whether a checkpoint was started and not finished."""
         return self._thread is not None
 
     def begin(
         self, parts: StateDict, rest: Checkpoint, place: str, optimizers: Mapping[str, Optimizer] | None = None
     ) -> None:
-        """Wait for the last one, copy, and begin to write.
+        """Wait for the last one, copy, and start writing.
 
         Args:
             parts: Weights and optimizer states of this process.
-            rest: All else; the first process's is written.
-            place: Folder, or address in S3; the first process's is used.
-            optimizers: By name of an entry of ``parts``, which only this optimizer's update changes: copied before the next.
+            rest: Everything else; the first process's is written.
+            place: Folder, or S3 URI; the first process's is used.
+            optimizers: By name of an entry of ``parts`` that only this optimizer's update changes: copied before the
+                next update.
 
         Raises:
-            RuntimeError: On all processes, if one could not write its part of the last checkpoint.
+            RuntimeError: On all processes, if one could not write its shard of the last checkpoint.
 
         """
         self.finish()
@@ -134,7 +135,7 @@ class BackgroundSave:
         self.deferred.hold_updates(optimizers.values())  # not before: without the thread they would wait for ever
 
     def after(self, action: Callable[[], None]) -> None:
-        """Do something on this process when the checkpoint under way is whole; not if it fails."""
+        """Call a function on this process once the checkpoint in progress is complete; not if it fails."""
         with self._lock:
             if self._is_whole is None:
                 self._after.append(action)
@@ -143,10 +144,10 @@ class BackgroundSave:
             action()
 
     def finish(self) -> None:
-        """Wait for the checkpoint under way.
+        """Wait for the checkpoint in progress.
 
         Raises:
-            RuntimeError: On all processes, if one could not write its part; what was at its place is as it was.
+            RuntimeError: On all processes, if one could not write its shard; an existing checkpoint is unchanged.
 
         """
         if self._thread is not None:
@@ -156,14 +157,15 @@ class BackgroundSave:
             error, self._error = self._error, None
             if isinstance(error, Refusal):
                 raise RuntimeError(
-                    f"The last checkpoint was not written. {error}. HINT: make room or give leave to write there; the"
-                    " checkpoints before it are as they were."
+                    f"The last checkpoint was not written. {error}. HINT: free disk space or fix the permissions "
+                    "there; earlier"
+                    " checkpoints are unaffected."
                 ) from error.__cause__
             if error is not None:
                 raise error
 
     def give_up(self, seconds: float) -> None:
-        """After an error: give the part of this process some time, and do not wait for others, who may not come."""
+        """After an error: give this process's shard some time, and do not wait for the others, which may be gone."""
         if self._thread is not None:
             self._written.wait(seconds)
             self._given_up.set()
@@ -191,7 +193,7 @@ class BackgroundSave:
         self._written.set()
 
     def _write_part(self, task: _Task) -> None:
-        """On all but the first process; a failure of any process is an error here, too."""
+        """On all but the first process; a failure of any process is raised here, too."""
         cause: Exception | None = None
         try:
             _copy_the_rest(task)
@@ -212,7 +214,7 @@ class BackgroundSave:
             raise Refusal(failure) from cause
 
     def _write_first(self, task: _Task) -> None:
-        """On the first process, which says how it went."""
+        """On the first process, which reports the outcome."""
         failure: str | None = None
         try:
             _copy_the_rest(task)
@@ -257,7 +259,7 @@ class BackgroundSave:
             _put_in_place(part.folder, Path(task.place))
 
     def _hear_others(self, messages: Messages) -> list[Written | str]:
-        """What each of the other processes has written, or why it could not."""
+        """What the other processes have written, or why they could not."""
         told: list[Written | str] = []
         for rank in range(1, self._world_size):
             try:
@@ -282,7 +284,7 @@ def _copy_the_rest(task: _Task) -> None:
 
 
 def _put_in_place(folder: Path, place: Path) -> None:
-    """Give a whole folder its name. What had it has another, under which it is found, until then."""
+    """Rename a complete folder into place. An existing one has a temporary name until then, under which it is found."""
     sync_folder(folder)
     old = place.with_name(f".{place.stem}{_OLD}")
     shutil.rmtree(old, ignore_errors=True)

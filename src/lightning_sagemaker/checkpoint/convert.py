@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checkpoint in parts to one file, and from any to a Hugging Face folder. Neither needs a process group."""
+"""Convert a sharded checkpoint to one file, or any checkpoint to a Hugging Face folder.
+
+Neither needs a process group.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _read(path: Path) -> Checkpoint:
-    """A checkpoint; what torch raises for a file that is damaged, or none of its own, in one sentence."""
+    """A checkpoint; torch's error for a damaged or foreign file, in one sentence."""
     try:
         return read_checkpoint(path)
     except CheckpointError:
@@ -29,12 +32,12 @@ def _read(path: Path) -> Checkpoint:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint ({reason}). HINT: it is damaged, was not written by Lightning, or holds"
-            " objects other than tensors and plain containers; name another one."
+            " objects other than tensors and plain containers; use another one."
         ) from error
 
 
 def to_file(path: Path, target: Path) -> None:
-    """Write a checkpoint in parts as one file, atomically.
+    """Write a sharded checkpoint as one file, atomically.
 
     Raises:
         CheckpointError: If it cannot be read or written.
@@ -42,19 +45,19 @@ def to_file(path: Path, target: Path) -> None:
     """
     checkpoint = _read(path)
     if target.is_dir():
-        raise CheckpointError(f"{target} is a directory. HINT: name a file, such as {target / 'whole.ckpt'}.")
+        raise CheckpointError(f"{target} is a directory. HINT: give a file, such as {target / 'whole.ckpt'}.")
     with whole_file(target) as file:
         torch.save(checkpoint, file)
 
 
 def to_huggingface(path: Path, target: Path, like: str, architecture: str | None = None) -> None:
-    """Write the model of transformers in a checkpoint so that ``from_pretrained`` reads it.
+    """Write a checkpoint's transformers model so that ``from_pretrained`` can load it.
 
     Args:
-        path: File, or folder of parts.
+        path: File, or sharded folder.
         target: Folder.
-        like: Folder or name of the hub, for the configuration and the tokenizer.
-        architecture: Class of transformers. Default: what the configuration names.
+        like: Folder or hub name, for the configuration and the tokenizer.
+        architecture: transformers class. Default: the one in the configuration.
 
     Raises:
         CheckpointError: If the checkpoint holds no such model.
@@ -67,7 +70,7 @@ def to_huggingface(path: Path, target: Path, like: str, architecture: str | None
     kind = getattr(transformers, name or "", None)
     if kind is None:
         raise CheckpointError(
-            f"{like} names no architecture of transformers ({name}). HINT: pass --architecture, such as"
+            f"{like} does not name a transformers architecture ({name}). HINT: pass --architecture, such as"
             " BertForSequenceClassification."
         )
     with torch.device("meta"):
@@ -92,7 +95,7 @@ def _of_model(state: dict[str, torch.Tensor], model: torch.nn.Module, path: Path
     if missing:
         raise CheckpointError(
             f"{path} lacks {len(missing)} of {len(needed)} weights of {type(model).__name__}, such as {missing[0]}. HINT:"
-            " name the model that was trained with --like and --architecture."
+            " give the trained model with --like and --architecture."
         )
     taken = {name: state[found + name] for name in wanted if found + name in state}
     other = [name for name, value in taken.items() if value.shape != wanted[name]]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of optimizer states that are made while the next forward and backward pass run.
+"""Copies of optimizer states, made during the next forward and backward pass.
 
-Only an optimizer's update changes its states, so they need not be copied in the step that saves: a thread copies them, and
-the next update waits for it. Weights are not copied that way: a script may change them at any time.
+Only an optimizer's update changes its states, so they need not be copied in the saving step: a thread copies them,
+and the next update waits for it. Weights are not copied that way: a script may change them at any time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Copy:
     Attributes:
         source: The optimizer's.
         target: Memory for it, of the same shape.
-        version: What autograd counts of in-place changes of ``source``.
+        version: Autograd's version counter of ``source``.
 
     """
 
@@ -58,7 +58,7 @@ class DeferredCopies:
         self._copies.append(_Copy(source, target, source._version))
 
     def hold_updates(self, optimizers: Iterable[Optimizer]) -> None:
-        """Let updates of these optimizers wait from now on, until the copies are made."""
+        """Make updates of these optimizers wait until the copies are made."""
         self._handles = [optimizer.register_step_pre_hook(self._before_step) for optimizer in optimizers]
 
     def run(self) -> None:
@@ -78,13 +78,15 @@ class DeferredCopies:
             self._done.set()
         if changed:
             raise RuntimeError(
-                f"{changed} tensors of optimizer states were changed between a checkpoint with async_checkpoint=True and the"
-                " next optimizer step, while they were copied. HINT: change them in on_before_optimizer_step, or save with"
+                f"{changed} tensors of optimizer states were modified between a checkpoint with async_checkpoint=True "
+                "and the"
+                " next optimizer step, while they were being copied. HINT: change them in on_before_optimizer_step, or "
+                "save with"
                 " async_checkpoint=False."
             )
 
     def release(self) -> None:
-        """Remove the hooks; called by the thread that trains."""
+        """Remove the hooks; called by the training thread."""
         for handle in self._handles:
             handle.remove()
         self._handles = []

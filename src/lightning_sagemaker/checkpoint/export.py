@@ -32,13 +32,13 @@ def export_huggingface(
     """Write ``model`` and ``tokenizer`` to ``folder``, from where ``AutoModel`` and ``AutoTokenizer`` load them.
 
     An interrupted export never looks like a model: everything is written to a temporary directory inside ``folder``
-    (which may be a mount point, as ``/opt/ml/model``), then moved, ``config.json`` last. Other files there stay.
+    (which may be a mount point, as ``/opt/ml/model``), then moved, ``config.json`` last. Other files there are kept.
 
     Args:
         model: The model. Call on rank zero only.
-        folder: Made if missing.
-        tokenizer: Written beside the model.
-        state_dict: The weights, where the model is not complete on this process. Default: the model's.
+        folder: Created if missing.
+        tokenizer: Written next to the model.
+        state_dict: The weights, if the model is not complete on this process. Default: the model's.
 
     Returns:
         ``folder``.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How strategies write checkpoints: a file is replaced only by a complete one."""
+"""How strategies write checkpoints: atomically."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class SafeCheckpointIO(TorchCheckpointIO):
-    """Lightning's, but what is on a disk is written under another name, flushed, and renamed."""
+    """Lightning's plugin with atomic writes: a local file is written under a temporary name, flushed, and renamed."""
 
     @override
     def save_checkpoint(self, checkpoint: Checkpoint, path: PathLike, storage_options: object = None) -> None:
         """Write a checkpoint.
 
         Raises:
-            CheckpointError: If there is no room, or no permission; what was at ``path`` is as it was.
+            CheckpointError: If there is no space, or no permission; an existing file at ``path`` is unchanged.
 
         """
         if storage_options is not None or "://" in str(path):

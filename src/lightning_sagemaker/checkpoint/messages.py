@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the threads that write one checkpoint tell each other, by the store by which the processes found each other."""
+"""Messages between the threads that write one checkpoint, through the rendezvous store."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from lightning_sagemaker.checkpoint.whole import CheckpointError
 
 _PAUSE = 0.02
 _TIME_LIMIT = 1800.0
-"""Seconds for which a thread waits for another process's, as torch's collectives do."""
+"""Seconds that a thread waits for another process's, as torch's collectives do."""
 
 
 class Refusal(Exception):
-    """Said instead of what was waited for."""
+    """Received instead of the expected message."""
 
 
 class Messages:
-    """Of one checkpoint. Asked for again and again: a store that waits would keep the training from using it.
+    """Messages of one checkpoint. Polled: a blocking store call would keep training from using the store.
 
     Args:
         store: Store of the processes.
@@ -36,19 +36,19 @@ class Messages:
         self._store, self._name, self._given_up = store, name, given_up
 
     def say(self, topic: str, value: object) -> None:
-        """Tell whoever asks; ``value`` is pickled."""
+        """Publish a message; ``value`` is pickled."""
         self._store.set(f"{self._name}/{topic}", base64.b64encode(pickle.dumps(value)).decode())
 
     def hear(self, topic: str, instead: str | None = None) -> Any:
-        """Wait for what was said.
+        """Wait for a message.
 
         Args:
             topic: Topic of the message.
-            instead: Another topic, whose message says why there will be none of the first.
+            instead: Another topic, whose message says why the first will not come.
 
         Raises:
-            Refusal: If ``instead`` was said, with its text.
-            CheckpointError: If nothing was said in time.
+            Refusal: If ``instead`` arrives, with its text.
+            CheckpointError: If nothing arrives in time.
 
         """
         deadline = time.monotonic() + _TIME_LIMIT
@@ -57,13 +57,13 @@ class Messages:
                 raise Refusal(self._get(instead))
             if time.monotonic() > deadline or self._given_up.is_set():
                 raise CheckpointError(
-                    f"nothing was heard of {topic!r} (rank, and what it did). HINT: see the logs of the other processes."
+                    f"no message about {topic!r} (rank, and what it did). HINT: see the logs of the other processes."
                 )
             time.sleep(_PAUSE)
         return self._get(topic)
 
     def forget(self, topic: str) -> None:
-        """Remove a message that all have heard."""
+        """Remove a message that all have received."""
         self._store.delete_key(f"{self._name}/{topic}")
 
     def _is_said(self, topic: str) -> bool:

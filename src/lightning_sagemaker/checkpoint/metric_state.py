@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What metrics have summed up in the midst of an epoch: torchmetrics of the module, and means that Lightning logs.
+"""Metric states within an epoch: torchmetrics of the module, and means that Lightning logs.
 
-torchmetrics leaves its states out of a module's ``state_dict``, and Lightning starts its means over after a restart.
+torchmetrics excludes its states from a module's ``state_dict``, and Lightning resets its means after a restart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class MetricEntry(TypedDict):
 
 
 class LoggedEntry(TypedDict):
-    """What is logged under a name: what ``self.log`` was told, the numbers behind it, and the last step's value."""
+    """A logged name: the arguments of ``self.log``, the accumulated values, and the last step's value."""
 
     settings: dict[str, Any]
     values: list[Tensor] | None
@@ -35,14 +35,14 @@ class LoggedEntry(TypedDict):
 
 
 class MetricStates(TypedDict):
-    """What :func:`metric_states` gives."""
+    """What :func:`metric_states` returns."""
 
     metrics: dict[str, MetricEntry]
     logged: dict[str, LoggedEntry]
 
 
 _LOGGED = ("value", "cumulated_batch_size")
-"""States of the number behind ``self.log(..., on_epoch=True)``; the second is of means."""
+"""States accumulated by ``self.log(..., on_epoch=True)``; the second is for means."""
 
 _SETTINGS = (
     "fx",
@@ -55,7 +55,7 @@ _SETTINGS = (
     "add_dataloader_idx",
     "metric_attribute",
 )
-"""What ``self.log`` was told, by the names of its arguments."""
+"""Arguments of ``self.log``, by name."""
 
 
 def metric_states(module: nn.Module, results: ResultCollection, evaluated: ResultCollection) -> MetricStates:
@@ -64,8 +64,8 @@ def metric_states(module: nn.Module, results: ResultCollection, evaluated: Resul
     Args:
         module: The LightningModule.
         results: The Trainer's collection of values logged in training.
-        evaluated: That of validation. Its metrics have no state to go on with: Lightning resets them after the last hook of
-            a validation, in which checkpoints are made.
+        evaluated: That of validation. Its metrics have no state to resume from: Lightning resets them after the last
+            hook of a validation, in which checkpoints are saved.
 
     """
     over = {id(getattr(value, "value", None)) for value in evaluated.values()}
@@ -79,7 +79,7 @@ def metric_states(module: nn.Module, results: ResultCollection, evaluated: Resul
 
 
 def restore_metrics(module: nn.Module, states: MetricStates) -> None:
-    """Set the module's metrics to what :func:`metric_states` gave; those that are not there stay as they are."""
+    """Restore the module's metrics from :func:`metric_states`; missing ones are unchanged."""
     metrics = dict(_metrics(module))
     for name, entry in states["metrics"].items():
         metric = metrics.get(name)
@@ -91,20 +91,20 @@ def restore_metrics(module: nn.Module, states: MetricStates) -> None:
 
 
 def restore_logged(trainer: Trainer, states: MetricStates) -> None:
-    """Set what is logged over an epoch to what :func:`metric_states` gave, as steps had that this Trainer has not run."""
+    """Restore values logged over an epoch from :func:`metric_states`."""
     results = trainer.fit_loop.epoch_loop._results
     for entry in states["logged"].values():
         _log_again(trainer, results, entry)
 
 
 def merged_metrics(module: nn.Module, ranks: list[MetricStates], rank: int, world_size: int) -> MetricStates:
-    """What this rank goes on with of the states of another number of ranks: together they have summed up the same.
+    """This rank's share of the states of another number of ranks; in total they are the same.
 
     Args:
         module: The LightningModule.
-        ranks: What :func:`metric_states` gave on each.
+        ranks: The :func:`metric_states` of each.
         rank: Rank of this process among ``world_size``.
-        world_size: Present number of processes.
+        world_size: Current number of processes.
 
     """
     metrics = dict(_metrics(module))
@@ -135,7 +135,7 @@ def _merged(entries: list[MetricEntry], metric: Metric) -> MetricEntry:
 
 
 def _sum_of(like: LoggedEntry, entries: list[LoggedEntry]) -> LoggedEntry:
-    """Of values that Lightning logs; of nothing if no rank's are this one's, as all ranks must have the same names."""
+    """Sum of values that Lightning logs; empty for values of other ranks, as all ranks must have the same names."""
     if like["values"] is None:
         return like
     reduction, empty = like["settings"]["reduce_fx"], [torch.zeros_like(value) for value in like["values"]]
@@ -187,16 +187,16 @@ def _log_again(trainer: Trainer, results: ResultCollection, entry: LoggedEntry) 
 
 
 def _metrics(module: nn.Module) -> Iterator[tuple[str, Metric]]:
-    """By what a metric has, so that torchmetrics need not be imported."""
+    """Detected by attributes, so that torchmetrics need not be imported."""
     for name, child in module.named_modules():
         if hasattr(child, "metric_state") and hasattr(child, "_update_count"):
             yield name, child
 
 
 def _is_kept(metric: ResultMetric) -> bool:
-    """Whether it has something in it by now.
+    """Whether it has been updated.
 
-    What is reduced over a process group of its own cannot be kept: a group cannot be written down.
+    A metric with its own process group cannot be saved: a group cannot be serialized.
     """
     meta = getattr(metric, "meta", None)
     return meta is not None and meta.sync.group is None and not metric.has_reset

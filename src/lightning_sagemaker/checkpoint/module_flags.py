@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts of a module train: flags that no ``state_dict`` holds, and that hooks of an earlier epoch have set."""
+"""Which parts of a module are trained: flags that are not in a ``state_dict``, set by hooks of an earlier epoch."""
 
 from __future__ import annotations
 
 from torch import nn
 
 _TRACKS = "track_running_stats"
-"""Of norms: Lightning's finetuning callbacks switch it off while a module is frozen."""
+"""Attribute of norms: Lightning's finetuning callbacks switch it off while a module is frozen."""
 
 
 def module_flags(module: nn.Module) -> dict[str, list[str]]:
@@ -19,12 +19,12 @@ def module_flags(module: nn.Module) -> dict[str, list[str]]:
 
 
 def restore_module_flags(module: nn.Module, flags: dict[str, list[str]] | None) -> None:
-    """Set what :func:`module_flags` gave; None, of a checkpoint that was written before there were flags, sets nothing."""
+    """Restore :func:`module_flags`; None, from a checkpoint of an older version, changes nothing."""
     if flags is None:
         return
     frozen, evaluating, untracked = (set(flags[name]) for name in ("frozen", "evaluating", "untracked"))
     for name, parameter in module.named_parameters():
-        if parameter.requires_grad is (name in frozen):  # else it is left alone: not every one can be set
+        if parameter.requires_grad is (name in frozen):  # otherwise unchanged: not every one can be set
             parameter.requires_grad = name not in frozen
     for name, child in module.named_modules():
         child.training = name not in evaluating

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a script's own hyperparameters and callbacks are made of, so that its checkpoints may hold it.
+"""The classes of a script's own hyperparameters and callbacks, so that its checkpoints may contain them.
 
-A checkpoint is read as data: whoever may write to its folder cannot have code run. Objects among the hyperparameters, as
-many libraries have (a loss, an encoder fitted to the data), are refused by that, also where the script has made the same
-ones a moment ago. So what occurs in the script's own objects, and nothing else, may occur in the checkpoint.
+A checkpoint is loaded as data: write access to its folder does not allow running code. This refuses objects among the
+hyperparameters, which many libraries have (a loss, an encoder fitted to the data), even if the script has just created
+the same ones. So exactly the classes of the script's own objects are allowed in the checkpoint.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _DATA = ("bytearray", "complex", "frozenset", "object", "range", "set", "slice")
 _HOLDS_DATA = frozenset([*(f"builtins.{name}" for name in _DATA), "functools.partial", "types.SimpleNamespace"])
 """Of these modules: a ``partial`` is not called by reading it."""
 _READ = 16 * 2**20
-"""Bytes of an object in which names are looked for."""
+"""Bytes of an object that are searched for names."""
 
 
 def own_globals(values: Iterable[object]) -> dict[str, object]:
-    """Classes and functions by which ``pickle`` would write these values; none of those that run code.
+    """Classes and functions with which ``pickle`` would write these values, except those that run code.
 
     Args:
-        values: Hyperparameters and states, as they would stand in a checkpoint. What cannot be written is passed over.
+        values: Hyperparameters and states, as in a checkpoint. What cannot be pickled is skipped.
 
     Returns:
-        Each by the name that stands in the file.
+        Each by its name in the file.
 
     """
     found: StateDict = {}
@@ -65,10 +65,10 @@ def own_globals(values: Iterable[object]) -> dict[str, object]:
 
 @contextlib.contextmanager
 def may_hold(values: Callable[[], Iterable[object]]) -> Iterator[None]:
-    """Within the block ``torch.load(weights_only=True)`` reads objects of the classes that these values are made of.
+    """Within the block ``torch.load(weights_only=True)`` loads objects of these values' classes.
 
     Args:
-        values: Asked only if a file is refused otherwise.
+        values: Called only if a file is refused otherwise.
 
     """
     load: Callable[..., object] = torch.load
@@ -86,7 +86,7 @@ def may_hold(values: Callable[[], Iterable[object]]) -> Iterator[None]:
         own = {"weights_only": False, "pickle_module": _pickle_of(own_globals(values()))}
         return load(file, *arguments, **{**options, **own})
 
-    vars(torch)["load"] = read  # Lightning calls it with what it was told, and tells nobody how it is to read
+    vars(torch)["load"] = read  # Lightning calls it with fixed arguments, without a hook for how to read
     try:
         yield
     finally:
@@ -94,7 +94,7 @@ def may_hold(values: Callable[[], Iterable[object]]) -> Iterator[None]:
 
 
 def _pickle_of(names: Mapping[str, object]) -> types.ModuleType:
-    """What ``torch.load`` takes for ``pickle``, where nothing but these names and torch's own exists."""
+    """A ``pickle`` module for ``torch.load`` that knows only these names and torch's own."""
     allowed = {**safe_names(), **names, "builtins.getattr": _member}
 
     class Unpickler(pickle.Unpickler):

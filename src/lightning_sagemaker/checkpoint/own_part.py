@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a checkpoint that one process writes, on a disk or for S3."""
+"""The shard of a checkpoint that one process writes, on disk or to S3."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from lightning_sagemaker.checkpoint.s3 import SCHEME, S3CheckpointIO
 Written = tuple[list[WriteResult], dict[str, list[int]]]
 """What torch says of the files that a process has written, and their sizes and checksums by name."""
 UNFINISHED = ".part"
-"""End of the name of a folder that is being written."""
+"""Suffix of a folder that is being written."""
 
 
 class OwnPart:
-    """Where this process writes its part, and what it has written.
+    """Where this process writes its shard, and what it has written.
 
     Args:
-        place: Place of the checkpoint.
+        place: Path of the checkpoint.
         rank: Rank of this process.
         remote: Writes to S3.
 
@@ -39,17 +39,17 @@ class OwnPart:
         self.writer.set_up_storage_writer(rank == 0)
 
     def write(self, plan: SavePlan, planner: SavePlanner) -> Written:
-        """What torch's writer says of it, and check sums by name."""
+        """The results of torch's writer, and checksums by name."""
         writes = self.writer.write_data(plan, planner)
         writes.wait()
         own = sorted(self.folder.glob(f"__{self._rank}_*"))
         return writes.value(), {path.name: self.put(path) for path in own}
 
     def put(self, path: Path) -> list[int]:
-        """Send a file that is complete to where it belongs; its size and check sum."""
+        """Move a complete file to its destination; its size and checksum."""
         return self._remote().put_part(self.place, path) if self.is_remote else file_sum(path)
 
     def remove(self) -> None:
-        """Remove what is on this disk, if it does not have the checkpoint's name by now."""
+        """Remove the local files, unless they have been renamed into place."""
         if self._rank == 0 or self.is_remote:
             shutil.rmtree(self.folder, ignore_errors=True)

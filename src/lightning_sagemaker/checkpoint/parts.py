@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of which each process writes its part: with checksums, in a folder or at an address in S3."""
+"""Sharded checkpoints with checksums, in a folder or in S3."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _GROUPS, _OPTIMIZER = "param_groups", "optimizer_"
 
 
 class CheckpointParts:
-    """Writes and reads checkpoints in parts; all processes call its methods together.
+    """Writes and reads sharded checkpoints; its methods are collective.
 
-    Each process states the size and checksum of the files that it wrote, and the first writes them down last. At an
-    ``s3://`` address the parts go through a folder on this disk: each process sends its own, and loading fetches all once
-    per host.
+    Each process reports the size and checksum of the files that it wrote, and the first saves them last. For an
+    ``s3://`` URI the shards go through a local folder: each process uploads its own, and loading downloads all once per
+    host.
 
     Args:
         local_rank: Rank of this process on its host.
-        plugin: Checkpoint plugin of the Trainer; used if it is one for S3. Default: one for the region and server that AWS
-            is configured with.
+        plugin: Checkpoint plugin of the Trainer; used if it is one for S3. Default: one for AWS's configured region and
+            endpoint.
 
     """
 
@@ -47,19 +47,19 @@ class CheckpointParts:
 
     @cached_property
     def remote(self) -> S3CheckpointIO:
-        """What reads and writes S3; made when it is needed."""
+        """Reads and writes S3; created when it is needed."""
         return self._plugin if isinstance(self._plugin, S3CheckpointIO) else S3CheckpointIO()
 
     def save(self, checkpoint: Checkpoint, place: PathLike, write: Callable[[Checkpoint, Path], None]) -> None:
         """Write a checkpoint.
 
         Args:
-            checkpoint: What this process has of it.
-            place: Folder, or address in S3; the first process's is used.
-            write: Writes the part of this process into a folder.
+            checkpoint: This process's part of it.
+            place: Folder, or S3 URI; the first process's is used.
+            write: Writes the shard of this process into a folder.
 
         Raises:
-            RuntimeError: On all processes, if one cannot write or send its part.
+            RuntimeError: On all processes, if one cannot write or upload its shard.
 
         """
         place = str(from_first(place))
@@ -98,7 +98,7 @@ class CheckpointParts:
         """Read a checkpoint.
 
         Args:
-            place: Folder, or address in S3, for which the first process's is used.
+            place: Folder, or S3 URI (then the first process's is used).
             read: Reads a checkpoint from a folder.
 
         """
@@ -126,7 +126,7 @@ def write_stages(checkpoint: Checkpoint, folder: Path) -> None:
     The rest is written last: a folder without it is incomplete.
 
     Args:
-        checkpoint: As Lightning collects it; its large entries are taken out.
+        checkpoint: As Lightning collects it; its large entries are removed.
         folder: Made if missing.
 
     """
@@ -154,10 +154,10 @@ def write_stages(checkpoint: Checkpoint, folder: Path) -> None:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """A checkpoint of Lightning's Trainer, complete, on the CPU; as its strategies for one process write it.
+    """A complete checkpoint of Lightning's Trainer, on the CPU, as its single-process strategies write it.
 
     Args:
-        path: File, or folder of parts.
+        path: File, or sharded folder.
 
     Raises:
         CheckpointError: If it is incomplete, or not Lightning's.
@@ -166,8 +166,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     meta = path / META if path.is_dir() else path
     if not meta.is_file():
         raise CheckpointError(
-            f"{path} is not a file, and holds no {META}: it is not a checkpoint of Lightning, or saving was interrupted."
-            " HINT: resume from an earlier checkpoint, or name another one."
+            f"{path} is not a file, and holds no {META}: it is not a Lightning checkpoint, or saving was interrupted. HINT:"
+            " resume from another checkpoint."
         )
     checkpoint: Checkpoint = torch.load(meta, map_location="cpu", weights_only=True)
     if path.is_dir():
@@ -191,7 +191,7 @@ def _scratch() -> Path:
 
 
 def _own(folder: Path) -> list[Path]:
-    """What this process has written: torch's files begin with the rank, all else is the first process's."""
+    """What this process has written: torch's files begin with the rank, everything else is the first process's."""
     files = [path for path in sorted(folder.iterdir()) if path.is_file()]
     own = [path for path in files if path.name.startswith(f"__{dist.get_rank()}_")]
     rest = [path for path in files if not path.name.startswith("__")] if dist.get_rank() == 0 else []

@@ -13,13 +13,13 @@ import numpy.typing as npt
 import torch
 
 PythonState = list[Any]
-"""Version of the generator, its words as a tensor, and the half of a pair of normal numbers that is left."""
+"""Version of the generator, its words as a tensor, and the remaining half of a pair of normal numbers."""
 NumPyState = list[Any]
 """Name of the generator, its words as a tensor, the place among them, and what is left of a pair of normal numbers."""
 
 
 class RandomState(TypedDict):
-    """What :func:`random_state` gives."""
+    """What :func:`random_state` returns."""
 
     python: PythonState
     numpy: NumPyState
@@ -28,10 +28,10 @@ class RandomState(TypedDict):
 
 
 def random_state(devices: bool = True) -> RandomState:
-    """Of Python, NumPy, torch, and every GPU; about 10 KB and 0.05 ms without GPUs.
+    """States of Python, NumPy, torch, and every GPU; about 10 KB and 0.05 ms without GPUs.
 
     Args:
-        devices: False leaves the GPUs' out, as a loader's process must, which has none.
+        devices: False excludes the GPUs, as in loader workers.
 
     """
     cuda = devices and torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -44,7 +44,7 @@ def random_state(devices: bool = True) -> RandomState:
 
 
 def restore_random_state(state: RandomState) -> None:
-    """Set what :func:`random_state` gave; GPUs only if there are as many."""
+    """Restore :func:`random_state`; GPUs only if their number is the same."""
     restore_python_state(random, state["python"])
     restore_numpy_state(np.random, state["numpy"])
     torch.set_rng_state(state["torch"])
@@ -59,7 +59,7 @@ def python_state(generator: types.ModuleType | random.Random) -> PythonState:
 
 
 def restore_python_state(generator: types.ModuleType | random.Random, state: PythonState) -> None:
-    """Set what :func:`python_state` gave."""
+    """Restore :func:`python_state`."""
     version, numbers, gauss = state
     generator.setstate((version, tuple(_array(numbers).tolist()), gauss))
 
@@ -71,7 +71,7 @@ def numpy_state(generator: types.ModuleType | np.random.RandomState) -> NumPySta
 
 
 def restore_numpy_state(generator: types.ModuleType | np.random.RandomState, state: NumPyState) -> None:
-    """Set what :func:`numpy_state` gave."""
+    """Restore :func:`numpy_state`."""
     name, keys, *rest = state
     generator.set_state((name, _array(keys), *rest))
 

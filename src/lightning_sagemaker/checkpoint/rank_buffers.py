@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buffers that differ between ranks, as statistics of BatchNorm do: a checkpoint holds those of rank zero only.
 
-DDP gives all ranks those of rank zero before a training step, but a validation uses each rank's own, and so do averages of
-weights that callbacks keep.
+DDP broadcasts rank zero's before a training step, but validation uses each rank's own, and so do weight averages kept
+by callbacks.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 _LARGEST = 1 << 20
-"""Elements of a buffer: larger ones are tables, which no step changes."""
+"""Elements of a buffer: larger ones are constant tables."""
 
 
 def buffers_of(trainer: Trainer) -> dict[str, Tensor]:
-    """Buffers of the module and of modules that callbacks keep, by names."""
+    """Buffers of the module and of modules kept by callbacks, by name."""
     modules = {"module": trainer.lightning_module}
     for number, callback in enumerate(callbacks_of(trainer)):
         modules |= {f"{number}.{name}": value for name, value in vars(callback).items()}
@@ -34,7 +34,7 @@ def buffers_of(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def buffers_in(modules: Mapping[str, object]) -> dict[str, Tensor]:
-    """Buffers of those values that are modules, by names."""
+    """Buffers of those values that are modules, by name."""
     found: dict[str, Tensor] = {}
     for prefix, module in modules.items():
         if isinstance(module, nn.Module):
@@ -49,11 +49,11 @@ def copied(buffers: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def differing(own: dict[str, Tensor], buffers: dict[str, Tensor], world_size: int) -> dict[str, Tensor]:
-    """Those of ``buffers`` that are not what rank zero writes now. Collective.
+    """Those of ``buffers`` that differ from rank zero's. Collective.
 
     Args:
         own: This rank's.
-        buffers: Their values when what is written was noted, as of :func:`copied`.
+        buffers: Their values when the state was recorded, from :func:`copied`.
         world_size: Number of ranks.
 
     """
@@ -64,7 +64,7 @@ def differing(own: dict[str, Tensor], buffers: dict[str, Tensor], world_size: in
 
 
 def restore_buffers(own: dict[str, Tensor], buffers: dict[str, Tensor]) -> None:
-    """Set those of this rank that :func:`differing` gave."""
+    """Restore this rank's buffers from :func:`differing`."""
     with torch.no_grad():
         for name, value in buffers.items():
             if name in own and own[name].shape == value.shape:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 META = "meta.pt"
-"""In the folder of a sharded checkpoint: Lightning's file of all that is not a tensor, written last."""
+"""In the folder of a sharded checkpoint: Lightning's file of everything that is not a tensor, written last."""
 
 
 STATE = "lightning_sagemaker"
 """Entry of a checkpoint that AutoResume has added to."""
 SUMS = "sums.json"
-"""In such a folder: size and checksum of each file, where this package has written it."""
+"""In such a folder: size and checksum of each file, if this package wrote it."""
 _BLOCK = 8 * 2**20
 """Bytes that are read at once."""
 
@@ -39,8 +39,8 @@ class FoundCheckpoint:
 
     Attributes:
         path: A file, or the folder of a sharded one.
-        step: Optimizer steps that the run had done.
-        exact: Whether it holds what a run needs to go on as if it had not ended. One made by an exception does not.
+        step: Optimizer steps of the run.
+        exact: Whether it has the state for an exact resume. One saved by an exception does not.
 
     """
 
@@ -52,18 +52,19 @@ class FoundCheckpoint:
 def find_checkpoint(
     folder: str | Path, say: Callable[[str], None] = print, weights_only: bool = True
 ) -> FoundCheckpoint | None:
-    """The complete checkpoint in ``folder`` with the most steps, by what is in it; file times are those of a download.
+    """The complete checkpoint in ``folder`` with the most steps, by its contents; file times may be those of a download.
 
     Args:
         folder: Holds ``*.ckpt``, files or folders; need not exist.
-        say: Called with a line for each that cannot be used.
-        weights_only: Read data only. ``False`` runs code from the files: for checkpoints of your own alone.
+        say: Called with a message for each that cannot be used.
+        weights_only: Load data only. ``False`` allows the files to run code: use it for trusted checkpoints only.
 
     Returns:
         None if there is none.
 
     Raises:
-        CheckpointError: If one is complete but holds more than data, so that resuming from an older one would lose work.
+        CheckpointError: If one is complete but holds more than data, so that resuming from an older one would lose
+            work.
 
     """
     place = Path(folder)
@@ -89,24 +90,24 @@ def _read_step(path: Path, weights_only: bool) -> tuple[int, bool]:
     """Cheap: tensors are mapped, not read."""
     file = path / META if path.is_dir() else path
     if not zipfile.is_zipfile(file):
-        raise ValueError("not the end of a file of torch.save" if file.exists() else f"no {file.name} in it")
+        raise ValueError("truncated torch.save file" if file.exists() else f"no {file.name} in it")
     try:
         content: Checkpoint = torch.load(file, map_location="cpu", mmap=True, weights_only=weights_only)
     except pickle.UnpicklingError as error:
         if "weights_only" not in str(error) or _damage(path) is not None:
             raise
         raise CheckpointError(
-            f"{path} holds more than tensors and plain containers, which is not read, as it could run code"
-            f" ({_refused(error)}). HINT: keep objects out of hyperparameters and callback states; if the file is your"
-            " own, say AutoResume(weights_only=False)."
+            f"{path} holds more than tensors and plain containers, and is not loaded, as that could run code"
+            f" ({_refused(error)}). HINT: keep objects out of hyperparameters and callback states; if you trust the file,"
+            " use AutoResume(weights_only=False)."
         ) from error
     if "loops" in content and "callbacks" not in content:
-        raise ValueError("it holds weights only")
+        raise ValueError("it contains weights only")
     return int(content["global_step"]), STATE in content
 
 
 def _damage(path: Path) -> str | None:
-    """What is wrong with the bytes, by the checksums within; torch does not look at them when it loads."""
+    """What is wrong with the bytes, by the file's checksums, which torch does not verify when it loads."""
     for file in (path / META,) if path.is_dir() else (path,):
         try:
             with zipfile.ZipFile(file) as archive:
@@ -130,14 +131,14 @@ def file_sum(path: Path) -> list[int]:
 
 
 def write_sums(folder: Path, sums: dict[str, list[int]]) -> None:
-    """Write down what :func:`file_sum` says of each part of a sharded checkpoint, as its last file."""
+    """Save the :func:`file_sum` of each file of a sharded checkpoint, as its last file."""
     temporary = folder / f".{SUMS}"
     temporary.write_text(json.dumps(sums))
     temporary.replace(folder / SUMS)
 
 
 def _changed_part(path: Path) -> str | None:
-    """The first part that is not what was written; folders of other programs have no list of sums."""
+    """The first damaged file; folders of other programs have no list of checksums."""
     try:
         sums: dict[str, list[int]] = json.loads((path / SUMS).read_text())
         bad = [name for name, wanted in sums.items() if file_sum(path / name) != wanted]
@@ -163,12 +164,12 @@ def _missing_part(path: Path) -> str | None:
         part = path / name
         size = part.stat().st_size if part.exists() else 0
         if size < end:
-            return f"{name} has {size} bytes of {end}"
+            return f"{name} has {size} of {end} bytes"
     return None
 
 
 def _refused(error: pickle.UnpicklingError) -> str:
-    """What torch names, of several paragraphs."""
+    """The class that torch reports, from its long message."""
     found = re.search(r"(?:WeightsUnpickler error|weights_only):\s*(.{1,160})", str(error))
     return found[1].split(" was not an allowed", 1)[0] if found else _first_line(error)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints in S3, by Amazon's own connector: streamed, in parts, checked."""
+"""Checkpoints in S3, with Amazon's connector: streamed, multipart, with checksums."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SCHEME = "s3://"
 _NOTE = ".json"
-"""Ending of the object that is written after a checkpoint: without it, the checkpoint is incomplete."""
+"""Suffix of the object that is written after a checkpoint: without it, the checkpoint is incomplete."""
 
 _BLOCK = 8 * 2**20
 """Bytes that are read at once."""
@@ -39,14 +39,14 @@ T = TypeVar("T")
 class S3CheckpointIO(CheckpointIO):
     """``Trainer(plugins=S3CheckpointIO())``: checkpoints at ``s3://bucket/key``.
 
-    The checkpoint is written to S3 as it is serialized, in parts; an object appears when all are there, so nothing needs to
-    be renamed. A small object beside it, written afterwards, has its number of steps, size and checksum. What fails for a
-    while is tried again, the connector does so within a request and this class the whole.
+    The checkpoint is uploaded to S3 in parts while it is serialized; an object appears once it is complete, so nothing
+    needs to be renamed. A small object next to it, written afterwards, has its number of steps, size and checksum.
+    Transient failures are retried, by the connector within a request and by this class for the entire upload.
 
     Args:
         region: Region of the bucket. Default: ``AWS_REGION`` or ``AWS_DEFAULT_REGION``.
-        endpoint: Address of a server other than AWS's. Default: ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``.
-        attempts: To write or read before giving up.
+        endpoint: URL of a server other than AWS's. Default: ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``.
+        attempts: Number of attempts to write or read.
         pause: Seconds before the second attempt; doubled for each further one.
         options: Options of ``s3torchconnector.S3ClientConfig``, such as ``part_size`` (bytes) or ``force_path_style``.
 
@@ -76,7 +76,7 @@ class S3CheckpointIO(CheckpointIO):
         """Write a checkpoint.
 
         Raises:
-            CheckpointError: If it cannot be written; what was there before stays.
+            CheckpointError: If it cannot be written; an existing one is unchanged.
 
         """
         bucket, key = split_address(path)
@@ -87,7 +87,7 @@ class S3CheckpointIO(CheckpointIO):
                 torch.save(checkpoint, cast(IO[bytes], counted))
             size = self._client.head_object(bucket, key).size
             if size != counted.size:
-                raise OSError(f"{size} bytes arrived of {counted.size}")
+                raise OSError(f"received {size} of {counted.size} bytes")
             return {"step": int(checkpoint.get("global_step", 0)), "size": counted.size, "crc32": counted.crc}
 
         note = self._try(write, f"write {path}")
@@ -100,7 +100,7 @@ class S3CheckpointIO(CheckpointIO):
         """Read a checkpoint; data only, unless ``weights_only`` is False.
 
         Raises:
-            CheckpointError: If there is none, or it is not what was written.
+            CheckpointError: If there is none, or it is corrupt.
 
         """
         bucket, key = split_address(path)
@@ -108,7 +108,7 @@ class S3CheckpointIO(CheckpointIO):
         is_noted = key + _NOTE in self._try(lambda: self._list(bucket, key + _NOTE), f"list {path}{_NOTE}")
         note = self._note(bucket, key, is_noted)
         if note is not None and (len(content), zlib.crc32(content)) != (note["size"], note["crc32"]):
-            raise CheckpointError(f"{path} is not what was written: its checksum differs. HINT: use an older one.")
+            raise CheckpointError(f"{path} is corrupt: its checksum differs. HINT: use an older one.")
         is_data = True if weights_only is None else weights_only
         found: Checkpoint = torch.load(io.BytesIO(content), map_location=map_location or "cpu", weights_only=is_data)
         return found
@@ -122,11 +122,11 @@ class S3CheckpointIO(CheckpointIO):
             self._try(functools.partial(self._client.delete_object, bucket, name), f"remove {path}")
 
     def put_part(self, path: str, file: Path) -> list[int]:
-        """Write a file of a checkpoint that has many, such as one of which each process writes its part.
+        """Write one file of a checkpoint with several, such as a sharded one.
 
         Args:
-            path: Address of the checkpoint.
-            file: On this disk; keeps its name.
+            path: URI of the checkpoint.
+            file: Local file; its name is kept.
 
         Returns:
             Its size in bytes and its checksum.
@@ -147,8 +147,8 @@ class S3CheckpointIO(CheckpointIO):
         """Mark a checkpoint as complete.
 
         Args:
-            path: Address of the checkpoint.
-            step: Optimizer steps that were done.
+            path: URI of the checkpoint.
+            step: Optimizer steps of the run.
             parts: Name -> what :meth:`put_part` returned, of all processes.
 
         """
@@ -161,7 +161,7 @@ class S3CheckpointIO(CheckpointIO):
         """Read all files of such a checkpoint into a folder.
 
         Raises:
-            CheckpointError: If it is incomplete, or a part is not what was written.
+            CheckpointError: If it is incomplete, or a part is corrupt.
 
         """
         bucket, key = split_address(path)
@@ -170,24 +170,22 @@ class S3CheckpointIO(CheckpointIO):
         for name, (size, crc) in _parts(f"{path}{_NOTE}", content).items():
             content = self._try(functools.partial(self._get, bucket, f"{key}/{name}"), f"read {path}/{name}")
             if (len(content), zlib.crc32(content)) != (size, crc):
-                raise CheckpointError(
-                    f"{path}/{name} is not what was written: its checksum differs. HINT: use an older one."
-                )
+                raise CheckpointError(f"{path}/{name} is corrupt: its checksum differs. HINT: use an older one.")
             (folder / Path(name).name).write_bytes(content)
 
     def names(self, folder: str) -> list[str]:
-        """Names of the checkpoints directly in a folder, and not of those in one whose name begins alike."""
+        """Names of the checkpoints directly in a folder, but not in one with the same prefix."""
         bucket, prefix = split_address(folder)
         prefix = f"{prefix.rstrip('/')}/" if prefix else ""
         keys = self._try(lambda: self._list(bucket, prefix), f"list {folder}")
         return sorted({key[len(prefix) :].removesuffix(_NOTE) for key in keys})
 
     def newest(self, folder: str, say: Callable[[str], None]) -> tuple[str, int] | None:
-        """Address and steps of the complete checkpoint in a folder with the most steps; None if there is none.
+        """URI and steps of the complete checkpoint in a folder with the most steps; None if there is none.
 
         Args:
             folder: ``s3://bucket/prefix``.
-            say: Called with a line for each that cannot be used.
+            say: Called with a message for each that cannot be used.
 
         """
         bucket, prefix = split_address(folder)
@@ -208,7 +206,7 @@ class S3CheckpointIO(CheckpointIO):
         return (f"{SCHEME}{bucket}/{max(found)[1]}", max(found)[0]) if found else None
 
     def _note(self, bucket: str, key: str, exists: bool) -> dict[str, int] | None:
-        """What is beside a checkpoint; None if nothing is, or something else. Not being able to read it is an error."""
+        """The object next to a checkpoint; None if there is none, or a foreign one. A read failure is an error."""
         if not exists:
             return None
         content = self._try(lambda: self._get(bucket, key + _NOTE), f"read {SCHEME}{bucket}/{key}{_NOTE}")
@@ -236,8 +234,8 @@ class S3CheckpointIO(CheckpointIO):
             except Exception as error:
                 if attempt == self._attempts:
                     raise CheckpointError(
-                        f"could not {what} in {attempt} attempts ({type(error).__name__}: {error}). HINT: look at the"
-                        " bucket's name and region and the role's permissions (s3:GetObject, s3:PutObject, s3:ListBucket,"
+                        f"could not {what} in {attempt} attempts ({type(error).__name__}: {error}). HINT: check the bucket's"
+                        " name and region and the role's permissions (s3:GetObject, s3:PutObject, s3:ListBucket,"
                         " s3:DeleteObject)."
                     ) from error
                 wait = self._pause * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
@@ -253,7 +251,7 @@ class _Stream(Protocol):
 
 
 class _Counted:
-    """A stream whose bytes are counted and summed up on their way."""
+    """A stream that counts its bytes and computes their checksum."""
 
     def __init__(self, stream: _Stream) -> None:
         self._stream = stream
@@ -271,12 +269,12 @@ class _Counted:
 
 
 def _parts(address: str, content: bytes) -> dict[str, tuple[int, int]]:
-    """Size and checksum of each part, from what is beside a checkpoint."""
+    """Size and checksum of each part, from the object next to a checkpoint."""
     try:
         return {name: (int(size), int(crc)) for name, (size, crc) in json.loads(content)["parts"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{address} does not list the parts of a checkpoint ({type(error).__name__}: {error}). HINT: use an older one."
+            f"{address} is not a valid checkpoint index ({type(error).__name__}: {error}). HINT: use an older one."
         ) from error
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of weights and optimizer states in the host's memory, to be written while the training goes on."""
+"""A copy of weights and optimizer states in CPU memory, to be written while training continues."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class _Place:
     """Where a tensor is copied to.
 
     Attributes:
-        layout: All that a plan of who writes what depends on.
-        memory: Memory of this process's part.
-        copy: ``memory``, as a ``DTensor`` if the tensor is one; made once, as making one takes longer than most copies.
+        layout: Everything that the write plan depends on.
+        memory: Memory of this process's shard.
+        copy: ``memory``, as a ``DTensor`` if the tensor is one; created once, as creating one takes longer than most
+            copies.
 
     """
 
@@ -34,11 +35,11 @@ class _Place:
 
 
 class Staging:
-    """Memory that is taken once and used for each checkpoint: pinned where the tensors are a GPU's.
+    """Memory that is allocated once and reused for each checkpoint: pinned for GPU tensors.
 
     Attributes:
-        version: Another number after each copy whose containers, or whose tensors' shapes or places, differ from those of
-            the copy before; values that are no tensors may differ.
+        version: Changes after each copy whose containers, or tensor shapes or placements, differ from those of the
+            previous copy; values that are not tensors may differ.
 
     """
 
@@ -58,8 +59,8 @@ class Staging:
 
         Args:
             state: Dictionaries and lists of tensors, of ``DTensor`` and of anything else, which is not copied.
-            deferred: Given the copies that are to be made later.
-            keys: Entries of ``state`` whose tensors in the host's memory are copied later.
+            deferred: Receives the copies to be made later.
+            keys: Entries of ``state`` whose CPU tensors are copied later.
 
         """
         self._used, self._found = {}, []

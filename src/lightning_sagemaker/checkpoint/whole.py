@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic writes: a file is complete or as it was before, whatever happens while it is written."""
+"""Atomic writes: a file is complete or unchanged, whatever happens while it is written."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class CheckpointError(SageMakerJobError):
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of ``path`` when the block ends without an error, and is on the disk then.
+    """A file to write to, which replaces ``path`` when the block ends without an error, and is then on disk.
 
     Raises:
-        CheckpointError: If there is no room, or no permission; what was at ``path`` is as it was.
+        CheckpointError: If there is no space, or no permission; an existing file at ``path`` is unchanged.
 
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -49,7 +49,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """So that new names in it survive a loss of power, where a folder can be opened: not on Windows."""
+    """Flush a folder so that new names in it survive a power loss; not possible on Windows."""
     try:
         number = os.open(folder, os.O_RDONLY)
     except PermissionError:
@@ -73,12 +73,12 @@ def _explain(path: Path, error: Exception, written: int) -> str:
         others = [other.stat().st_size for other in path.parent.glob(f"*{path.suffix}") if other.is_file()]
         size = max(written, *others, 0)
         return (
-            f"{path} was not written: no room ({error}). At least {_mebi(size)} are needed beside what is there, and"
-            f" {_mebi(free)} are free on {place}. HINT: make room, or set a larger volume_size."
+            f"{path} was not written: no space left ({error}). At least {_mebi(size)} more are needed, and {_mebi(free)} are"
+            f" free on {place}. HINT: free disk space, or set a larger volume_size."
         )
     if codes & {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}:
-        return f"{path} was not written: {error}. HINT: name a folder that this process may write to."
-    return f"{path} was not written: {type(error).__name__}: {error}. HINT: what was there before is as it was."
+        return f"{path} was not written: {error}. HINT: use a folder that this process may write to."
+    return f"{path} was not written: {type(error).__name__}: {error}. HINT: the file's previous version is unchanged."
 
 
 def _mebi(size: int) -> str:

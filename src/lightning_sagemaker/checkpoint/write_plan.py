@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who writes what of a checkpoint beside the training, by torch's planner: agreed by messages, and anew when it changes."""
+"""Who writes what of an asynchronous checkpoint, with torch's planner: agreed by messages, again after changes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class WritePlan:
-    """Of one process, kept from checkpoint to checkpoint.
+    """Plan of one process, kept across checkpoints.
 
     Args:
         rank: Rank of this process.
         world_size: Number of processes.
 
     Attributes:
-        own: What this process writes, as of replicas one does.
+        own: What this process writes; of replicas, one writes.
         metadata: Metadata of the checkpoint; on the first process.
 
     """
@@ -34,7 +34,7 @@ class WritePlan:
         self.metadata: Metadata | None = None
 
     def forget(self) -> None:
-        """Agree anew at the next checkpoint."""
+        """Agree again at the next checkpoint."""
         self._version = None
 
     def planner(self, state: StateDict, version: int, messages: Messages, place: str) -> tuple[SavePlanner, str]:
@@ -42,15 +42,15 @@ class WritePlan:
 
         Args:
             state: State of this process.
-            version: Another number than at the last checkpoint if what it consists of has changed.
+            version: Changes if the state's structure has changed since the last checkpoint.
             messages: Messages of this checkpoint.
-            place: Where it goes; the first process's counts.
+            place: Path of the checkpoint; the first process's is used.
 
         Returns:
-            What finds the tensors for :attr:`own`, and the first process's ``place``.
+            The planner that resolves the tensors for :attr:`own`, and the first process's ``place``.
 
         Raises:
-            Refusal: If another process could not say what it has.
+            Refusal: If another process could not report its state.
 
         """
         planner = DefaultSavePlanner()

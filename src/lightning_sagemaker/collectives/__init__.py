@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process groups that send each collective to the engine which can do it."""
+"""Process groups that dispatch each collective to an engine that supports it."""

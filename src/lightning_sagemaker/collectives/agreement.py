@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes tell each other as objects; and what one does for all, such as writing a file, fails on all of them."""
+"""Object collectives; and actions of one process for all, such as writing a file, that fail on all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def of_all(own: T, world_size: int) -> list[T]:
-    """What each process has, by rank. Collective."""
+    """The values of all processes, by rank. Collective."""
     found = [own] * world_size
     if world_size > 1:
         dist.all_gather_object(found, own)
@@ -32,7 +32,7 @@ def from_first(value: T) -> T:
 
 
 def together(action: Callable[[], None], group: ProcessGroup | None = None) -> None:
-    """Run ``action`` and wait until all have; it may do nothing on most processes. Collective over ``group``.
+    """Run ``action`` and synchronize; errors of one process are raised on all. Collective over ``group``.
 
     Raises:
         RuntimeError: On all processes, with the failures of each, if it fails on one.

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The buckets in which DDP reduces gradients, in a resumed run as in the one that was interrupted.
+"""DDP's gradient buckets, restored in a resumed run.
 
-DDP's first step reduces in buckets that follow from the order of registration, all others in buckets that follow from the
-order in which gradients were ready in the first. A sum over three processes or more depends, by a rounding, on where a
-number is in its bucket. So the first step of a resumed run differs from that of a run that goes on, unless its buckets are
-made anew before.
+DDP's first step uses buckets in the order of registration, all others use buckets in the order in which gradients were
+ready in the first. A sum over three or more processes depends, by rounding, on an element's position in its bucket. So
+the first step of a resumed run differs from that of an uninterrupted run, unless its buckets are rebuilt before.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 Layout = list[list[int]]
-"""Numbers of the parameters in each bucket, in the order in which gradients become ready."""
+"""Indices of the parameters in each bucket, in the order in which gradients become ready."""
 
 _REBUILT, _HOOK = "rebuilt_per_bucket_param_indices", "comm_hook"
 
@@ -32,14 +31,14 @@ _REBUILT, _HOOK = "rebuilt_per_bucket_param_indices", "comm_hook"
 def bucket_layout(ddp_module: nn.Module | None) -> Layout | None:
     """The buckets of the next step; None if they are those of a fresh run. Collective over all ranks, between two steps.
 
-    After the first step DDP would make its buckets anew in the next forward pass. Here that is done at once, with the same
-    result, so that a checkpoint after one step is as good as any.
+    After the first step DDP would rebuild its buckets in the next forward pass. Here that is done at once, with the
+    same result, so that a checkpoint after one step is valid too.
 
     Args:
         ddp_module: The wrapper, or a module without one.
 
     Raises:
-        NameGone: If this version of torch does not say.
+        NameGone: If this version of torch does not expose it.
 
     """
     if not isinstance(ddp_module, DistributedDataParallel) or _obstacle(ddp_module) is not None:
@@ -49,21 +48,21 @@ def bucket_layout(ddp_module: nn.Module | None) -> Layout | None:
 
 
 def rebuild_as(ddp_module: nn.Module | None, layout: Sequence[Sequence[int]] | None) -> bool:
-    """Give DDP the buckets that it had in another run, before its first step. Collective over all ranks.
+    """Restore DDP's buckets from another run, before its first step. Collective over all ranks.
 
-    The gradients of all parameters are said to be ready, in the order of ``layout``; they are zeros, and are reduced.
-    Nothing of the user's is run: no forward pass, no hook of a parameter. Parameters, buffers and random numbers are left as
-    they were, and so are gradients in the end.
+    The gradients of all parameters are marked ready, in the order of ``layout``; they are zeros, and are reduced. No
+    user code runs: no forward pass, no hook of a parameter. Parameters, buffers, random states and gradients are
+    unchanged afterwards.
 
     Args:
         ddp_module: The wrapper, or a module without one.
         layout: From :func:`bucket_layout`; with None nothing is done.
 
     Returns:
-        Whether the buckets are those of ``layout`` now. Where not, rank zero has said why.
+        Whether the buckets are now those of ``layout``. If not, rank zero has logged why.
 
     Raises:
-        NameGone: If this version of torch makes its buckets in another way.
+        NameGone: If this version of torch builds its buckets differently.
 
     """
     if not layout or not isinstance(ddp_module, DistributedDataParallel):
@@ -73,24 +72,24 @@ def rebuild_as(ddp_module: nn.Module | None, layout: Sequence[Sequence[int]] | N
         _make_ready(ddp_module, [index for bucket in layout for index in bucket])
         _rebuild(ddp_module)
         if _read(ddp_module) != [list(bucket) for bucket in layout]:
-            why = "buckets have another size than in the checkpoint"
+            why = "bucket sizes differ from the checkpoint's"
     if why is not None:
-        rank_zero_info(f"The first step may differ by a rounding from that of a run without an interruption: {why}.")
+        rank_zero_info(f"The first step may differ by rounding from that of an uninterrupted run: {why}.")
     return why is None
 
 
 def _obstacle(ddp: DistributedDataParallel) -> str | None:
-    """Why the buckets of this wrapper are left alone; the same on all ranks."""
+    """Why the buckets of this wrapper are not changed; the same on all ranks."""
     require(ddp, "reducer", "logger", "static_graph", "find_unused_parameters", "process_group", "_comm_hooks")
     require(ddp, "_has_rebuilt_buckets", "_build_params_for_reducer", "_get_ddp_logging_data")
     if ddp.find_unused_parameters:
-        return "DDP makes no buckets anew with find_unused_parameters"
+        return "DDP does not rebuild buckets with find_unused_parameters"
     if ddp.static_graph:
-        return "with static_graph DDP learns from its first step"
+        return "with static_graph DDP records its first step"
     if own_reducer(ddp) is None and (ddp._comm_hooks or _told(ddp).get(_HOOK)):
         return "a communication hook would be run"
     if getattr(ddp, "_use_python_reducer", False) or getattr(ddp, "_delay_all_reduce_all_params", False):
-        return "DDP was asked to reduce in another way than by buckets"
+        return "DDP was configured not to reduce by buckets"
     if any(hasattr(parameter, "_in_backward_optimizers") for parameter in ddp.parameters()):
         return "the optimizer steps within the backward pass"
     if ddp.process_group.size() == 1:
@@ -102,16 +101,16 @@ def _mismatch(ddp: DistributedDataParallel, layout: Sequence[Sequence[int]]) -> 
     """Why ``layout`` cannot be that of this wrapper."""
     parameters, sparse = reduced_parameters(ddp)
     if sorted(index for bucket in layout for index in bucket) != list(range(len(parameters))):
-        return f"the checkpoint is of a model with other parameters than these {len(parameters)}"
+        return f"the checkpoint's model has other parameters than these {len(parameters)}"
     if any(sparse):
         return "gradients are sparse"
     if _read(ddp) is not None:
-        return "a step has been made already"
+        return "a step has already run"
     return None
 
 
 def _told(ddp: DistributedDataParallel) -> dict[str, object]:
-    """What DDP tells about its last forward pass."""
+    """DDP's logging data of its last forward pass."""
     told: dict[str, object] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
     return told
 
@@ -119,13 +118,13 @@ def _told(ddp: DistributedDataParallel) -> dict[str, object]:
 def _read(ddp: DistributedDataParallel) -> Layout | None:
     require(ddp.logger, "set_runtime_stats_and_log")
     assert ddp.logger is not None
-    ddp.logger.set_runtime_stats_and_log()  # what DDP tells is of its last forward pass
+    ddp.logger.set_runtime_stats_and_log()  # DDP's logging data is that of its last forward pass
     told = _told(ddp).get(_REBUILT)
     return None if not told else [[int(index) for index in bucket.split()] for bucket in str(told).split(",")]
 
 
 def _rebuild(ddp: DistributedDataParallel) -> None:
-    """What DDP does at the beginning of a forward pass; nothing if no gradients were ready yet, or if it has been done."""
+    """DDP's bucket rebuild at the start of a forward pass; does nothing if no gradients were ready yet, or if it is done."""
     require(ddp.reducer, "_rebuild_buckets")
     if ddp.reducer._rebuild_buckets():
         ddp._has_rebuilt_buckets = True
@@ -139,7 +138,7 @@ def _make_ready(ddp: DistributedDataParallel, order: Sequence[int]) -> None:
     ready = [parameters[index] for index in order]
     try:
         with torch.enable_grad(), uncounted(ddp):
-            ddp.reducer.prepare_for_forward()  # DDP tells about its buckets from the first pass on
+            ddp.reducer.prepare_for_forward()  # DDP exposes its buckets from the first pass on
             ddp.reducer.prepare_for_backward([])
             begin = torch.zeros((), requires_grad=True)
             _Ready.apply(begin, ddp.reducer, order, ready).backward()  # type: ignore[no-untyped-call]
@@ -149,13 +148,13 @@ def _make_ready(ddp: DistributedDataParallel, order: Sequence[int]) -> None:
 
 
 class _Reducer(Protocol):
-    """DDP's, by the name that torch's annotations leave out."""
+    """DDP's reducer, which torch's annotations omit."""
 
     def _autograd_hook(self, index: int) -> None: ...
 
 
 class _Context(Protocol):
-    """What the pass takes along."""
+    """The context of the pass."""
 
     reducer: _Reducer
     order: Sequence[int]

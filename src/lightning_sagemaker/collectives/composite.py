@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process group, two engines: gradients travel by SMDDP, everything else by gloo and nccl.
+"""One process group, two engines: gradients go to SMDDP, everything else to gloo and nccl.
 
 SMDDP accelerates a few collectives and refuses others (``ReduceOp.AVG``, ``all_gather_into_tensor``, ...). Lightning,
-torchmetrics and user code call whatever they like on the default group, so the default group must be able to do it all:
+torchmetrics and user code may call any collective on the default group, so the default group must support all of them:
 :class:`CompositeProcessGroup` sends floating-point sums to SMDDP and everything else to an ordinary group inside it.
 """
 
@@ -38,7 +38,7 @@ def composite_enabled() -> bool:
 
 
 class CompositeProcessGroup(NativeBackedGroup):
-    """A process group that reduces gradients by ``engine`` and leaves the rest to gloo (CPU) and nccl (GPU).
+    """A process group that reduces gradients by ``engine`` and sends the rest to gloo (CPU) and nccl (GPU).
 
     Args:
         store: Rendezvous store, already private to this group.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quiet end for processes that used gloo.
+"""A clean exit for processes that used gloo.
 
-gloo's threads take the GIL to free the last tensors they worked on. Python ends a thread that asks for it once it has begun
-to shut down, and the process with it: "terminate called without an active exception", after a training that went well.
-Seen now and then with torch 2.13, with plain DDP as well.
+gloo's threads take the GIL to free the last tensors they worked on. Python terminates a thread that requests it during
+shutdown, and the process with it: "terminate called without an active exception", after a successful training. Seen
+occasionally with torch 2.13, with plain DDP as well.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OURS: set[str] = set()
 
 
 def register(backend: str | None = None) -> None:
-    """Have this process end quietly. Idempotent; costs nothing where no process group was made.
+    """Make this process exit cleanly. Idempotent; costs nothing without a process group.
 
     Args:
         backend: Name of a backend whose default group is to be destroyed at the end as well.
@@ -35,10 +35,10 @@ def register(backend: str | None = None) -> None:
 
 
 def let_threads_finish() -> None:
-    """Before gloo's threads are joined by who holds the GIL, let them have it.
+    """Release the GIL before gloo's threads are joined by a thread that holds it.
 
     torch's process group does so in its destructor: if one of its threads was about to free what Python gave it (the
-    function in ``future.then``, a tensor of ``broadcast_object_list``), the process hung for ever. Seen with torch 2.5.1
+    function in ``future.then``, a tensor of ``broadcast_object_list``), the process hung. Seen with torch 2.5.1
     within 3000 plain groups, not with 2.13.
     """
     time.sleep(_PAUSE_OF_A_GROUP)

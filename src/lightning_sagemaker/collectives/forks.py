@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forking beside gloo's threads: a process is forked when none of them is within the interpreter.
+"""Safe forks with gloo's threads: a process is forked when none of them is inside the interpreter.
 
-A tensor that Python has given up while a collective still uses it is freed by gloo's thread, which makes itself a Python
-thread state for that, under a lock of the interpreter. Up to Python 3.11 a process that is forked at that moment, such as a
-loader's worker, takes the same lock before the interpreter has made it anew (``_PyThreadState_DeleteExcept``, called by
-``PyOS_AfterFork_Child``), and waits for ever; Python 3.12 makes it anew first. So each fork waits until all other threads
-sleep, as gloo's do when a collective is over, and then until the lock is free. What is left is a collective that nobody
-waits for, whose tensor Python has given up, and that ends between the look and the fork.
+A tensor that Python has given up while a collective still uses it is freed by gloo's thread, which makes itself a
+Python thread state for that, under a lock of the interpreter. Up to Python 3.11 a process that is forked at that
+moment, such as a loader's worker, takes the same lock before the interpreter has reinitialized it
+(``_PyThreadState_DeleteExcept``, called by ``PyOS_AfterFork_Child``), and deadlocks; Python 3.12 reinitializes it
+first. So each fork waits until all other threads sleep, as gloo's do after a collective, and then until the lock is
+free. The remaining case is an asynchronous collective whose tensor Python has released, and that completes between the
+check and the fork.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _TASKS = "/proc/self/task"
 
 @cache
 def guard() -> None:
-    """Have the forks of this process wait from here on, where they need to."""
+    """Make forks of this process wait from here on, where necessary."""
     if _IS_AFFECTED:
         os.register_at_fork(before=_settle)
 

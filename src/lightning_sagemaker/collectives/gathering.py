@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process groups of sharded data parallel training: parameters are gathered by SMDDP, everything else by gloo and nccl.
+"""Process groups of sharded data parallel training: parameters are gathered by SMDDP, everything else goes to gloo and nccl.
 
-SMDDP's AllGather takes what fits its buffers and leaves the rest to nccl. Here that is decided before it is called, so that
-what went where is known: :data:`TRAFFIC` counts it.
+SMDDP's AllGather handles what fits its buffers and leaves the rest to nccl. Here that is decided before the call, so
+that it is known what each engine gathered: :data:`TRAFFIC` counts it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Traffic:
     Attributes:
         engine: Number of gathers by SMDDP.
         engine_bytes: Bytes of their outputs.
-        rest_bytes: Bytes of all others' outputs, by the reason.
+        rest_bytes: Bytes of the outputs of all others, by reason.
 
     """
 
@@ -53,14 +53,14 @@ class Traffic:
     rest_bytes: Counter[str] = field(default_factory=Counter)
 
     def clear(self) -> None:
-        """Begin to count anew."""
+        """Reset the counters."""
         self.engine = self.engine_bytes = 0
         self.rest_bytes.clear()
 
     def __str__(self) -> str:
         total = self.engine_bytes + self.rest_bytes.total()
         if not total:
-            return "Nothing was gathered."
+            return "There were no gathers."
         text = f"SMDDP gathers {self.engine_bytes / total:.1%} of {total / 2**20:.1f} MiB"
         rest = " ".join(f"{count / total:.1%}: {why}" for why, count in self.rest_bytes.most_common(_REASONS))
         return f"{text}, and gloo or nccl the rest. {rest}" if rest else f"{text}."
@@ -74,15 +74,15 @@ _REASONS = 3
 class GatheringProcessGroup(NativeBackedGroup):
     """A process group whose ``all_gather_into_tensor`` is SMDDP's where it takes the tensor; all else is gloo's or nccl's.
 
-    SMDDP's engine is made at the first gather, which many groups of a device mesh never see.
+    SMDDP's engine is created at the first gather, which many groups of a device mesh never run.
 
     Args:
         store: Rendezvous store, already private to this group.
         rank: Rank of this process in the group.
         size: Number of processes in the group.
         timeout: How long a collective may take.
-        make_engine: Makes SMDDP's own group. Collective over this one.
-        obstacle: What it does not take.
+        make_engine: Creates SMDDP's own group. Collective over this one.
+        obstacle: What it does not support.
 
     """
 
@@ -148,7 +148,7 @@ class GatheringProcessGroup(NativeBackedGroup):
     def _obstacle_to(self, tensor: torch.Tensor) -> str | None:
         """Why SMDDP does not gather a tensor; the same on all processes of the group."""
         if self.size() == 1:
-            return "This group is of one process."
+            return "This group has one process."
         if tensor.device.type != self._device_type:
             return f"SMDDP works on the {self._device_type}, and not on the {tensor.device.type}."
         return self._obstacle(tensor.numel() * tensor.element_size(), self.size(), tensor.is_floating_point())

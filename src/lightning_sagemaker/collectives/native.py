@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process group written in Python over torch's own gloo (CPU) and nccl (GPU): what SMDDP's groups are built on."""
+"""A process group written in Python over torch's own gloo (CPU) and nccl (GPU): the base of SMDDP's groups."""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ TRAMPOLINED = {name: name for name in _SAME} | {
 }
 """What torch's C++ side looks up in a Python process group, in torch 2.5 to 2.15 -> the method of torch's own groups.
 
-Each must be overridden: what is not found in Python runs with the GIL held, and deadlocks with gloo's thread, which takes
-the GIL while it holds the lock that the collective waits for. Two names of one collective are two torch versions'.
+Each must be overridden: what is not found in Python runs with the GIL held, and deadlocks with gloo's thread, which
+takes the GIL while it holds the lock that the collective waits for. Two names of one collective are two torch
+versions'.
 """
 
 
@@ -69,7 +70,7 @@ F = TypeVar("F", bound=Callable[..., object])
 def untraced(function: F) -> F:
     """Keep ``torch.compile`` out of what torch's C++ side calls in Python, with all that it calls.
 
-    DDP around a compiled module builds its buckets anew in the midst of a compiled step; no graph can hold a process group.
+    DDP around a compiled module rebuilds its buckets within a compiled step; a graph cannot contain a process group.
     """
     return cast(F, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
 
@@ -115,10 +116,11 @@ class NativeBackedGroup(ProcessGroup):
 
     @untraced
     def average(self, tensors: list[torch.Tensor], opts: AllreduceOptions) -> dist.Work:
-        """Mean by gloo, which has no ``ReduceOp.AVG`` in every torch: the sum, divided when it has arrived.
+        """Mean by gloo, which has no ``ReduceOp.AVG`` in every torch: the sum, divided on completion.
 
         Args:
-            tensors: A list with one tensor, averaged in place; an integer mean is truncated, as Lightning does for gloo.
+            tensors: A list with one tensor, averaged in place; an integer mean is truncated, as Lightning does for
+                gloo.
             opts: ``AllreduceOptions``, whose operation is set to the sum.
 
         """

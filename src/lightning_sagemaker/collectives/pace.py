@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When processes ask each other: rarely enough to cost nothing, often enough that all answer a signal in time."""
+"""How often processes synchronize: rarely enough to cost almost nothing, often enough to react to a signal in time."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from collections.abc import Sequence
 from lightning_sagemaker.collectives.votes import Votes
 
 _LATENCY = 0.5
-"""Seconds between two questions at most; what is asked at one is known at the next, so an answer takes twice as long."""
+"""Maximum seconds between two exchanges; the result of one is known at the next, so a reaction takes twice as long."""
 _MOST = 64
-"""Batches between two questions at most: batches may become much slower at once."""
+"""Maximum batches between two exchanges: batches may suddenly become much slower."""
 
 
 class Pace:
-    """Batches between two questions, for one kind of batches: those of a validation say nothing about those of training.
+    """Batches between two exchanges, for one kind of batches, as training and validation differ.
 
-    Where a batch takes longer than half a second, each question is answered before the next batch, which costs little there.
+    If a batch takes longer than half a second, each exchange completes before the next batch, which then costs little.
 
     Args:
-        overhead: Share of the time that asking may cost.
+        overhead: Share of the time that exchanges may take.
 
     Attributes:
-        waits: Whether the answer to a question is waited for.
+        waits: Whether to wait for the result of an exchange.
 
     """
 
@@ -33,7 +33,7 @@ class Pace:
         self.begin(0)
 
     def begin(self, count: int) -> None:
-        """Count from here; nothing is known of what a batch takes."""
+        """Start counting; the duration of a batch is unknown."""
         self.waits = True
         self._asked = count
         self._next = count + 1
@@ -41,29 +41,29 @@ class Pace:
         self._paused: float | None = None
 
     def pause(self) -> None:
-        """Other batches come between."""
+        """Pause for other batches."""
         self._paused = time.monotonic()
 
     def go_on(self) -> None:
-        """Count these again."""
+        """Resume counting."""
         if self._paused is not None:
             self._begin += time.monotonic() - self._paused
             self._paused = None
 
     def is_due(self, count: int) -> bool:
-        """Whether to ask after ``count`` batches."""
+        """Whether an exchange is due after ``count`` batches."""
         return count >= self._next
 
     def batch_seconds(self, count: int) -> float:
-        """What a batch has taken since the last question."""
+        """Seconds per batch since the last exchange."""
         return max(time.monotonic() - self._begin, 1e-6) / max(1, count - self._asked)
 
     def wish(self, count: int, cost: float) -> tuple[int, bool]:
-        """Batches to the next question and whether to wait for the answer, as this process would have it.
+        """Batches to the next exchange and whether to wait for its result, as this process prefers.
 
         Args:
-            count: Batches by now.
-            cost: Cost of a question, in seconds.
+            count: Batches so far.
+            cost: Cost of an exchange, in seconds.
 
         """
         seconds = self.batch_seconds(count)
@@ -71,22 +71,22 @@ class Pace:
         return max(1, min(cheap, int(_LATENCY / seconds), _MOST)), seconds > _LATENCY
 
     def asked(self, count: int, interval: int, waits: bool) -> None:
-        """A question was asked; the next is due after ``interval`` batches, as all have agreed."""
+        """An exchange was started; the next is due after ``interval`` batches, as all agreed."""
         self._asked, self._next, self._begin = count, count + interval, time.monotonic()
         self.waits = waits
 
 
 def ask(votes: Votes, pace: Pace, count: int, own: Sequence[float]) -> list[float]:
-    """Tell the others something where a question is due, and hear what is known. Collective.
+    """Exchange values if due, and return the known result. Collective.
 
     Args:
         votes: Among whom.
         pace: By which the question is due.
-        count: Batches by now.
-        own: What this process has to say.
+        count: Batches so far.
+        own: Values of this process.
 
     Returns:
-        The largest of each, of this question or, where nobody waits, of the one before.
+        The maximum of each value, of this exchange or, without waiting, of the previous one.
 
     """
     known = None if pace.waits else votes.read()

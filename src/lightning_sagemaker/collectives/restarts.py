@@ -2,13 +2,14 @@
 """A store of its own for each attempt of torchrun's ``--max-restarts``.
 
 torchrun's agent lends its processes the store by which they find each other. torch takes it for new at each restart
-(``_create_c10d_store`` in ``torch/distributed/rendezvous.py`` adds no prefix any more); both kinds of rendezvous keep the
-one that they made first, so after a restart a process may find the address of one that is dead, and wait for it: gloo does
-until the time limit of the process group, which is half an hour. Seen with torch 2.13; a matter of who is quicker.
+(``_create_c10d_store`` in ``torch/distributed/rendezvous.py`` adds no prefix any more); both kinds of rendezvous keep
+the one that they made first, so after a restart a process may find the address of one that is dead, and wait for it:
+gloo does until the time limit of the process group, which is half an hour. Seen with torch 2.13; a matter of who is
+quicker.
 
-So the first process opens another store, and tells the others its port by the agent's. What was left there must not be taken
-for news, and the number of the attempt does not tell them apart: the agents of several hosts count for themselves. So each
-process takes a ticket that no other has had, and waits for the answer to it.
+So the first process opens another store, and sends the others its port through the agent's. What was left there must
+not be taken for news, and the number of the attempt does not tell them apart: the agents of several hosts count for
+themselves. So each process takes a ticket that no other has had, and waits for the answer to it.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def own_store(rank: int, world_size: int) -> Iterator[int | None]:
         port, server = _serve(agents, world_size) if rank == 0 else (_ask(agents), None)
     except dist.DistError as error:
         raise RestartError(
-            f"{_MAX_RESTARTS}={os.environ[_MAX_RESTARTS]} was set, and some of the {world_size} processes did not come"
-            f" within {_TIME_LIMIT.total_seconds():.0f} s ({error}). HINT: see which ended before; where all are well, set"
+            f"{_MAX_RESTARTS}={os.environ[_MAX_RESTARTS]} was set, and some of the {world_size} processes did not join"
+            f" within {_TIME_LIMIT.total_seconds():.0f} s ({error}). HINT: check which ones exited; if none did, set"
             " TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun."
         ) from error
     os.environ[_USES_AGENT], os.environ[_PORT] = str(False), str(port)

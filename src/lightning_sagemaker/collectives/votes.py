@@ -25,7 +25,7 @@ _shared = False
 
 
 def share_default_group(shares: bool = True) -> None:
-    """Have questions travel in the default group, where it is made anew when ranks change; another would be lost."""
+    """Use the default group, which is recreated when ranks change; another one would be lost."""
     global _shared
     _shared = shares
 
@@ -33,7 +33,7 @@ def share_default_group(shares: bool = True) -> None:
 class Votes:
     """Largest values over all processes, asked for at one step and read at a later one.
 
-    The messages travel beside the training, over the processors, so neither a GPU nor another process is waited for. All
+    The messages are asynchronous and use the CPU, so no GPU and no other process is waited for. All
     processes call the methods in the same order.
 
     Args:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure a recipe, or a script that logs as recipes do: throughput, scaling efficiency, the gain of loader processes.
 
-Options that bench does not know are the program's own. Every case is a process of its own; the results are a table here, and
-``results.json``, ``results.csv`` and ``report.html`` in a folder.
+Options that bench does not know are the program's own. Every case is a process of its own; the results are a table
+here, and ``results.json``, ``results.csv`` and ``report.html`` in a folder.
 
 Examples::
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from lightning_sagemaker.bench.results import Results
     from lightning_sagemaker.job.job import SageMakerJob
 
-HELP = "measure throughput, scaling and loader processes; compare two measurements"
+HELP = "measure throughput, scaling and loader workers; compare two measurements"
 _KINDS = {
-    "throughput": "samples per second, of each combination of the options",
+    "throughput": "samples per second, for each combination of the options",
     "scaling": "throughput by ranks, on simulated hosts, and T(N)/(N T(1))",
-    "workers": "the best number of loader processes, its gain over 0, and what limits",
+    "workers": "the best number of loader workers, its gain over 0, and the bottleneck",
 }
 
 
@@ -46,10 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(title="what", metavar="WHAT", required=True, dest="kind")
     for name, text in _KINDS.items():
         _add_sweep(kinds.add_parser(name, help=text, description=text, allow_abbrev=False), name)
-    both = kinds.add_parser("compare", help="two results side by side, with a verdict", allow_abbrev=False)
+    both = kinds.add_parser("compare", help="compare two results, with a verdict", allow_abbrev=False)
     both.add_argument("first", type=Path, metavar="A", help="folder of a measurement, or its results.json")
     both.add_argument("second", type=Path, metavar="B")
-    both.add_argument("--output", type=Path, metavar="FILE", help="write a page, too")
+    both.add_argument("--output", type=Path, metavar="FILE", help="also write an HTML page")
 
 
 def _add_sweep(parser: argparse.ArgumentParser, kind: str) -> None:
@@ -59,10 +59,10 @@ def _add_sweep(parser: argparse.ArgumentParser, kind: str) -> None:
     ranks = ["1x1", "2x1"] if kind == "scaling" else ["1x1"]
     add("--ranks", nargs="+", default=ranks, metavar="HOSTSxPROCESSES", help=f"default: {' '.join(ranks)}")
     workers = [0, 1, 2] if kind == "workers" else []
-    add("--workers", nargs="+", type=int, default=workers, metavar="N", help="loader processes of each rank")
+    add("--workers", nargs="+", type=int, default=workers, metavar="N", help="loader workers per rank")
     add("--strategy", nargs="+", default=[], metavar="NAME", help="of the Trainer")
     add("--batch-size", nargs="+", type=int, default=[8], metavar="N", help="per rank and micro-batch (default: 8)")
-    add("--accumulate", nargs="+", type=int, default=[1], metavar="N", help="micro-batches of a step (default: 1)")
+    add("--accumulate", nargs="+", type=int, default=[1], metavar="N", help="micro-batches per step (default: 1)")
     add("--precision", nargs="+", default=[], metavar="NAME", help="of the Trainer")
     add(
         "--compile",
@@ -71,16 +71,16 @@ def _add_sweep(parser: argparse.ArgumentParser, kind: str) -> None:
         choices=("on", "off"),
         help="torch.compile (a script gets --compile true|false)",
     )
-    add("--network", nargs="+", default=[], metavar="netns:RATE", help="limit the hosts' links (root)")
+    add("--network", nargs="+", default=[], metavar="netns:RATE", help="limit the hosts' bandwidth (needs root)")
     add(
         "--samples",
         type=int,
         metavar="N",
-        help=f"each case trains on as many (default: {_STEPS[kind]} steps of the largest)",
+        help=f"samples for each case to train on (default: {_STEPS[kind]} steps of the largest)",
     )
-    add("--rounds", type=int, default=2, metavar="N", help="all cases in turn, as often (default: 2)")
-    add("--no-breakdown", action="store_true", help="leave out each case's extra run with torch's profiler")
-    add("--timeout", type=float, default=600.0, metavar="SECONDS", help="of a run (default: 600)")
+    add("--rounds", type=int, default=2, metavar="N", help="how often all cases are run, in turn (default: 2)")
+    add("--no-breakdown", action="store_true", help="skip each case's extra run with torch's profiler")
+    add("--timeout", type=float, default=600.0, metavar="SECONDS", help="time limit of a run (default: 600)")
     add("--output", type=Path, metavar="DIR", help="default: runs/bench-TIME, in a training job the model's folder")
 
 
@@ -92,7 +92,7 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"lightning-sagemaker bench: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("lightning-sagemaker bench: stopped; nothing was written but the runs' own output", file=sys.stderr)
+        print("lightning-sagemaker bench: stopped; only the runs' own output was written", file=sys.stderr)
         return 130
 
 
@@ -171,7 +171,7 @@ def _size(text: str) -> tuple[int, int]:
 def _run(
     kind: str, program: Program, cases: list[Case], samples: int, threads: int, given: argparse.Namespace, folder: Path
 ) -> Results:
-    """All cases in turn, round by round, so that what the machine does beside meets all of them.
+    """All cases in turn, round by round, so that other load on the machine affects all of them.
 
     A round after the first that fails ends the measurement; the complete ones are kept.
     """
@@ -194,7 +194,7 @@ def _run(
         except LaunchError as error:
             if number == 1:
                 raise
-            print(f"lightning-sagemaker bench: round {number} is left out: {error}", file=sys.stderr)
+            print(f"lightning-sagemaker bench: round {number} is skipped: {error}", file=sys.stderr)
             rounds = {case: done[: number - 1] for case, done in rounds.items()}
             break
     measured = tuple(
@@ -216,7 +216,7 @@ def _breakdown(program: Program, case: Case, folder: Path, threads: int, timeout
     try:
         found = run_traced(program, case, folder / "runs" / f"{case.name}-traced", threads, timeout)
     except LaunchError as error:
-        print(f"lightning-sagemaker bench: no breakdown of a step: {error}", file=sys.stderr)
+        print(f"lightning-sagemaker bench: no step breakdown: {error}", file=sys.stderr)
         return ()
     print(f"traced   {case.name}: {found[0].steps} steps", flush=True)
     return found

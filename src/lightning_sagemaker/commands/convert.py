@@ -4,7 +4,7 @@
   lightning-sagemaker convert checkpoints/last.ckpt whole.ckpt
   lightning-sagemaker convert checkpoints/last.ckpt model/ --like google-bert/bert-base-uncased
 
-The first goes on in a Trainer with any strategy. With --like, the weights of the model of transformers in the
+A Trainer with any strategy can resume from the first. With --like, the weights of the model of transformers in the
 LightningModule are written with the configuration (and the tokenizer, if it has one) of another folder or of the hub.
 """
 
@@ -14,15 +14,15 @@ import argparse
 import sys
 from pathlib import Path
 
-HELP = "convert a checkpoint in parts to one file, or any to a Hugging Face folder"
+HELP = "convert a sharded checkpoint to one file, or any checkpoint to a Hugging Face folder"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What, and where to."""
-    parser.add_argument("checkpoint", type=Path, help="folder of parts, or file, of Lightning")
+    parser.add_argument("checkpoint", type=Path, help="a Lightning checkpoint: sharded folder or file")
     parser.add_argument("target", type=Path, help="file; with --like, a folder")
-    parser.add_argument("--like", metavar="MODEL", help="folder or name of the hub whose configuration to use")
-    parser.add_argument("--architecture", help="class of transformers; default: what the configuration names")
+    parser.add_argument("--like", metavar="MODEL", help="local folder or hub name whose configuration to use")
+    parser.add_argument("--architecture", help="transformers class; default: the one in the configuration")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -41,8 +41,9 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         reason = str(error).strip().partition("\n")[0]
         print(
-            f"convert: {reason} HINT: name an existing checkpoint, a place that can be written to, and with --like a folder"
-            " with a config.json or a name of the hub.",
+            f"convert: {reason} HINT: give an existing checkpoint, a writable target, and with --like a folder with a "
+            "config.json or"
+            " a hub name.",
             file=sys.stderr,
         )
         return 1

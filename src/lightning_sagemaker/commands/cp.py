@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lightning_sagemaker.recipe_files import copy_recipe
 
-HELP = "copy a recipe to start one's own from"
+HELP = "copy a recipe as a starting point for your own"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

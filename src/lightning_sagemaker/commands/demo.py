@@ -35,10 +35,10 @@ _TIME_LIMIT = 600
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The few things to vary."""
-    parser.add_argument("--root", type=Path, default=Path("runs/demo"), help="where everything goes (%(default)s)")
+    parser.add_argument("--root", type=Path, default=Path("runs/demo"), help="output folder (%(default)s)")
     parser.add_argument("--hosts", type=int, default=2, help="simulated hosts (%(default)s)")
     parser.add_argument("--processes-per-host", type=int, default=1, help="(%(default)s)")
-    parser.add_argument("--no-baseline", action="store_true", help="do not measure one process first")
+    parser.add_argument("--no-baseline", action="store_true", help="skip the single-process baseline")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
     environment = {"OMP_NUM_THREADS": str(threads)}
     training = [sys.executable, str(_train_script()), "--config", "tiny.yaml", "--cache_dir", str(root / "cache")]
     if not args.no_baseline:
-        print(f"One process, {BASELINE_STEPS} steps, to compare with:", flush=True)
+        print(f"Single-process baseline, {BASELINE_STEPS} steps:", flush=True)
         if code := _run_alone(training, root / "one-process", environment):
             return code
         training += ["--baseline", str(root / "one-process" / "output" / "throughput.json")]
@@ -107,7 +107,7 @@ def _report(host: Path, seconds: float) -> int:
         "samples/s": f"{metrics['samples_per_second']:.0f}",
         "tokens/s": f"{metrics['tokens_per_second']:.0f}",
         "scaling efficiency": "no single-process run to compare with" if efficiency is None else f"{efficiency:.0%}",
-        "seconds in all": f"{seconds:.0f}",
+        "total seconds": f"{seconds:.0f}",
         "model": host / "model",
         "metrics": output / "metrics.json",
         "TensorBoard": output / "tensorboard",

@@ -29,7 +29,7 @@ from lightning_sagemaker.selection import select_smddp_backend, select_strategy
 from lightning_sagemaker.smddp_modes import NEWEST, job_engines
 from lightning_sagemaker.trial import try_all
 
-HELP = "show the job as read, the strategy and its reason, versions, devices, and what looks wrong"
+HELP = "show the detected job, the strategy and its reason, versions, devices, and problems"
 
 _PACKAGES = ("lightning-sagemaker", "torch", "lightning", "pytorch-lightning", "transformers", "torchmetrics", "mpi4py")
 _WITHDRAWN = ("2.6.2", "2.6.3")
@@ -41,17 +41,17 @@ _INTERFACES = Path("/sys/class/net")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker doctor``."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="start no processes to try what every run needs")
+    parser.add_argument("--quick", action="store_true", help="skip the checks that start processes")
     parser.add_argument(
-        "--preflight", action="store_true", help="only look at folders, room, memory and names of hosts"
+        "--preflight", action="store_true", help="only check folders, disk space, memory and host names"
     )
     parser.add_argument(
         "--goodput",
         type=Path,
         metavar="FILE",
-        help="only print a supervised job's time by cause, from its recovery.jsonl",
+        help="only print where a supervised job's time went, from its recovery.jsonl",
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="with --goodput: draw it too (SVG)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="with --goodput: also draw it (SVG)")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.goodput is not None:
         return _print_goodput(arguments.goodput, arguments.output)
     if arguments.output is not None:
-        return _refuse("--output was set without --goodput: nothing else is drawn. HINT: leave it out.")
+        return _refuse("--output was set without --goodput, the only report that is drawn. HINT: leave it out.")
     report = examine(quick=arguments.quick)
     print(json.dumps(report, indent=2) if arguments.json else "\n".join(_lines(report)))
     return 1 if "error" in report or any(trial["problems"] for trial in report["trials"]) else 0
@@ -87,7 +87,7 @@ def _print_goodput(place: Path, picture: Path | None) -> int:
     except LaunchError as error:
         return _refuse(str(error))
     except OSError as error:
-        return _refuse(f"{error}. HINT: --goodput takes a file that can be read, and --output one that can be written.")
+        return _refuse(f"{error}. HINT: --goodput needs a readable file, and --output a writable one.")
     return 0
 
 
@@ -105,8 +105,8 @@ def examine(quick: bool = False) -> dict[str, Any]:
     Returns:
         ``job`` (field -> ``{"value", "source"}``), ``selection`` (what the user writes -> ``Selection``'s fields),
         ``smddp`` (fields of :class:`~lightning_sagemaker.smddp_modes.SmddpEngines`), ``versions``, ``devices``,
-        ``trials`` (fields of :class:`~lightning_sagemaker.trial.Trial`) and ``problems``; ``error`` instead of the first
-        three when the job cannot be read.
+        ``trials`` (fields of :class:`~lightning_sagemaker.trial.Trial`) and ``problems``; ``error`` instead of the
+        first three when the job cannot be read.
 
     """
     report: dict[str, Any] = {}
@@ -127,7 +127,7 @@ def examine(quick: bool = False) -> dict[str, Any]:
     report["versions"] = versions = _versions()
     report["devices"] = _devices()
     problems += [
-        f"Lightning {versions[name]} was withdrawn. HINT: install another release of {name}."
+        f"Lightning {versions[name]} was yanked. HINT: install another release of {name}."
         for name in ("lightning", "pytorch-lightning")
         if versions[name] in _WITHDRAWN
     ]
@@ -160,11 +160,11 @@ def _problems_of(job: SageMakerJob) -> Iterator[str]:
     if name is not None and _INTERFACES.is_dir() and not (_INTERFACES / name).exists():
         yield (
             f"The network interface {name!r} does not exist on this host."
-            f" HINT: unset NCCL_SOCKET_IFNAME if it names {name!r}."
+            f" HINT: unset NCCL_SOCKET_IFNAME if it is set to {name!r}."
         )
     if not job.in_container and not _has_address(own := socket.gethostname()):
         yield (
-            f"This machine's own name {own!r} has no address, and torchrun --standalone waits there for itself."
+            f"This machine's host name {own!r} does not resolve, so torchrun --standalone would hang."
             " HINT: add the name to the line of 127.0.0.1 in /etc/hosts, or run torchrun without --standalone."
         )
     if job.num_nodes > 1:
@@ -172,8 +172,8 @@ def _problems_of(job: SageMakerJob) -> Iterator[str]:
             socket.getaddrinfo(job.main_address, job.main_port)
         except (OSError, UnicodeError) as error:
             yield (
-                f"The main host {job.main_address!r} has no address yet ({error}). HINT: in a container names may take"
-                " some seconds to resolve; elsewhere set MASTER_ADDR to a reachable name."
+                f"The main host {job.main_address!r} does not resolve yet ({error}). HINT: in a container host names may"
+                " take some seconds to resolve; elsewhere set MASTER_ADDR to a reachable name."
             )
 
 

@@ -7,14 +7,14 @@ import argparse
 import sys
 from pathlib import Path
 
-HELP = "get the model and the output of a training job"
+HELP = "download the model and the output of a training job"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker download``."""
     parser.add_argument("job", help="its name")
-    parser.add_argument("folder", nargs="?", type=Path, help="where to (default: runs/JOB)")
-    parser.add_argument("--checkpoints", action="store_true", help="its checkpoints too")
+    parser.add_argument("folder", nargs="?", type=Path, help="target folder (default: runs/JOB)")
+    parser.add_argument("--checkpoints", action="store_true", help="also download its checkpoints")
     parser.add_argument("--region")
 
 

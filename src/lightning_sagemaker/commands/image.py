@@ -17,14 +17,12 @@ HELP = "prepare a training image of your own"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker image``."""
     parser.add_argument("folder", nargs="?", type=Path, default=Path("image"), help="default: image")
-    parser.add_argument("--name", default="lightning-sagemaker", help="of the repository (default: %(default)s)")
-    parser.add_argument("--account", default="111122223333", help="yours (default: AWS's example %(default)s)")
+    parser.add_argument("--name", default="lightning-sagemaker", help="name of the repository (default: %(default)s)")
+    parser.add_argument("--account", default="111122223333", help="your account (default: AWS's example %(default)s)")
     parser.add_argument("--region", help="default: the one that AWS is configured with")
     parser.add_argument("--pytorch-version", help="of AWS's image")
-    parser.add_argument(
-        "--instance-type", default="ml.p4d.24xlarge", help="with a GPU or without (default: %(default)s)"
-    )
-    parser.add_argument("--requirements", type=Path, help="a requirements.txt of your own")
+    parser.add_argument("--instance-type", default="ml.p4d.24xlarge", help="device of the image (default: %(default)s)")
+    parser.add_argument("--requirements", type=Path, help="your own requirements.txt")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -58,13 +56,13 @@ def prepare(arguments: argparse.Namespace) -> list[str]:
     text = ""
     if arguments.requirements is not None:
         if not arguments.requirements.is_file():
-            raise LaunchError(f"--requirements {arguments.requirements} is no file. HINT: give an existing one.")
+            raise LaunchError(f"--requirements {arguments.requirements} is not a file. HINT: give an existing one.")
         text = arguments.requirements.read_text()
         check_requirements({REQUIREMENTS: text.encode()})
     folder, (wheel, content) = arguments.folder, make_wheel()
     recipe, template = folder / "Dockerfile", read_template("dockerfile")
     if recipe.is_file() and recipe.read_text() != template:
-        raise LaunchError(f"{str(recipe)!r} is there already, and another. HINT: choose another folder.")
+        raise LaunchError(f"{str(recipe)!r} exists with different contents. HINT: choose another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     recipe.write_text(template)
     (folder / REQUIREMENTS).write_text(text)

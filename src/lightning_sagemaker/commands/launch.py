@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a recipe or a script as a SageMaker training job: a plan with its price first, then the job and its log.
 
-``--dry-run`` prints the complete CreateTrainingJob request and needs neither credentials nor network; ``--rehearse`` runs
-the identical job on this machine, and starts none unless ``--yes`` is given too.
+``--dry-run`` prints the complete CreateTrainingJob request and needs neither credentials nor network; ``--rehearse``
+runs the identical job on this machine, and starts none unless ``--yes`` is given too.
 
-Example: ``lightning-sagemaker launch albert-mlm --instance-type ml.p4d.24xlarge --instance-count 2 --distribution smddp``.
+Example:
+    ``lightning-sagemaker launch albert-mlm --instance-type ml.p4d.24xlarge --instance-count 2 --distribution smddp``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _OPTIONS = (
 )  # fmt: skip
 """Options that are keys of a job."""
 
-_NO_ROLE = "MISSING: the job's execution role, by --role ARN or role: in the job's file"
+_NO_ROLE = "MISSING: the job's execution role; set --role ARN, or role: in the job's file"
 """In the request of a dry run."""
 
 
@@ -38,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker launch``."""
     add = parser.add_argument
     add("program", nargs="?", metavar="RECIPE|SCRIPT", help="a recipe's name, or train.py")
-    job = parser.add_argument_group("the job (each can be in --config too)")
-    job.add_argument("--config", metavar="job.yaml", help="a job's description; the options below override it")
+    job = parser.add_argument_group("the job (each option can also be set in --config)")
+    job.add_argument("--config", metavar="job.yaml", help="a job file; the options below override it")
     job.add_argument(
         "--instance-type",
         metavar="TYPE",
@@ -53,15 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-cost",
         type=float,
         metavar="USD",
-        help="nothing is started that may cost more; without capacity, further types and then regions are tried",
+        help="do not start anything that may cost more; without capacity, further types and then regions are tried",
     )
-    job.add_argument(
-        "--source-dir", metavar="DIR", help="folder with the script that is sent (default: the script alone)"
-    )
+    job.add_argument("--source-dir", metavar="DIR", help="source folder to send (default: the script alone)")
     job.add_argument("--channel", action="append", default=[], metavar="NAME=PLACE", help="input data; repeatable")
     job.add_argument("--spot", action="store_true", help="managed spot training")
-    job.add_argument("--output-path", metavar="s3://...", help="for the artefacts")
-    job.add_argument("--max-run", type=int, metavar="SECONDS", help="the job is stopped after that long")
+    job.add_argument("--output-path", metavar="s3://...", help="S3 prefix for the artifacts")
+    job.add_argument("--max-run", type=int, metavar="SECONDS", help="stop the job after this long")
     job.add_argument(
         "--set",
         action="append",
@@ -70,17 +69,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="settings",
         help="any other key of a job: max_wait=90000, hyperparameters.max_steps=100, environment.NAME=x; repeatable",
     )
-    job.add_argument("--save", metavar="job.yaml", help="write the job's description to a file, and end")
-    run = parser.add_argument_group("what to do with it")
+    job.add_argument("--save", metavar="job.yaml", help="write the job to a file, and exit")
+    run = parser.add_argument_group("actions")
     run.add_argument(
         "--target",
         choices=("sagemaker", "hyperpod"),
         default="sagemaker",
-        help="hyperpod: print a manifest for HyperPod's training operator, for kubectl, and end (default: sagemaker)",
+        help="hyperpod: print a manifest for HyperPod's training operator, for kubectl, and exit (default: sagemaker)",
     )
-    run.add_argument("--dry-run", action="store_true", help="print the request as JSON, and end")
+    run.add_argument("--dry-run", action="store_true", help="print the request as JSON, and exit")
     run.add_argument(
-        "--rehearse", action="store_true", help="run it on this machine, and end; with --yes, start it if that passes"
+        "--rehearse", action="store_true", help="run it on this machine, and exit; with --yes, start it if that passes"
     )
     run.add_argument(
         "--rehearse-set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter of the rehearsal"
@@ -90,23 +89,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=DIR",
-        help="a folder in place of a channel's data",
+        help="a local folder instead of a channel's data",
     )
     run.add_argument("--rehearse-hosts", type=int, metavar="N", help="fewer hosts than the job's")
     run.add_argument("--rehearse-root", metavar="DIR", default="runs/rehearsal", help="default: %(default)s")
-    run.add_argument("--yes", action="store_true", help="do not ask before the job is started")
-    run.add_argument("--no-wait", action="store_true", help="return when the job is started")
+    run.add_argument("--yes", action="store_true", help="start without asking")
+    run.add_argument("--no-wait", action="store_true", help="return once the job is started")
     run.add_argument(
         "--register", metavar="GROUP", help="register the model in SageMaker's registry when the job has succeeded"
     )
     run.add_argument("--inference-image", metavar="URI", help="of the registered model, to serve it with")
-    run.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="between two looks (default: 10)")
-    run.add_argument("--refresh-prices", action="store_true", help="read the region's prices from AWS first")
-    run.add_argument(
-        "--refresh-instances", action="store_true", help="read what is in the instance types from AWS first"
-    )
+    run.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="polling interval (default: 10)")
+    run.add_argument("--refresh-prices", action="store_true", help="first refresh the region's prices from AWS")
+    run.add_argument("--refresh-instances", action="store_true", help="first refresh the instance types from AWS")
     parser.epilog = (
-        "Options after the script that are none of these are its hyperparameters: launch train.py --epochs 3."
+        "Options after the script that are not listed here become hyperparameters: launch train.py --epochs 3."
     )
     parser.allow_abbrev = False  # an option in short may be one of the script's
     parser.set_defaults(script_arguments=[])
@@ -145,9 +142,9 @@ def _launch(arguments: argparse.Namespace) -> int:
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise LaunchError(
-                f"--save {arguments.save!r} cannot be written: {why}. HINT: give a file in an existing folder."
+                f"--save {arguments.save!r} cannot be written: {why}. HINT: use a file in an existing folder."
             ) from error
-        print(f"{arguments.save}: start it by `lightning-sagemaker launch --config {arguments.save}`")
+        print(f"{arguments.save}: start it with `lightning-sagemaker launch --config {arguments.save}`")
         return 0
     if arguments.target == "hyperpod":
         from lightning_sagemaker.launch.hyperpod import manifest, to_yaml
@@ -207,7 +204,7 @@ def read_config(arguments: argparse.Namespace) -> JobConfig:
             changes |= {"recipe": arguments.program, "entry_point": None}
         else:
             raise LaunchError(
-                f"No recipe is called {arguments.program!r}. HINT: {suggestion(arguments.program, RECIPES)} A"
+                f"Unknown recipe {arguments.program!r}. HINT: {suggestion(arguments.program, RECIPES)} A"
                 " script's name ends in .py or .sh."
             )
     for name in _OPTIONS:
@@ -293,11 +290,11 @@ def _start(arguments: argparse.Namespace, plan: JobPlan) -> int:
     try:
         status = estimator.start(plan, follow, say=say)
     except KeyboardInterrupt:
-        print(f"\nThe job goes on. `lightning-sagemaker stop {estimator.job_name}` ends it.")
+        print(f"\nThe job is still running. `lightning-sagemaker stop {estimator.job_name}` stops it.")
         return 130
     if status is None:
         if arguments.register:
-            print(f"When it has succeeded, `{register_command(arguments, estimator)}` registers its model.")
+            print(f"Once it has completed, `{register_command(arguments, estimator)}` registers its model.")
         return 0
     print(f"{status.name}: {status.status}{f': {status.reason}' if status.reason else ''}")
     print(f"artefact: {status.model_data}")

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hosts",
         default="2",
         metavar="N|MIN:MAX",
-        help="number of hosts (default: 2); MIN:MAX: it begins with MIN, others join and leave, up to MAX",
+        help="number of hosts (default: 2); MIN:MAX: start with MIN, others join and leave, up to MAX",
     )
     parser.add_argument(
         "--schedule", metavar="S:+N,S:-N", help="when hosts join and leave, in seconds, with --hosts MIN:MAX"
@@ -40,31 +40,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--contract",
         default="toolkit",
         metavar="|".join(CONTRACTS),
-        help="which containers: those of the SDK 2 estimators, or of SDK 3's ModelTrainer (default: toolkit)",
+        help="container type: that of the SDK 2 estimators, or of SDK 3's ModelTrainer (default: toolkit)",
     )
-    parser.add_argument("--root", metavar="DIR", help="folder for the hosts' folders (default: runs/JOB-NAME)")
-    parser.add_argument("--source-dir", metavar="DIR", help="copy this to each host and run there (default: run here)")
+    parser.add_argument("--root", metavar="DIR", help="root folder of the hosts (default: runs/JOB-NAME)")
+    parser.add_argument(
+        "--source-dir", metavar="DIR", help="folder to copy to each host and run in (default: run here)"
+    )
     parser.add_argument(
         "--channel", action="append", default=[], metavar="NAME=DIR", help="an input channel; repeatable"
     )
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable; repeatable")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="environment variable; repeatable"
+    )
     parser.add_argument(
         "--mp-parameters",
         metavar="JSON",
-        help='of --distribution smp, such as \'{"partitions": 2, "microbatches": 4}\'',
+        help='parameters of --distribution smp, such as \'{"partitions": 2, "microbatches": 4}\'',
     )
     parser.add_argument("--instance-type", default="ml.p4d.24xlarge", metavar="TYPE", help="default: ml.p4d.24xlarge")
     parser.add_argument(
         "--network",
         metavar="netns[:RATE]",
-        help="each host in a network namespace, its link limited to RATE (1gbit); root",
+        help="one network namespace per host, its link limited to RATE (1gbit); needs root",
     )
     parser.add_argument(
         "--preload",
         action=argparse.BooleanOptionalAction,
-        help="import torch and Lightning once and fork each process (default: if there are more processes than cores)",
+        help="import torch and Lightning once and fork each process from there (default: if processes exceed cores)",
     )
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="stop everything after that long")
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="stop everything after this long")
     parser.add_argument(
         "--debug", action="store_true", help="show every line of every rank, and errors with tracebacks"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show a training job's log from its beginning, and go on until the job has ended."""
+"""Show a training job's log from its beginning, and follow it until the job has ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HELP = "follow the log of a training job"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker logs``."""
     parser.add_argument("job", help="its name")
-    parser.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="between two looks (default: 10)")
+    parser.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="polling interval (default: 10)")
     parser.add_argument("--region")
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print SageMaker's metric definitions for the lines that a recipe, or any script with ``MetricLogger``, prints.
 
-``--send FOLDER`` sends to MLflow what a training with ``MLflowLogger`` has left there because the server did not answer.
+``--send FOLDER`` sends to MLflow what a training with ``MLflowLogger`` has left there because the server did not
+answer.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ HELP = "print the metric definitions of a recipe"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker metrics``."""
-    parser.add_argument("recipe", nargs="?", help="its name; without one, those of a script that logs as recipes do")
-    parser.add_argument("--name", action="append", default=[], help="a further metric of the script; repeatable")
+    parser.add_argument("recipe", nargs="?", help="recipe name; default: a script that logs like the recipes")
+    parser.add_argument("--name", action="append", default=[], help="another metric of the script; repeatable")
     parser.add_argument("--json", action="store_true", help="as JSON, for an estimator's metric_definitions")
     parser.add_argument(
         "--send",
         type=Path,
         metavar="FOLDER",
-        help="send what has not arrived at MLflow, or make W&B's offline runs; and end",
+        help="send pending metrics to MLflow, or write W&B's offline runs; and exit",
     )
 
 
@@ -38,7 +39,7 @@ def main(arguments: argparse.Namespace) -> int:
         return _send(arguments.send)
     if arguments.recipe is not None and arguments.recipe not in RECIPES:
         known = ", ".join(RECIPES)
-        print(f"error: no recipe is called {arguments.recipe!r}. HINT: choose one of {known}.", file=sys.stderr)
+        print(f"error: unknown recipe {arguments.recipe!r}. HINT: choose one of {known}.", file=sys.stderr)
         return 2
     definitions = metric_definitions([*names_of(arguments.recipe), *arguments.name])
     if arguments.json:
@@ -56,7 +57,7 @@ def _send(folder: Path) -> int:
     found = journals(folder)
     if not found:
         print(
-            f"error: no metrics wait in {folder}. HINT: it is the folder named `mlflow` or `wandb` in a run's output.",
+            f"error: no pending metrics in {folder}. HINT: give the folder `mlflow` or `wandb` in a run's output.",
             file=sys.stderr,
         )
         return 2
@@ -72,7 +73,7 @@ def _send(folder: Path) -> int:
     for journal, why_not in sent:
         print(f"{journal.path}: {why_not or 'sent'}")
     if not sent:
-        print(f"{folder}: everything has arrived")
+        print(f"{folder}: all metrics sent")
     return 1 if any(why_not for _, why_not in sent) else 0
 
 

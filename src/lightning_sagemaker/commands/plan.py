@@ -32,24 +32,34 @@ _MULTIPLES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker plan``."""
     add = parser.add_argument
-    add("model", nargs="?", metavar="MODEL", help="a recipe or a model, as bert-large; or describe one:")
-    add("--parameters", type=_number, metavar="N", help="of a model of one's own, as 350M; with --layers and --hidden")
+    add("model", nargs="?", metavar="MODEL", help="a recipe or a model, such as bert-large; or describe one:")
+    add(
+        "--parameters",
+        type=_number,
+        metavar="N",
+        help="parameters of your own model, such as 350M; with --layers, --hidden",
+    )
     add("--layers", type=_count, metavar="N")
     add("--hidden", type=_count, metavar="N", help="hidden size")
-    add("--sequence-length", type=_count, metavar="N", help="tokens of a sample (default: the recipe's, else 128)")
+    add("--sequence-length", type=_count, metavar="N", help="tokens per sample (default: the recipe's, else 128)")
     add(
         "--batch-size",
         type=_count,
         metavar="N",
         help="samples per GPU and micro-batch (default: the recipe's, else 16)",
     )
-    add("--accumulate", type=_count, metavar="N", help="micro-batches of a step (default: the recipe's, else 1)")
+    add("--accumulate", type=_count, metavar="N", help="micro-batches per step (default: the recipe's, else 1)")
     add("--precision", default="bf16-mixed", metavar="|".join(_PRECISIONS), help="default: bf16-mixed")
-    add("--recompute", action="store_true", help="activations are computed again in the backward pass")
-    add("--samples", type=_number, metavar="N", help="to train on in all, as 512M, for hours and cost")
-    add("--num-workers", type=int, metavar="N", help="loader processes of each GPU (default: vCPUs over GPUs)")
-    add("--feed-ms", type=_number, metavar="MS", help="of one vCPU to load a sample (default: fitted, tokenised text)")
-    add("--reads-all", action="store_true", help="each GPU reads all samples and keeps its own (IterableDataset)")
+    add("--recompute", action="store_true", help="recompute activations in the backward pass")
+    add("--samples", type=_number, metavar="N", help="total samples to train on, such as 512M, for hours and cost")
+    add("--num-workers", type=int, metavar="N", help="loader workers per GPU (default: vCPUs / GPUs)")
+    add(
+        "--feed-ms",
+        type=_number,
+        metavar="MS",
+        help="one vCPU's time to load a sample (default: fitted on tokenized text)",
+    )
+    add("--reads-all", action="store_true", help="every GPU reads all samples and keeps its share (IterableDataset)")
     add(
         "--measured",
         metavar="TYPE[*HOSTS]=RATE|FILE",
@@ -60,22 +70,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="TYPE",
-        help="default: of each family the cheapest and the largest",
+        help="default: the cheapest and the largest of each family",
     )
     add("--hosts", nargs="+", type=_count, default=[1, 2, 4, 8], metavar="N", help="default: 1 2 4 8")
-    add("--strategy", metavar="|".join(_STRATEGIES), help="default: data parallelism, or what fits")
-    add("--layouts", action="store_true", help="compare the layouts of the model, for each instance type and count")
-    add("--target-hours", type=_number, metavar="H", help="say which is the cheapest within H hours")
+    add("--strategy", metavar="|".join(_STRATEGIES), help="default: data parallel, or what fits")
+    add(
+        "--layouts", action="store_true", help="compare parallel layouts of the model, for each instance type and count"
+    )
+    add("--target-hours", type=_number, metavar="H", help="print the cheapest within H hours")
     add(
         "--budget",
         type=_number,
         metavar="USD",
-        help="say which is the fastest within it; with --target-hours, if any is",
+        help="print the fastest within the budget; with --target-hours, whether any is",
     )
-    add("--spot", action="store_true", help="choose by the hours and prices of spot instances")
-    add("--checkpoint-minutes", type=_number, default=10.0, metavar="M", help="between checkpoints (default: 10)")
-    add("--region", default="us-east-1", help="of the prices (default: us-east-1)")
-    add("--json", action="store_true", help="everything, for programs")
+    add("--spot", action="store_true", help="use the hours and prices of spot instances")
+    add("--checkpoint-minutes", type=_number, default=10.0, metavar="M", help="time between checkpoints (default: 10)")
+    add("--region", default="us-east-1", help="region of the prices (default: us-east-1)")
+    add("--json", action="store_true", help="everything as JSON")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -137,7 +149,7 @@ def _workload(arguments: argparse.Namespace) -> Workload:
     if arguments.model is None:
         if None in described:
             raise LaunchError(
-                "no model was given. HINT: name one (lightning-sagemaker plan bert-large) or describe it:"
+                "no model was given. HINT: pass one (lightning-sagemaker plan bert-large) or describe it:"
                 " --parameters 350M --layers 24 --hidden 1024."
             )
         model = Model.described(*described)
@@ -190,7 +202,7 @@ def _measured_file(path: Path) -> tuple[str, str]:
         ) from None
     if instance is None:
         raise LaunchError(
-            f"{path} was measured outside of a training job, on no instance type. HINT: measure in a job, or write"
+            f"{path} was measured outside a training job, so the instance type is unknown. HINT: measure in a job, or write"
             " --measured TYPE=SAMPLES_PER_SECOND."
         )
     return f"{instance}*{fastest['hosts']}", str(fastest["samples_per_second"])
@@ -200,7 +212,7 @@ def _goal(arguments: argparse.Namespace) -> tuple[float | None, float | None, bo
     if arguments.target_hours is None and arguments.budget is None:
         return None
     if arguments.samples is None and (arguments.model is None or _workload(arguments).samples is None):
-        raise LaunchError("a goal was given, but not how much is trained. HINT: --samples 100M.")
+        raise LaunchError("a target was given without --samples. HINT: add --samples 100M.")
     return arguments.target_hours, arguments.budget, arguments.spot
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepare the data of a recipe before training: ``lightning-sagemaker prepare RECIPE INPUT OUTPUT [options]``.
 
-Without arguments, the recipes with data to prepare are listed. Others prepare theirs within a run. What any of them has made
-is compared with its checksums by ``lightning-sagemaker prepare --verify FOLDER``, in S3 too.
+Without arguments, the recipes with data to prepare are listed. Others prepare theirs within a run. What any of them has
+made is compared with its checksums by ``lightning-sagemaker prepare --verify FOLDER``, in S3 too.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify",
         metavar="FOLDER",
-        help="say which files of prepared data, in a folder or in s3://bucket/prefix, are as they were made; write none",
+        help="report which files of prepared data, in a folder or in s3://bucket/prefix, are unchanged; write nothing",
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="RECIPE ...", help="name and arguments")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="RECIPE ...", help="recipe name and arguments")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -39,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     name, *arguments = args.command
     if name not in prepared:
-        print(f"error: nothing is to prepare for {name!r}. HINT: choose one of {', '.join(prepared)}.", file=sys.stderr)
+        print(f"error: {name!r} has no preparation step. HINT: choose one of {', '.join(prepared)}.", file=sys.stderr)
         return 2
     if not has_packages():
         return 1

@@ -23,12 +23,12 @@ HELP = "register the model of a job"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker register``."""
     parser.add_argument("job")
-    parser.add_argument("group", help="model package group; made if it does not exist")
+    parser.add_argument("group", help="model package group; created if it does not exist")
     parser.add_argument(
-        "--inference-image", metavar="URI", help="to serve it with (default: the training's, which has no server)"
+        "--inference-image", metavar="URI", help="inference image (default: the training image, which has no server)"
     )
-    parser.add_argument("--commit", help="of the source (default: that of the current folder)")
-    parser.add_argument("--dry-run", action="store_true", help="print the request as JSON, and end")
+    parser.add_argument("--commit", help="commit of the source (default: that of the current folder)")
+    parser.add_argument("--dry-run", action="store_true", help="print the request as JSON, and exit")
     parser.add_argument("--region")
 
 
@@ -82,7 +82,7 @@ def register_model(arguments: argparse.Namespace, estimator: Estimator) -> int:
         return 1
     print(f"registered: {arn} (PendingManualApproval)")
     if arguments.inference_image is None:
-        print("It names the image of the training, which has no server: --inference-image names one to deploy it with.")
+        print("It refers to the training image, which has no server; set --inference-image to deploy it.")
     return 0
 
 

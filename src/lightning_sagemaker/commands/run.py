@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a recipe: ``lightning-sagemaker run RECIPE [fit|validate|test|predict] [LightningCLI arguments]``.
 
-Without arguments, the recipes are listed. ``lightning-sagemaker run RECIPE --help`` lists the options of one that people
-use, ``--help-all`` all of them.
+Without arguments, the recipes are listed. ``lightning-sagemaker run RECIPE --help`` lists the options of one that
+people use, ``--help-all`` all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HELP = "run a recipe, or list the recipes"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Everything after ``run`` is the recipe's own."""
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="RECIPE ...", help="name and arguments")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="RECIPE ...", help="recipe name and arguments")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -29,7 +29,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     name, *arguments = args.command
     if name not in RECIPES:
-        print(f"error: no recipe is called {name!r}. HINT: choose one of {', '.join(RECIPES)}.", file=sys.stderr)
+        print(f"error: unknown recipe {name!r}. HINT: choose one of {', '.join(RECIPES)}.", file=sys.stderr)
         return 2
     if not has_packages():
         return 1

@@ -25,5 +25,5 @@ def main(arguments: argparse.Namespace) -> int:
     except LaunchError as error:
         print(f"lightning-sagemaker stop: error: {error}", file=sys.stderr)
         return 2
-    print(f"{arguments.job}: asked to stop")
+    print(f"{arguments.job}: stop requested")
     return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start a script's ranks on this host and replace those that die, while the others go on (``recovery="in_job"``).
+"""Start a script's ranks on this host and replace those that die, while the others keep training (``recovery="in_job"``).
 
 On each host of a job, in the place of torchrun. ``"sagemaker"`` and ``"smddp"`` recover in the job under it.
 
@@ -30,7 +30,7 @@ from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.simulator.elastic import host_range
 from lightning_sagemaker.supervisor.events import FILE, Events, no_notes
 
-HELP = "start ranks on this host and replace those that die, while the others go on"
+HELP = "start ranks on this host and replace those that die, while the others keep training"
 _PORT = 29400
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: an interface's address
 
@@ -38,37 +38,41 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h: an interface's address
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker supervise``."""
     add = parser.add_argument
-    add("--processes", type=int, metavar="N", help="ranks of this host (default: its GPUs, or 1)")
+    add("--processes", type=int, metavar="N", help="ranks on this host (default: its GPUs, or 1)")
     add(
         "--hosts",
         metavar="N|MIN:MAX",
-        help="hosts of the job (default: the job's, or 1); MIN:MAX: it begins with MIN, others join and leave, up to MAX",
+        help="hosts of the job (default: the job's, or 1); MIN:MAX: start with MIN, others join and leave, up to MAX",
     )
-    add("--host-rank", type=int, metavar="K", help="number of this host, from 0 (default: the job's, or 0)")
-    add("--coordinator", metavar="HOST:PORT", help=f"of the first host (default: the job's first host, port {_PORT})")
-    add("--address", metavar="HOST", help="by which the others reach this host (default: found by the coordinator's)")
-    add("--minimum", type=int, metavar="N", help="ranks without which the job ends (default: 1, or those of MIN hosts)")
+    add("--host-rank", type=int, metavar="K", help="index of this host, from 0 (default: the job's, or 0)")
+    add(
+        "--coordinator", metavar="HOST:PORT", help=f"first host's address (default: the job's first host, port {_PORT})"
+    )
+    add(
+        "--address", metavar="HOST", help="this host's address for the others (default: derived from the coordinator's)"
+    )
+    add("--minimum", type=int, metavar="N", help="minimum number of ranks (default: 1, or those of MIN hosts)")
     add(
         "--rejoin-timeout",
         type=float,
         default=0.0,
         metavar="S",
-        help="wait so long for a replacement before going on without it (default: 0)",
+        help="time to wait for a replacement before continuing without it (default: 0)",
     )
-    add("--silence", type=float, default=5.0, metavar="S", help="a rank is frozen after so many seconds (default: 5)")
-    add("--attempts", type=int, default=3, metavar="N", help="times that one step may fail (default: 3)")
-    add("--max-restarts", type=int, default=100, metavar="N", help="replacements of each rank (default: 100)")
+    add("--silence", type=float, default=5.0, metavar="S", help="heartbeat timeout of a rank (default: 5)")
+    add("--attempts", type=int, default=3, metavar="N", help="how often one step may fail (default: 3)")
+    add("--max-restarts", type=int, default=100, metavar="N", help="maximum replacements per rank (default: 100)")
     add(
         "--reconnect-timeout",
         type=float,
         default=60.0,
         metavar="S",
-        help="a host whose network is cut ends after so many seconds (default: 60)",
+        help="a host exits after being disconnected this long (default: 60)",
     )
-    add("--events", metavar="FILE", help=f"notes for 'doctor --goodput' (default: {FILE} in a job's output folder)")
-    add("--no-preload", action="store_true", help="each rank imports torch and Lightning for itself")
+    add("--events", metavar="FILE", help=f"event log for 'doctor --goodput' (default: {FILE} in a job's output folder)")
+    add("--no-preload", action="store_true", help="every rank imports torch and Lightning itself")
     add("-m", dest="module", action="store_true", help="SCRIPT is a module")
-    add("script", metavar="SCRIPT", help="what each rank runs")
+    add("script", metavar="SCRIPT", help="script that each rank runs")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
 
 
@@ -201,8 +205,8 @@ def _place(args: argparse.Namespace) -> _Place:
 def _check(args: argparse.Namespace, place: _Place) -> None:
     if not 0 <= place.host_rank < place.hosts:
         raise LaunchError(
-            f"--host-rank {place.host_rank} was set, with {place.hosts} host(s). HINT: count from 0 to"
-            f" {place.hosts - 1}; --hosts MIN:MAX sets how many there may be."
+            f"--host-rank {place.host_rank} was set, with {place.hosts} host(s). HINT: host ranks go from"
+            f" 0 to {place.hosts - 1}; --hosts MIN:MAX sets how many there may be."
         )
     if args.minimum is not None and not 1 <= args.minimum <= place.world_size:
         raise LaunchError(
@@ -211,7 +215,7 @@ def _check(args: argparse.Namespace, place: _Place) -> None:
     if args.coordinator is not None and not args.coordinator.rpartition(":")[2].isdigit():
         raise LaunchError(f"--coordinator {args.coordinator} has no port. HINT: set HOST:{_PORT}.")
     if not args.module and not os.path.exists(args.script):
-        raise LaunchError(f"{args.script} does not exist. HINT: name the script that each rank runs, or use -m MODULE.")
+        raise LaunchError(f"{args.script} does not exist. HINT: give the script that each rank runs, or use -m MODULE.")
 
 
 def _own_address(host: str, port: int) -> str:
@@ -253,11 +257,11 @@ def _notes(path: str | None) -> Callable[..., None]:
     try:
         return Events(place).note
     except OSError as error:
-        raise LaunchError(f"{place} cannot be written: {error}. HINT: set --events to a file that can.") from error
+        raise LaunchError(f"{place} cannot be written: {error}. HINT: set --events to a writable file.") from error
 
 
 def _shared_token(first: str, world_size: int) -> str:
-    """What all hosts of a job can tell without asking each other; it keeps jobs apart, and is no secret."""
+    """What all hosts of a job can tell without asking each other; it keeps jobs apart, and is not a secret."""
     job = os.environ.get("TRAINING_JOB_NAME", "")
     return hashlib.sha256(f"{job} {first} {world_size}".encode()).hexdigest()
 

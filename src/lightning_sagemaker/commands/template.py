@@ -13,7 +13,7 @@ from importlib import resources
 HELP = "print a template: execution role, FSx for Lustre, TensorBoard host, Dockerfile"
 
 TEMPLATES = {
-    "role": ("role.yaml", "execution role of training jobs, with the least that a job needs"),
+    "role": ("role.yaml", "execution role for training jobs, with minimal permissions"),
     "fsx": ("fsx.yaml", "FSx for Lustre linked to a bucket, in a VPC"),
     "tensorboard": ("tensorboard.yaml", "a host that shows TensorBoard of running jobs"),
     "dockerfile": ("Dockerfile", "a training image on AWS's Deep Learning Container"),
@@ -23,7 +23,7 @@ TEMPLATES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker template``."""
-    parser.add_argument("name", nargs="?", help="without it, they are listed")
+    parser.add_argument("name", nargs="?", help="default: list them")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -33,7 +33,7 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.name not in TEMPLATES:
         known = ", ".join(TEMPLATES)
-        print(f"error: no template is called {arguments.name!r}. HINT: choose one of {known}.", file=sys.stderr)
+        print(f"error: unknown template {arguments.name!r}. HINT: choose one of {known}.", file=sys.stderr)
         return 2
     print(read_template(arguments.name), end="")
     return 0

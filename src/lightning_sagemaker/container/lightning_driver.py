@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first process of a training container: starts the training processes of this host and looks after them.
+"""The first process of a training container: starts and supervises the training processes of this host.
 
 It is sent with a job and run by the SageMaker SDK's ``sm_train.sh``, in whatever image the job uses: so it needs the
-standard library only, and speaks Python 3.6. It installs the job's requirements against the image's torch; says what the
-job asked for in ``SM_FRAMEWORK_PARAMS``, which SDK 3 leaves out; starts torchrun, or hands over to the training toolkit in
-the image where AWS's own libraries need mpirun; passes SIGTERM on to every training process, which neither the toolkit nor
-SDK 3's drivers do; and leaves the exception in ``output/failure``, where SageMaker looks for it.
+standard library only, and is written in Python 3.6. It installs the job's requirements against the image's torch; sets
+``SM_FRAMEWORK_PARAMS``, which SDK 3 omits; starts torchrun, or delegates to the training toolkit in the image where
+AWS's own libraries need mpirun; forwards SIGTERM to every training process, which neither the toolkit nor SDK 3's
+drivers do; and writes the exception to ``output/failure``, where SageMaker reads it.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lightning_sagemaker.container.lightning_groups import group_variables, hosts, training_hosts
     from lightning_sagemaker.container.lightning_supervisor import Supervisor, say, write_failure
-else:  # in a container the files lie beside each other, and this package may not be there
+else:  # in a container the files are in one folder, and this package may be missing
     from lightning_groups import group_variables, hosts, training_hosts
     from lightning_supervisor import Supervisor, say, write_failure
 
@@ -37,7 +37,7 @@ _SIMULATED = bool(os.environ.get("LIGHTNING_SAGEMAKER_SIMULATED"))
 _BASE = os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")
 _TOOLKIT = "from sagemaker_training.cli.train import main; main()"
 _VENDORED = "vendored_wheels"
-"""In the source of a job without network: all that requirements.txt needs."""
+"""In the source of a job without network: everything that requirements.txt needs."""
 _RDMA = re.compile(r"ml\.(p4|p5|p6|trn)")
 
 
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def turn_back(config: "dict[str, Any]") -> None:
-    """Give hyperparameters and channels that the SDK's start script cannot carry their real names and values."""
+    """Restore the names and values of hyperparameters and channels that the SDK's start script cannot pass on."""
     names, packed = config.get("names") or {}, config.get("packed") or []
     values, channels = turned_back(config, json.loads(os.environ.get("SM_HPS") or "{}"))
     for name in names:
@@ -84,7 +84,7 @@ def turn_back(config: "dict[str, Any]") -> None:
 
 
 def turned_back(config: "dict[str, Any]", sent: "dict[str, Any]") -> "tuple[dict[str, Any], dict[str, str]]":
-    """Hyperparameters by their real names and values, and channel as sent -> real name.
+    """Hyperparameters with their original names and values, and channel as sent -> original name.
 
     Args:
         config: ``distributed.json``.
@@ -97,7 +97,7 @@ def turned_back(config: "dict[str, Any]", sent: "dict[str, Any]") -> "tuple[dict
 
 
 def variable(name: str) -> str:
-    """The part of a variable's name that stands for a hyperparameter, as the training toolkit makes it."""
+    """A hyperparameter's part of a variable name, as in the training toolkit."""
     return name.replace("-", "_").upper()
 
 
@@ -124,14 +124,14 @@ def arguments(hyperparameters: "dict[str, object]") -> "list[str]":
 
 
 def wait_for_names(names: "list[str]") -> None:
-    """Wait until every host's name has an address."""
+    """Wait until every host's name resolves."""
     if _SIMULATED or len(names) == 1:
         return
     deadline = time.time() + NAMES_TIMEOUT
     for name in names:
         while not has_address(name):
             if time.time() > deadline:
-                write_failure(f"the host {name} has no address after {NAMES_TIMEOUT:.0f} s", [])
+                write_failure(f"the host {name} does not resolve after {NAMES_TIMEOUT:.0f} s", [])
                 raise SystemExit(1)
             time.sleep(1.0)
 
@@ -144,7 +144,7 @@ def has_address(name: str) -> bool:
 
 
 def variables_of(config: "dict[str, Any]") -> "dict[str, str]":
-    """What the containers of SDK 2's estimators set and those of SDK 3 do not; the user's own values stay."""
+    """Variables that SDK 2's containers set and SDK 3's do not; the user's own values take precedence."""
     instance = os.environ.get("SM_CURRENT_INSTANCE_TYPE", "")
     flags = dict(config.get("flags") or {})
     if flags:
@@ -169,15 +169,13 @@ def variables_of(config: "dict[str, Any]") -> "dict[str, str]":
 
 
 def launch_command(config: "dict[str, Any]", entry: str) -> "tuple[list[str], str]":
-    """The command that starts this host's part of the job, and a sentence that says why."""
+    """The command that starts this host's part of the job, and the reason as a sentence."""
     kind = config.get("distribution", "none")
     if kind == "none" and not config.get("process_count_per_node"):
         return program(entry), "one process, as in a job without a distribution"
     names, current = training_hosts(config), os.environ.get("SM_CURRENT_HOST", "")
     if config.get("groups") and current not in names:
-        return program(entry), "one process, as this host is not in the instance group that trains, " + config[
-            "groups"
-        ][0]
+        return program(entry), "one process, as this host is not in the training instance group, " + config["groups"][0]
     reason = toolkit_reason(config, kind)
     if reason is not None:
         return toolkit_command(config, entry), reason
@@ -217,7 +215,7 @@ def supervise(names: "list[str]", current: str, count: int, entry: str) -> "list
 
 
 def torchrun() -> "list[str]":
-    """Torchrun of the image's torch; in the oldest images it has another name."""
+    """Torchrun of the image's torch; the oldest images have it under another name."""
     spec = importlib.util.find_spec("torch")
     folder = os.path.dirname(spec.origin or "") if spec else ""
     if os.path.isfile(os.path.join(folder, "distributed", "run.py")):
@@ -241,7 +239,7 @@ def toolkit_reason(config: "dict[str, Any]", kind: str) -> "str | None":
 
 
 def toolkit_command(config: "dict[str, Any]", entry: str) -> "list[str]":
-    """The program ``train``, in a tree that says what SDK 2's estimators would have said."""
+    """The program ``train``, in a folder tree like that of SDK 2's estimators."""
     base = os.path.join(tempfile.mkdtemp(prefix="lightning-sagemaker-"), "ml")
     os.makedirs(os.path.join(base, "input", "config"))
     for name in ("model", "output", "checkpoints", "input/data"):
@@ -265,7 +263,7 @@ def toolkit_command(config: "dict[str, Any]", entry: str) -> "list[str]":
 
 
 def install_requirements() -> None:
-    """Install what the job lists, against the torch that the image has."""
+    """Install the job's requirements, against the image's torch."""
     wheels = sorted(name for name in os.listdir(".") if name.endswith(".whl"))
     if _SIMULATED and wheels:
         site = os.path.join(_BASE, "site")
@@ -286,7 +284,7 @@ def install_requirements() -> None:
         command += ["--no-index", "--find-links", _VENDORED]
     if _SIMULATED:
         command += ["--dry-run", "--no-index", "--quiet"]
-        say("a rehearsal installs nothing: it checks that requirements.txt is met here")
+        say("a rehearsal installs nothing: it checks that requirements.txt is satisfied here")
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)  # noqa: UP021
     if done.returncode or not _SIMULATED:
         print(done.stdout, flush=True)

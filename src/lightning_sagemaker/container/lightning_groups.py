@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instance groups of a job, and which hosts train together: for the driver, beside which it lies in a container."""
+"""The instance groups of a job, and which hosts train together: for the driver, next to it in a container."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def group_variables(config: "dict[str, Any]") -> "dict[str, str]":
 
 
 def resource_config() -> "dict[str, Any]":
-    """What SageMaker says about the hosts."""
+    """SageMaker's description of the hosts."""
     return dict(json.loads(os.environ.get("SM_RESOURCE_CONFIG") or "{}"))
 
 
@@ -45,7 +45,7 @@ def instance_groups() -> "dict[str, dict[str, Any]]":
 
 
 def distribution_groups(config: "dict[str, Any]") -> "list[str]":
-    """Names of the groups whose hosts train together: the job's, and of an ordinary job with a distribution the only one."""
+    """Names of the groups whose hosts train together: the job's; in an ordinary job with a distribution the only one."""
     is_distributed = any(value is True for value in (config.get("flags") or {}).values())
     return config.get("groups") or ([resource_config().get("current_group_name", _GROUP)] if is_distributed else [])
 

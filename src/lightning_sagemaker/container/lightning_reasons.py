@@ -21,15 +21,15 @@ _EXIT_CODE = re.compile(r"^\s*exitcode\s+: (-?\d+)")
 _CONSEQUENCE = re.compile(
     r"(?i)connection (?:closed|reset)|closed by peer|broken pipe|socket closed|remote process exited|rendezvousclosed"
 )
-"""What ranks say when another one has gone."""
+"""Messages of ranks that have lost another one."""
 
 
 def reason(code: int, lines: "list[str]", memory_mib: int) -> str:
     """Why the program ended.
 
     Args:
-        code: Its exit code; 128 and more for signals, as a shell has it.
-        lines: The last that it wrote.
+        code: Its exit code; 128 and more for signals, as in a shell.
+        lines: Its last output.
         memory_mib: Memory of its largest process, in MiB.
 
     """
@@ -44,12 +44,12 @@ def reason(code: int, lines: "list[str]", memory_mib: int) -> str:
     if number > 0 and not (found and number == signal.SIGABRT):
         memory = ""
         if number == signal.SIGKILL:
-            memory = f"; most often the host has no memory left (the largest process had {memory_mib} MiB)"
+            memory = f"; probably out of memory (the largest process had {memory_mib} MiB)"
         return f"{where} was ended by {signal_name(number)}{when}{memory}"
     if found is not None:
-        note = " (another rank ended first: see the other hosts' logs)" if _CONSEQUENCE.search(found) else ""
+        note = " (another rank exited first: see the other hosts' logs)" if _CONSEQUENCE.search(found) else ""
         return f"{where} failed{when}: {found}{note}"
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
     return f"{where} ended with exit code {own_code}{when}: {last}"
 
 
@@ -62,9 +62,9 @@ def signal_name(number: int) -> str:
 
 
 def failed_rank(lines: "list[str]") -> "tuple[int | None, int | None]":
-    """The rank that torchrun saw failing first, and its exit code, negative for a signal; None where it says nothing.
+    """The rank that torchrun saw failing first, and its exit code, negative for a signal; None if it is not reported.
 
-    Of several, one that a signal ended goes before those with an exception, which then is a consequence.
+    Of several, one terminated by a signal takes precedence over exceptions, which are then consequences.
     """
     begin = next((i for i, line in enumerate(lines) if line.strip() == "Failures:"), None)
     if begin is None:
@@ -88,7 +88,7 @@ def _failures(lines: "list[str]") -> "Iterator[tuple[int, int]]":
 def exception(lines: "list[str]", rank: "int | None" = None) -> "str | None":
     """The exception of the program's first traceback, of ``rank`` if its lines say so; None if there is none.
 
-    The launcher's own traceback about its ranks is none.
+    The launcher's own traceback about its ranks does not count.
     """
     found = list(_exceptions(lines))
     mine = [text for text, of in found if rank is not None and of == rank]
@@ -108,13 +108,13 @@ def _exceptions(lines: "list[str]") -> "Iterator[tuple[str, int | None]]":
 
 
 def _tracebacks(lines: "list[str]") -> "Iterator[int]":
-    """Where the program's own begin: the launcher's about its ranks are none."""
+    """Where the program's own tracebacks begin, without the launcher's about its ranks."""
     for start, line in enumerate(lines):
         if _TRACEBACK in line and "torch/distributed/run" not in "".join(lines[start : start + 8]):
             yield start
 
 
 def excerpt(lines: "list[str]") -> "list[str]":
-    """What to read after the reason: from the program's first traceback on, else the last lines."""
+    """Details after the reason: from the program's first traceback on, else the last lines."""
     start = next(_tracebacks(lines), None)
     return lines[-20:] if start is None else lines[start:]

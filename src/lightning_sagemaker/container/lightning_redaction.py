@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a secret looks like in a text, and texts without them.
+"""Detects secrets in texts, and masks them.
 
-As :mod:`lightning_driver`: standard library only, Python 3.6. It is used in the container, where a reason for a failure is
-written down, and by the scan of what is sent.
+As :mod:`lightning_driver`: standard library only, Python 3.6. It is used in the container, for the failure reason, and
+by the scan of the source.
 """
 
 import math
@@ -22,7 +22,7 @@ TELLING_NAME = re.compile(_NAME, re.IGNORECASE)
 """In the name of a variable or setting whose value is a secret."""
 
 _SHORTEST = 6
-"""Values of telling variables that are shorter are words that occur by chance."""
+"""Shorter values of secret variables are words that occur by chance."""
 
 _PREFIXES = (
     "A3T|AAAA|ABSK|AGE-SECRET-KEY-1|AIza|AKCp|AKIA|ASIA|ABIA|ACCA|AQVN|ATATT|ATCTT|BBDC-|CCIPAT_|EAA[A-Z]|EXO|EZ[AT]K|"
@@ -64,7 +64,7 @@ _KNOWN = tuple(
         ("provider's token", rf"(?<![\w/+.-])(?:{_PREFIXES})[\w~+/=!|:.-]{{12,}}"),
     )
 )  # fmt: skip
-"""Shapes that are a secret whatever their name is."""
+"""Patterns that are a secret whatever their name is."""
 
 _ASSIGNED = re.compile(
     r"(?P<name>[A-Za-z][\w.-]{0,60})(?:\\?['\"])?[ \t]{0,4}(?::=|=>|=|:)[ \t]{0,4}"
@@ -99,11 +99,11 @@ _HASH_NAME = re.compile(r"(?i)sha\d|md5|hash|digest|checksum|integrity|commit|re
 
 
 def is_random(text: str, least: int = 16) -> bool:
-    """Whether a text looks drawn at random: long, of mixed kinds of characters, and those in no order.
+    """Whether a text looks random: long, of mixed and unordered character classes.
 
     Args:
         text: A word.
-        least: Characters.
+        least: Minimum length.
 
     """
     if len(text) < least:
@@ -120,7 +120,7 @@ def is_random(text: str, least: int = 16) -> bool:
 
 
 def known_secrets(text: str) -> "Iterator[tuple[int, int, str]]":
-    """Begin, end and kind of what has the shape of a secret, whatever stands before it."""
+    """Begin, end and kind of strings that match a secret's pattern, whatever precedes them."""
     for kind, pattern in _KNOWN:
         for match in pattern.finditer(text):
             value = "value" if "value" in pattern.groupindex else 0
@@ -134,7 +134,7 @@ def known_secrets(text: str) -> "Iterator[tuple[int, int, str]]":
 
 
 def named_secrets(text: str) -> "Iterator[tuple[int, int, str]]":
-    """Begin, end and kind of values that look drawn at random and stand after a name that tells of a secret."""
+    """Begin, end and kind of random-looking values after a secret-like name."""
     for match in [*_ASSIGNED.finditer(text), *_GIVEN.finditer(text)]:
         groups = match.groupdict()
         name, value = groups["name"] or groups["word"], groups["value"]
@@ -143,11 +143,11 @@ def named_secrets(text: str) -> "Iterator[tuple[int, int, str]]":
 
 
 def redacted(text: str, environment: "Mapping[str, str]") -> str:
-    """``text`` with asterisks for secrets, and for whatever else looks drawn at random: rather too many than one too few.
+    """``text`` with asterisks for secrets, and for other random-looking strings, erring on the side of masking.
 
     Args:
         text: Such as an exception and its traceback.
-        environment: The values of its variables with telling names are secrets, whatever they look like.
+        environment: The values of variables with secret-like names are masked in any case.
 
     """
     values = {value for name, value in environment.items() if TELLING_NAME.search(name) and len(value) >= _SHORTEST}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the command that starts the training processes: passes its output and signals through, writes down why it failed.
+"""Runs the command that starts the training processes: forwards its output and signals, records why it failed.
 
 As :mod:`lightning_driver`: standard library only, Python 3.6.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lightning_sagemaker.container.lightning_reasons import excerpt, reason
     from lightning_sagemaker.container.lightning_redaction import redacted
-else:  # in a container the files lie beside each other
+else:  # in a container the files are in one folder
     from lightning_reasons import excerpt, reason
     from lightning_redaction import redacted
 
@@ -39,12 +39,12 @@ _SUPERVISE = re.compile(rb"(^|/|\0)lightning[-_]sagemaker(\.cli)?\0supervise\0")
 
 
 def say(text: str) -> None:
-    """Print a line that is told from the program's."""
+    """Print a line that is distinguishable from the program's."""
     print("lightning-sagemaker: " + text, flush=True)
 
 
 class Supervisor:
-    """Runs a command: its output passes through, signals go on to the training processes, a failure is written down."""
+    """Runs a command: its output is forwarded, signals are forwarded to the training processes, a failure is recorded."""
 
     def __init__(self, command: "list[str]") -> None:
         self._tail = deque(maxlen=400)  # type: deque[str]
@@ -65,7 +65,7 @@ class Supervisor:
         while child.poll() is None:
             time.sleep(0.05)
             if self._asked and time.time() - self._asked > GRACE:
-                say(f"the training processes have not ended {GRACE:.0f} s after they were asked to: they are killed")
+                say(f"the training processes are still running {GRACE:.0f} s after SIGTERM: killing them")
                 self._send(signal.SIGKILL)
                 child.kill()
         pump.join(10.0)
@@ -95,7 +95,7 @@ class Supervisor:
     def _pass_on(self, number: int, _frame: object) -> None:
         if number == signal.SIGTERM and not self._asked:
             self._asked = time.time()
-            say(f"SIGTERM: passed on to the training processes, which have {GRACE:.0f} s")
+            say(f"SIGTERM: forwarded to the training processes, which have {GRACE:.0f} s")
         self._send(number)
 
     def _send(self, number: int) -> None:
@@ -108,7 +108,7 @@ class Supervisor:
 def training_processes(top: int) -> "list[int]":
     """Ids of the ranks below process ``top``: not their launcher, whose grace period is short, nor their own children.
 
-    ``lightning-sagemaker supervise`` is asked in place of its ranks: one that ended by itself would be replaced.
+    ``lightning-sagemaker supervise`` gets the signal instead of its ranks: one that exited by itself would be replaced.
     """
     parents = {}
     for name in os.listdir("/proc"):
@@ -127,7 +127,7 @@ def training_processes(top: int) -> "list[int]":
 
 
 def is_rank(pid: int) -> bool:
-    """Whether a process was started as a rank, or stands for some."""
+    """Whether a process was started as a rank, or manages ranks."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             started = any(entry.startswith(_RANK_VARIABLES) for entry in file.read().split(b"\0"))
@@ -138,11 +138,11 @@ def is_rank(pid: int) -> bool:
 
 
 def write_failure(message: str, lines: "list[str]") -> None:
-    """Leave why the job failed, unless the program has written better words itself.
+    """Record why the job failed, unless the program has written a better reason itself.
 
     Args:
         message: One sentence.
-        lines: The last that the program wrote.
+        lines: The last output of the program.
 
     """
     path = os.path.join(_BASE, "output", "failure")

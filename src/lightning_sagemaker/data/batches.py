@@ -18,17 +18,17 @@ _POOL = 100
 """Global batches sorted by length together. More gain little; fewer mix long samples with short ones."""
 
 _MOST_IN_TABLE = 1 << 22
-"""Samples whose order is drawn as a whole, 32 MiB. Of more, it is computed where it is needed."""
+"""Samples whose order is drawn as one table, 32 MiB. For more, it is computed where it is needed."""
 
 _POSITIONS_AT_ONCE = 1 << 16
-"""Of which the samples are computed together."""
+"""Batches whose samples are computed together."""
 
 Ahead = Callable[[Iterator[list[int]]], Iterator[list[int]]]
-"""Hands on batches, and looks at those that follow."""
+"""Passes batches on, and looks ahead."""
 
 
 class _Batches(DistributedSampler[Any]):
-    """A sampler whose items are whole batches; a :class:`DistributedSampler`, because Lightning leaves those alone.
+    """A sampler whose items are complete batches; a :class:`DistributedSampler`, because Lightning keeps those unchanged.
 
     Used as ``DataLoader(dataset, sampler=batches, batch_size=None)``.
     """
@@ -41,17 +41,17 @@ class _Batches(DistributedSampler[Any]):
 class TrainingBatches(_Batches):
     """Shuffled micro-batches of draws; step k of an epoch trains on the same samples for any number of processes.
 
-    A *draw* is one visit to one sample: ``epoch * size + index``. Each epoch is a new permutation of all samples, of which
-    the end that does not fill a global batch is left out: a function of seed and epoch alone. The place in it is a number of
-    samples, so that a resumed run trains on the rest, whatever its processes, batches and accumulation.
+    A *draw* is one visit to one sample: ``epoch * size + index``. Each epoch is a new permutation of all samples,
+    without the incomplete last global batch: a function of seed and epoch only. The position in it is a number of
+    samples, so that a resumed run trains on the rest, whatever its world size, batch size and accumulation.
 
-    Of very many samples, or with ``blocks``, the order is an :class:`~lightning_sagemaker.data.order.Order`, which is
-    computed step by step: there is no table of it.
+    For very many samples, or with ``blocks``, the order is an :class:`~lightning_sagemaker.data.order.Order`, which is
+    computed step by step, without a table.
 
-    With ``lengths``, samples of similar length share a batch: the permutation is cut into pools of 100 global batches,
-    each pool is sorted by length and cut into global batches, and these are shuffled. Of each global batch, sorted,
-    micro-batch ``a`` is the a-th part and process r takes every ``num_replicas``-th sample from the r-th on, so all
-    processes compute equally long batches at the same time.
+    With ``lengths``, samples of similar length share a batch: the permutation is split into pools of 100 global
+    batches, each pool is sorted by length and split into global batches, and these are shuffled. Of each global batch,
+    sorted, micro-batch ``a`` is the a-th part and process r takes every ``num_replicas``-th sample from the r-th on, so
+    all processes compute equally long batches at the same time.
 
     Args:
         size: Number of samples.
@@ -61,12 +61,12 @@ class TrainingBatches(_Batches):
         accumulate: Micro-batches per optimizer step.
         seed: Seed of the order.
         lengths: ``[size]``, of each sample; ``None`` if all are equally long.
-        blocks: How the samples lie together, if they are not to be read one by one; not with ``lengths``.
+        blocks: How samples are grouped, if they are not to be read one by one; not with ``lengths``.
 
     Attributes:
-        batches_done: Says how many batches of the epoch are done when an iteration begins, where nothing else passes over
-            them.
-        ahead: Hands on the batches, and may look ahead.
+        batches_done: Returns the number of completed batches of the epoch at the start of an iteration, if nothing else
+            skips them.
+        ahead: Passes the batches on, and may look ahead.
 
     """
 
@@ -104,7 +104,7 @@ class TrainingBatches(_Batches):
 
     @property
     def shuffled_by(self) -> str | None:
-        """What tells an order of blocks from others; None for that of a table."""
+        """Identifies an order of blocks; None for that of a table."""
         return None if self._blocks is None else f"blocks of {self._blocks.size}, {self._blocks.window} at once"
 
     def __len__(self) -> int:
@@ -122,7 +122,7 @@ class TrainingBatches(_Batches):
 
         Args:
             done: Samples of the epoch, over all processes.
-            global_batch_size: By which they were ordered and cut.
+            global_batch_size: With which they were ordered and batched.
 
         """
         return self._rest(done, global_batch_size or self._global)
@@ -169,13 +169,13 @@ class TrainingBatches(_Batches):
 
 
 class Rest(Sequence[list[int]]):
-    """The batches of a process from a place in the present epoch on, made when they are asked for.
+    """The batches of a process from a position in the current epoch on, created lazily.
 
     Args:
         batches: Whose.
         steps: How many there are.
-        place: Samples that were done before, over all processes, and the global batch size by which they were ordered.
-        samples: Numbers of the samples of a stretch of positions, counted from that place.
+        place: Samples completed before, over all processes, and the global batch size by which they were ordered.
+        samples: Indices of the samples at a range of positions, counted from that position.
 
     """
 
@@ -223,9 +223,9 @@ class Rest(Sequence[list[int]]):
 class EvaluationBatches(_Batches):
     """Each sample once over all processes, in batches that do not depend on how many there are.
 
-    Whole batches go to the processes in turn, so every number is computed from the same tensors on 1, 2 or 4 of them.
-    All processes get as many batches, all batches are equally large: what is missing is padding, an index i as -1 - i.
-    Lightning's own sampler repeats samples instead, which changes the mean.
+    Complete batches are assigned to the processes round-robin, so every value is computed from the same tensors on 1, 2
+    or 4 of them. All processes get the same number of batches, all of the same size: the rest is padding, an index i
+    encoded as -1 - i. Lightning's own sampler repeats samples instead, which changes the mean.
 
     Args:
         size: Number of samples.
@@ -256,6 +256,6 @@ class EvaluationBatches(_Batches):
 
 
 def sample_indices(draws: list[int], size: int) -> Integers:
-    """The samples that draws or padded indices stand for."""
+    """The samples of draws or padded indices."""
     numbers = np.asarray(draws, dtype=np.int64)
     return np.where(numbers < 0, -1 - numbers, numbers % size)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An index beside shards of fixed-size rows: where a block of rows lies in them, and its checksum.
+"""An index of shards of fixed-size rows: the location of each block of rows, and its checksum.
 
-The rows of a split are numbered through its shards, and a block is so many rows after one another; it may begin in one shard
-and end in the next. Some data has several columns, in files of their own: a block has the rows of all of them.
+The rows of a split are numbered across its shards, and a block is a number of consecutive rows; it may start in one
+shard and end in the next. Some data has several columns, in separate files: a block has the rows of all of them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import numpy as np
 import numpy.typing as npt
 
 INDEX = "blocks.json"
-"""Name of the index, beside the shards."""
+"""Name of the index, next to the shards."""
 
 BLOCK_BYTES = 1 << 20
-"""About as much of a row's first column is in a block: below that, S3 is slow and dear."""
+"""About as much of a row's first column is in a block: below that, S3 is slow and expensive."""
 
 _FORMAT = 1
 
 RUN = 4
-"""Blocks that lie together in the order, and are read by one request where all of them are wanted."""
+"""Consecutive blocks, which are read by one request if all of them are needed."""
 
 Read = Callable[[str, int, memoryview], None]
-"""Fills a buffer with the bytes of a file, by its name, from a place on."""
+"""Fills a buffer with the bytes of a file, by its name, from an offset on."""
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,12 @@ class SplitIndex:
 
     @cached_property
     def rows(self) -> int:
-        """How many there are."""
+        """Number of them."""
         return sum(self.columns[0].rows)
 
     @property
     def blocks(self) -> int:
-        """How many there are."""
+        """Number of them."""
         return -(-self.rows // self.block)
 
     @cached_property
@@ -181,7 +181,7 @@ class SplitIndex:
 
 
 def index_shards(folder: Path, splits: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, SplitIndex]:
-    """Read all shards, and say where their blocks are.
+    """Read all shards, and index their blocks.
 
     Args:
         folder: With the shards.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks of remote data on a host's disk, in one file that all its processes map: each block is fetched once per host.
 
-The file has a fixed number of slots, so it cannot grow beyond its limit; a table beside it, mapped too, says which block is
-in which slot. What is copied out of a slot counts only if the slot was not given to another block meanwhile, which its
-generation tells; so nobody has to wait for a reader. Whoever fetches a block holds a file lock, which the kernel releases
-when its process is killed.
+The file has a fixed number of slots, so it cannot grow beyond its limit; a table, mapped too, records which block is
+in which slot. A copy out of a slot is valid only if the slot was not reassigned meanwhile, as its generation shows; so
+no writer has to wait for a reader. The process that fetches a block holds a file lock, which the kernel releases
+if it is killed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _STRIPES = 1024
 _AT_ONCE = 8
 """Runs of blocks that a process fetches at the same time."""
 _IN_MEMORY = 64
-"""Blocks that a process keeps where the disk takes none: a window of them."""
+"""Blocks that a process keeps in memory if the disk is full: a window of them."""
 _TRIES = 3
-"""To copy from slots that others take away meanwhile, before blocks are kept in memory."""
+"""Attempts to copy from slots that others reassign meanwhile, before blocks are kept in memory."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class BlockStore:
     """Blocks of one set of data.
 
     Args:
-        folder: On the host's own disk; made if missing. All processes of the host give the same.
+        folder: On the host's own disk; created if missing. All processes of the host pass the same.
         blocks: How many there are.
         block_bytes: Size of the largest.
         limit: Bytes of disk to use at most.
@@ -106,7 +106,7 @@ class BlockStore:
         return self._table.counts()
 
     def is_present(self, block: int) -> bool:
-        """Whether a block need not be fetched."""
+        """Whether a block is present."""
         return bool(self._table.slot_of[block] >= 0) or block in self._private
 
     def missing(self, blocks: Integers) -> list[int]:
@@ -115,7 +115,7 @@ class BlockStore:
         return [block for block in absent if block not in self._private]
 
     def read(self, blocks: Integers, copy: Copy[T]) -> T:
-        """Copy something out of blocks; those that are not there are fetched.
+        """Copy from blocks; missing ones are fetched.
 
         Args:
             blocks: ``[n]``, their numbers, with repetitions.
@@ -144,7 +144,7 @@ class BlockStore:
         return copy(contents, places)
 
     def fetch(self, blocks: Iterable[int]) -> None:
-        """Fetch those blocks that are not there, several at once; one that another process fetches is waited for.
+        """Fetch missing blocks, several at once; wait for those that another process fetches.
 
         Args:
             blocks: Their numbers, ascending.
@@ -183,7 +183,7 @@ class BlockStore:
             self._table.publish(block, slot)
 
     def _write(self, slot: int, content: Content) -> bool:
-        """Whether there was room on the disk."""
+        """Whether there was space on the disk."""
         try:
             for offset, part in content.parts:
                 written = 0
@@ -193,8 +193,8 @@ class BlockStore:
             if not self._full:
                 self._full = True
                 _log.warning(
-                    "%s takes no more blocks (%s): this process keeps them in memory, and each process fetches its own."
-                    " HINT: set data.cache_dir to a larger disk, or lower data.cache_gb.",
+                    "%s cannot store more blocks (%s): each process fetches its own and keeps them in memory."
+                    " HINT: set data.cache_dir to a folder on a larger disk, or lower data.cache_gb.",
                     self._folder,
                     error.strerror,
                 )
@@ -245,7 +245,7 @@ class BlockStore:
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        """Alone among all threads and processes of the host: a lock belongs to one opening of its file."""
+        """Exclusive among all threads and processes of the host: a lock belongs to one open file description."""
         file = os.open(self._folder / "locks" / name, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -256,7 +256,7 @@ class BlockStore:
 
 
 def runs_of(blocks: Iterable[int]) -> list[range]:
-    """Ascending numbers, as stretches without gaps of at most :data:`~.block_index.RUN`."""
+    """Ascending numbers, as contiguous ranges of at most :data:`~.block_index.RUN`."""
     found: list[range] = []
     for block in blocks:
         if found and block == found[-1].stop and len(found[-1]) < RUN:

@@ -20,8 +20,8 @@ class BlockTable:
     """Reading needs no lock; whatever changes the table is called with the table's lock held.
 
     Args:
-        path: Path of the file; made if missing. One that was written before the machine was started is emptied, as what
-            was in memory then may not have reached the disk.
+        path: Path of the file; created if missing. One from before the last reboot is emptied, as what was in memory
+            may not have reached the disk.
         blocks: How many there are.
         slots: How many of them the store holds.
 

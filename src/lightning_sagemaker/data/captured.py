@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the order of a loader's samples follows from, beside the samples: random numbers, and what samplers remember.
+"""What the order of a loader's samples depends on, besides the samples: random states, and sampler state.
 
-An order is drawn anew in each epoch, from the global generators, from one that the script made, or from what a sampler, a
-stream or a loader of the script's own keeps (its epoch, a list that it shuffles in place). Captured when an iteration begins
-and restored before it is repeated, these give the same order again.
+An order is drawn in each epoch from the global generators, from the script's own generator, or from state that a custom
+sampler, stream or loader keeps (its epoch, a list that it shuffles in place). Captured at the start of an iteration and
+restored before it is repeated, these give the same order again.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from lightning_sagemaker.checkpoint.random_state import (
 )
 
 _DEPTH = 4
-"""Attributes of attributes that are looked at: a loader's dataset's transform's generator."""
+"""Depth of attributes that are searched: a loader's dataset's transform's generator."""
 _ENTRIES = 64
 """Of a container, at most: those of transforms are short."""
 _LISTED = 10_000
-"""Entries of a stream's list that may be an order, at most: it is looked at after each batch."""
+"""Entries of a stream's list that may be an order, at most: it is checked after each batch."""
 _CONTAINERS = (list, dict, set, deque)
-"""Whose length is at hand; others may have to read all their samples."""
+"""Types with a known length; others may have to read all their samples."""
 _SCALARS = (bool, int, float, str, type(None))
 
 Captured = dict[str, Any]
 
 
 class Capture:
-    """Captures and restores what a loader's order follows from.
+    """Captures and restores what a loader's order depends on.
 
-    What samplers count is restored as it was. Streams and loaders of the script's own may count what belongs to something
-    that cannot be captured, as a shard that they hold: their numbers are restored if nothing else has changed beside them.
+    Counters of samplers are restored. Custom streams and loaders may count something that belongs to state that cannot
+    be captured, such as a shard that they hold: their counters are restored if nothing else has changed.
 
     Args:
-        loader: Its ``generator``, ``sampler``, ``batch_sampler``, ``dataset`` and ``collate_fn`` are looked at.
-        is_own: It is no ``DataLoader``: all that it has is looked at.
+        loader: Its ``generator``, ``sampler``, ``batch_sampler``, ``dataset`` and ``collate_fn`` are searched.
+        is_own: It is not a ``DataLoader``: all of its attributes are searched.
 
     """
 
@@ -79,12 +79,12 @@ class Capture:
         }
 
     def put(self, captured: Captured) -> None:
-        """Set what :meth:`take` gave, the global generators included."""
+        """Restore :meth:`take`, including the global generators."""
         self.put_objects(captured)
         restore_random_state(captured["random"])
 
     def put_objects(self, captured: Captured) -> None:
-        """Set all but the global generators."""
+        """Restore all but the global generators."""
         scalars = self._first | captured.get("counted", {}) | captured["scalars"]
         for path, kind, value, set_value in self._found():
             if kind is _Kind.GENERATOR and path in captured["objects"]:
@@ -95,7 +95,7 @@ class Capture:
                 value[:] = _like(value, captured["lists"][path])
 
     def iterators(self) -> list[str]:
-        """Names of what a stream or a loader of the script's own is reading, from epoch to epoch."""
+        """Names of iterators that a custom stream or loader keeps across epochs."""
         others = (one for one in self._found() if one.kind is _Kind.OTHER and one.is_counted)
         iterators = (one for one in others if isinstance(one.value, Iterator) and not isinstance(one.value, io.IOBase))
         return [one.path.split(".", 1)[1] for one in iterators]
@@ -129,7 +129,7 @@ class _Found(NamedTuple):
 
     @property
     def is_counted(self) -> bool:
-        """Whether it is of a stream or a loader of the script's own."""
+        """Whether it belongs to a custom stream or loader."""
         return self.path.split(".", 1)[0] in ("dataset", "loader")
 
 
@@ -138,7 +138,7 @@ def _scalars(found: list[_Found], counted: bool) -> dict[str, Any]:
 
 
 def _fingerprints(found: list[_Found]) -> dict[str, tuple[int, int]]:
-    """Of what streams and loaders of the script's own keep beside what can be captured."""
+    """Fingerprints of the state of custom streams and loaders that cannot be captured."""
     others = (one for one in found if one.is_counted and one.kind in (_Kind.ORDER, _Kind.OTHER))
     return {one.path: (id(one.value), len(one.value) if type(one.value) in _CONTAINERS else 0) for one in others}
 
@@ -146,7 +146,7 @@ def _fingerprints(found: list[_Found]) -> dict[str, tuple[int, int]]:
 def _walk(
     path: str, value: Any, depth: int, seen: set[int], is_order: Callable[[Any], bool] | None
 ) -> Iterator[_Found]:
-    """What is reached from an object; generators only without ``is_order``, which tells lists that may be an order."""
+    """What is reached from an object; only generators without ``is_order``, which detects lists that may be an order."""
     if value is None or id(value) in seen:
         return
     seen.add(id(value))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loader's worker sends along with a batch: the states of its random number generators, where they have changed.
+"""What a loader worker sends along with a batch: the states of its random number generators, if they have changed.
 
-Masking, cropping and augmentation draw in the workers. A worker of a run that goes on must draw what would have come next.
+Masking, cropping and augmentation draw random numbers in the workers. A worker of a resumed run must continue the
+sequence.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class _Begin:
 
 @contextmanager
 def carrying(loader: Any, states: dict[int, Captured]) -> Iterator[None]:
-    """Around the making of an iterator with workers: they send their states along, and begin with ``states``."""
+    """Around the creation of an iterator with workers: they send their states along, and start with ``states``."""
     collate, begin = loader.collate_fn, loader.worker_init_fn
     loader.collate_fn = _Collate(collate)
     loader.worker_init_fn = _Begin(begin, loader.collate_fn, states)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loader that is given another number of worker processes between two batches, in the middle of an epoch.
+"""Changing a loader's number of workers between two batches, in the middle of an epoch.
 
-Only for data whose samples do not depend on the worker that reads them: the batches that follow are the same then.
+Only for data whose samples do not depend on the worker that reads them: then the following batches are the same.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _PREFETCH = 2
 
 
 class ChangingIterator(Iterator[Any]):
-    """Of a loader whose ``workers_wanted`` may change; it is begun again where its watch is, else where its sampler begins.
+    """Iterator of a loader whose ``workers_wanted`` may change; restarted at its watch's position, else its sampler's.
 
     Args:
         loader: To iterate.
-        begun: Its iterator, if it is not to begin with the first batch.
+        begun: Its iterator, if it is not to start with the first batch.
 
     """
 
@@ -62,7 +62,7 @@ class ChangingIterator(Iterator[Any]):
 def begin_epoch(loader: Any) -> Any:
     """An iterator of ``loader``; as many random numbers are drawn as for one without workers.
 
-    Torch draws a seed for each new iterator, but not where workers that outlive an epoch begin again.
+    Torch draws a seed for each new iterator, but not for persistent workers in a new epoch.
     """
     if loader.num_workers and loader._iterator is not None:
         torch.empty((), dtype=torch.int64).random_()
@@ -75,7 +75,7 @@ def _shut_down(iterator: Any) -> None:
 
 
 def set_num_workers(loader: Any, number: int) -> None:
-    """Have the next iterator of a loader start ``number`` workers, which outlive an epoch."""
+    """Have the next iterator of a loader start ``number`` persistent workers."""
     loader.num_workers = number
     loader.prefetch_factor = _PREFETCH if number else None
     vars(loader).update(persistent_workers=number > 0, _iterator=None)

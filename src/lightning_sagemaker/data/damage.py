@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of data that cannot be read, and what takes the place of damaged data where that is asked for."""
+"""Errors of unreadable data, and the replacement of damaged data if requested."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _GOLDEN = 0.618034
 
 
 class DataReadError(ValueError):
-    """Data is missing, is not what was written, or cannot be had in time."""
+    """Data is missing, corrupt, or cannot be read in time."""
 
     def __init__(self, message: str) -> None:
-        # From a loader's worker, torch makes the error anew with the worker's traceback before the message.
+        # From a loader's worker, torch recreates the error with the worker's traceback before the message.
         super().__init__(message.rpartition(f"{type(self).__name__}: ")[2].strip())
 
 
 class DamagedDataError(DataReadError):
-    """Data is missing or is not what was written, and will not be there later."""
+    """Data is permanently missing or corrupt."""
 
 
 def replacements(place: int, count: int) -> Iterator[int]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is left of an epoch, dealt out to another number of processes or in other batches: each sample once.
+"""The rest of an epoch, redistributed to another number of processes or in other batches: each sample once.
 
-What counts is how many samples, or which, have been trained on. Orders of this package and of torch's ``DistributedSampler``
-do not depend on the number of processes, so a number of samples says where they are. Of other orders the samples are known.
+It depends on how many samples, or which, have been trained on. Orders of this package and of torch's
+``DistributedSampler`` do not depend on the number of processes, so a number of samples is the position. For other
+orders the samples are recorded.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ Integers = npt.NDArray[np.int64]
 
 
 def is_counted(loader: Any) -> bool:
-    """Whether a number of samples says where the loader is."""
+    """Whether a number of samples is the loader's position."""
     return hasattr(loader.sampler, "remaining") or type(loader.sampler) is DistributedSampler
 
 
 def batch_size_of(loader: Any) -> int | None:
-    """Samples of one process in a batch; None if nobody knows."""
+    """Samples of one process in a batch; None if unknown."""
     sampler = getattr(loader, "sampler", None)
     within = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     size = getattr(sampler, "samples_per_batch", None) or within
@@ -33,14 +34,14 @@ def batch_size_of(loader: Any) -> int | None:
 
 
 def as_bits(taken: Integers, size: int) -> torch.Tensor:
-    """Which of ``size`` samples were taken, a bit each."""
+    """Which of ``size`` samples were consumed, one bit each."""
     marks = np.zeros(size, dtype=bool)
     marks[taken[(taken >= 0) & (taken < size)]] = True
     return torch.from_numpy(np.packbits(marks))
 
 
 def united(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
-    """What all processes have taken; None if one does not know."""
+    """What all processes have consumed; None if one does not know."""
     known = [part for part in parts if part is not None]
     return reduce(torch.bitwise_or, known) if known and len(known) == len(parts) else None
 
@@ -48,7 +49,7 @@ def united(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
 def remaining(
     loader: Any, place: dict[str, int], epoch: int, done: int, ordered_by: int, taken: Any
 ) -> Sequence[Any] | None:
-    """This process's batches of the rest of an epoch, as many on each process.
+    """This process's batches of the rest of an epoch, the same number on each process.
 
     Args:
         loader: Whose batches they are.
@@ -59,7 +60,7 @@ def remaining(
         taken: Which samples have been, as of :func:`as_bits`.
 
     Returns:
-        None if that cannot be known.
+        None if that is unknown.
 
     """
     sampler = loader.sampler
@@ -90,8 +91,8 @@ def _order_of(sampler: DistributedSampler[Any]) -> Integers:
 def _batches(rest: Integers, place: dict[str, int], done: int, batch_size: int, drop_last: bool) -> list[list[int]]:
     """As ``DistributedSampler`` does: in turn, and filled up from the beginning so that all have as many.
 
-    Where the epoch was cut at another place than between two of these batches, the last one would have a size that no script
-    has met, such as one sample, which BatchNorm refuses: then all are about as large.
+    If the epoch stopped at a position that is not between two of these batches, the last one could have an unusual
+    size, such as one sample, which BatchNorm refuses: then all are about the same size.
     """
     if not len(rest):
         return []

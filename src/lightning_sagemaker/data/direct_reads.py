@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges of S3 objects straight into memory that is there already, over connections that stay open.
+"""Reads ranges of S3 objects directly into existing buffers, over persistent connections.
 
-boto3 takes some 2 ms of a processor for each request, most of it to build, sign and parse what is always the same, and a
-new buffer for each answer costs as much again in page faults. Here boto3 signs an address once for each object, a plain HTTP
-connection reads any range of it, and whatever is not a plain success is left to boto3.
+boto3 takes some 2 ms of CPU time per request, most of it to build, sign and parse what is always the same, and a
+new buffer for each response costs as much again in page faults. Here boto3 presigns a URL once per object, a plain HTTP
+connection reads any range of it, and boto3 handles everything that is not a plain success.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from urllib.parse import SplitResult, urlsplit
 
 _SIGNED = 900
-"""Seconds that an address is valid."""
+"""Seconds that a presigned URL is valid."""
 _USED = 300
 """Seconds that it is used: a session's credentials are renewed while they still have that long."""
 _ADDRESSES = 4096
-"""Addresses that are kept, of the objects that were read last."""
+"""Number of URLs that are cached, of the objects that were read last."""
 _REFUSALS = 3
-"""Answers in a row that are neither success nor overload, after which all reads are left to boto3."""
+"""Answers in a row that are neither success nor overload, after which boto3 does all reads."""
 _BUSY = (429, 500, 502, 503, 504)
 _CHUNK = 1 << 18
 
@@ -33,7 +33,7 @@ Sign = Callable[[str, str, int], str]
 
 
 class ServerBusyError(OSError):
-    """The server asks to try again later."""
+    """The server asks to retry later."""
 
 
 class DirectReads:
@@ -53,7 +53,7 @@ class DirectReads:
         self._refusals, self._has_worked, self._is_off = 0, False, False
 
     def read_into(self, bucket: str, key: str, begin: int, buffer: memoryview, until: float) -> bool:
-        """Fill a buffer with the bytes of an object from one place on.
+        """Fill a buffer with the bytes of an object from an offset on.
 
         Args:
             bucket: Name of the bucket.
@@ -63,10 +63,10 @@ class DirectReads:
             until: When to give up, on the clock of ``time.monotonic``.
 
         Returns:
-            Whether it is filled; if not, boto3 has to be asked, which knows what is wrong.
+            Whether it is filled; if not, boto3 has to read it, and reports what is wrong.
 
         Raises:
-            OSError: If the connection or the server fails, or time is up: worth another attempt.
+            OSError: If the connection or the server fails, or time is up: may be retried.
 
         """
         if self._is_off:
@@ -85,7 +85,7 @@ class DirectReads:
         if filled:
             self._refusals, self._has_worked = 0, True
         else:
-            self._refuse(bucket, key, "the answer was no success")
+            self._refuse(bucket, key, "the request failed")
         return filled
 
     def _refuse(self, bucket: str, key: str, why: str) -> None:
@@ -95,7 +95,7 @@ class DirectReads:
             self._turn_off(why)
 
     def _turn_off(self, why: str) -> None:
-        """Leave all reads to boto3, and say so once for the job: on rank zero, in its process or its first loader worker."""
+        """Use boto3 for all reads, and log so once per job: on rank zero, in its process or its first loader worker."""
         from torch.utils.data import get_worker_info  # not at the top: plans read objects without torch
 
         from lightning_sagemaker._lightning import rank_zero_info
@@ -103,10 +103,10 @@ class DirectReads:
         self._is_off = True
         worker = get_worker_info()
         if worker is None or worker.id == 0:
-            rank_zero_info(f"Text from S3 is read by boto3, which takes more of the processor's time: {why}.")
+            rank_zero_info(f"Reading text from S3 with boto3, which uses more CPU time: {why}.")
 
     def _address(self, bucket: str, key: str) -> SplitResult | None:
-        """Signed lately; None if it is to be reached through a proxy."""
+        """Recently presigned URL; None if a proxy is needed."""
         now = time.monotonic()
         signed, address = self._addresses.get((bucket, key), (-float(_USED), None))
         if address is None or now - signed > _USED:
@@ -125,17 +125,17 @@ class DirectReads:
         is_free = False
         try:
             if answer.status in _BUSY:
-                raise ServerBusyError(f"the server answers with {answer.status}")
+                raise ServerBusyError(f"the server returned {answer.status}")
             if answer.status != 206 or answer.headers.get("Content-Length") != str(len(buffer)):
                 return False
             place = 0
             while place < len(buffer):
                 count = answer.readinto(buffer[place : place + _CHUNK])
                 if not count:
-                    raise OSError(f"{place} bytes arrived of {len(buffer)}")
+                    raise OSError(f"received {place} of {len(buffer)} bytes")
                 place += count
                 if time.monotonic() > until:
-                    raise TimeoutError("it has taken too long")
+                    raise TimeoutError("the read timed out")
             answer.read()  # nothing: says that the connection is free
             is_free = True
             return True
@@ -157,7 +157,7 @@ class DirectReads:
                 return connection, connection.getresponse()
             except (OSError, HTTPException):
                 connection.close()
-                if not is_used:  # one that was idle may have been closed by the server, which is no failure
+                if not is_used:  # one that was idle may have been closed by the server, which is not a failure
                     raise
 
     def _connect(self, address: SplitResult) -> HTTPConnection:

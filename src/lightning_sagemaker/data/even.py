@@ -11,16 +11,16 @@ from lightning_sagemaker.collectives.votes import Votes
 
 
 class EvenLoader:
-    """Ends on all ranks when the first of them has no batch left, so that none waits in a collective for one that is done.
+    """Ends the epoch on all ranks when the first of them runs out of batches, so that no other waits in a collective.
 
-    For data that is read as a stream, whose length nobody knows; a ``DistributedSampler`` makes steps equal by itself.
-    Whether all have a next batch is asked while the present one is trained on.
+    For streamed data of unknown length; a ``DistributedSampler`` gives all ranks the same number of steps. The ranks
+    exchange whether all have a next batch during the current step.
 
     Args:
-        loader: Loader of this rank; a ``DataLoader``, or any iterable that can be begun again for the next epoch.
+        loader: Loader of this rank; a ``DataLoader``, or any iterable that can be restarted for the next epoch.
 
     Attributes:
-        cut_short: Epochs that ended while this rank had another batch.
+        cut_short: Number of epochs that ended while this rank had another batch.
 
     """
 
@@ -48,7 +48,7 @@ class EvenLoader:
             votes.ask([following is _END])
             yield batch
             batch = following
-        rank_zero_info("The epoch ends on all ranks, as one has no batch left.")
+        rank_zero_info("The epoch ends on all ranks, as one of them has no batches left.")
 
 
 _END = object()

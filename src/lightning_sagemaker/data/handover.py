@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a batch of tokens gets from a loader's worker to the training process: in one message, each number as short as it is.
+"""How a batch of tokens gets from a loader worker to the training process: in one message, with the smallest integer types.
 
-Torch puts each tensor into shared memory of its own and sends a handle, with a connection for each: some 0.3 ms of a
-processor for a tensor, whatever its size. A batch of token ids is a few tensors of some ten kilobytes, of small numbers in
-64 bits; sent as bytes of the shortest type that holds them, it takes a fraction of that.
+Torch puts each tensor into separate shared memory and sends a handle, with one connection each: some 0.3 ms of CPU time
+per tensor, whatever its size. A batch of token ids is a few tensors of some ten kilobytes, of small numbers in 64 bits;
+sent as bytes of the smallest type that holds them, it takes a fraction of that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 
 def hand_over(batch: object) -> object:
-    """The ``collate_fn`` of a loader whose dataset makes whole batches: what the training process gets equals ``batch``.
+    """The ``collate_fn`` of a loader whose dataset returns complete batches: the training process gets an equal batch.
 
     Args:
         batch: Dictionaries of tensors are sent in one message; anything else goes as torch sends it.
@@ -40,7 +40,7 @@ def hand_over(batch: object) -> object:
 
 
 class _Message:
-    """A batch on its way: what is made of it on arrival is the batch."""
+    """A batch in transit: unpickling it gives the batch."""
 
     def __init__(self, values: dict[str, Any], types: dict[str, torch.dtype]) -> None:
         self._values, self._types = values, types
@@ -66,7 +66,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _shortened(tensor: Tensor) -> Array:
-    """The same numbers, of the shortest type of signed integers that holds them; other types as they are."""
+    """The same numbers, in the smallest signed integer type that holds them; other types unchanged."""
     array: Array = tensor.numpy()
     if array.dtype != np.int64 or not array.size:
         return array

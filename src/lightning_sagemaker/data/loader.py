@@ -13,11 +13,11 @@ from lightning_sagemaker.data.position import is_watched
 
 
 class BegunLate(DataLoader[Any]):
-    """A loader whose workers begin when the first batch is asked for, not when Lightning counts the batches.
+    """A loader whose workers start when the first batch is requested, not when Lightning counts the batches.
 
-    Lightning makes the first iterator before a checkpoint is read if a schedule asks for ``estimated_stepping_batches``.
-    The place follows from the Trainer's progress then, so there is no state to keep; saying so keeps Lightning from warning
-    that the loader could not be resumed.
+    Lightning creates the first iterator before a checkpoint is loaded if a scheduler uses
+    ``estimated_stepping_batches``. The position then follows from the Trainer's progress, so there is no state to save;
+    the empty state keeps Lightning from warning that the loader could not be resumed.
     """
 
     iterates_as_torch = True
@@ -35,12 +35,12 @@ class BegunLate(DataLoader[Any]):
 
 
 class ResumableLoader(BegunLate):
-    """Shuffled batches whose order follows from seed and epoch alone.
+    """Shuffled batches whose order depends on seed and epoch only.
 
     A run that is resumed trains on the rest of the epoch, wherever it stopped. With
-    :class:`~lightning_sagemaker.AutoResume` it may have another number of processes, other batches and another accumulation:
-    each sample is seen once in an epoch; if the global batch is the same, each step trains on the same samples. What does
-    not fill a global batch at the end of an epoch is left out.
+    :class:`~lightning_sagemaker.AutoResume` it may have a different world size, batch size and accumulation: each
+    sample is seen once in an epoch; if the global batch size is the same, each step trains on the same samples. The
+    incomplete global batch at the end of an epoch is dropped.
 
     Args:
         dataset: With a length.
@@ -78,7 +78,7 @@ class ResumableLoader(BegunLate):
 
 
 def batches_done(loader: Any, trainer: Any) -> Callable[[], int]:
-    """Says how many batches of the epoch a Trainer has done, unless AutoResume passes over them."""
+    """Returns the number of completed batches of a Trainer's epoch, unless AutoResume skips them."""
 
     def done() -> int:
         return (
@@ -91,7 +91,7 @@ def batches_done(loader: Any, trainer: Any) -> Callable[[], int]:
 
 
 class _Samples(DistributedSampler[Any]):
-    """One by one; a :class:`DistributedSampler`, because Lightning leaves those alone."""
+    """Single samples; a :class:`DistributedSampler`, because Lightning keeps those unchanged."""
 
     def __init__(self, batches: TrainingBatches, size: int, batch_size: int) -> None:
         super().__init__(range(size), 1, 0)  # type: ignore[arg-type]

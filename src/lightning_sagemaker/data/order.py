@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shuffled order of an epoch without a table: which sample stands at a position is computed from the position.
+"""The shuffled order of an epoch without a table: the sample at a position is computed from the position.
 
-Samples that lie together are read together: blocks of consecutive samples are shuffled, and within a window of some blocks
-their samples. Each of the two is a keyed permutation, a Feistel network over two digits of the number (Black and Rogaway,
-"Ciphers with Arbitrary Finite Domains", 2002): no memory, and the same time for any number of samples.
+Consecutive samples are read together: blocks of consecutive samples are shuffled, and within a window of some blocks
+their samples. Each of the two is a keyed permutation, a Feistel network over two digits of the number (Black and
+Rogaway, "Ciphers with Arbitrary Finite Domains", 2002): no memory, and the same time for any number of samples.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _HALF = np.uint64(32)
 _SMALL = 256
 """Up to this size a permutation is found by sorting: a network of few numbers is easily told from chance."""
 _AT_ONCE = 8192
-"""Positions, so that what is computed of them stays in the processor's cache."""
+"""Positions, so that intermediate results stay in the CPU cache."""
 _BLOCKS, _SHORT, _WINDOWS = 1, 2, 3
 """Streams of random numbers."""
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """How samples lie together that are too many, or too far away, to be read one by one.
+    """How samples are grouped that are too many, or too remote, to be read one by one.
 
     Args:
         size: Consecutive samples that are read together.
-        window: Such blocks whose samples are mixed with one another.
-        near: Each process reads as few blocks as possible: of each step, sorted, a part that lies together.
+        window: Number of blocks whose samples are shuffled together.
+        near: Each process reads as few blocks as possible: a contiguous part of each sorted step.
 
     """
 
@@ -55,14 +55,14 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Order:
-    """The order of the samples in one epoch: a permutation that follows from its arguments alone.
+    """The order of the samples in one epoch: a permutation that depends on its arguments only.
 
     Args:
         size: Number of samples.
         seed: Seed of the run.
         epoch: Number of the epoch.
         block: Consecutive samples that are read together. The last block may be shorter.
-        window: Blocks whose samples are mixed with one another; ``None``: all, so that blocks do not matter.
+        window: Blocks whose samples are shuffled together; ``None``: all, so that blocks do not matter.
 
     Raises:
         ValueError: If a number is too small.
@@ -79,7 +79,7 @@ class Order:
         for name, least in (("size", 0), ("block", 1), ("window", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise ValueError(f"{name}={value} was given. HINT: at least {least}.")
+                raise ValueError(f"{name}={value} was given. HINT: it must be at least {least}.")
 
     def __call__(self, positions: Integers) -> Integers:
         """The samples at ``positions``, each in ``[0, size)``: of the same shape. Fastest where they ascend."""
@@ -95,12 +95,12 @@ class Order:
 
     @cached_property
     def blocks(self) -> int:
-        """How many blocks there are."""
+        """Number of blocks."""
         return -(-self.size // self.block)
 
     @cached_property
     def windows(self) -> int:
-        """How many windows there are; all have as many blocks, or one more."""
+        """Number of windows; all have the same number of blocks, or one more."""
         return 1 if self.window is None else max(1, -(-self.blocks // self.window))
 
     def _window_at(self, positions: Integers) -> Integers:
@@ -144,7 +144,7 @@ class Order:
         return np.where(positions < end, positions, positions + self._missing) // self.block
 
     def _block_in(self, slots: Integers) -> Integers:
-        """Which block stands in each slot."""
+        """The block in each slot."""
         full = np.where(slots > self._short, slots - 1, slots)
         is_short = slots == self._short
         full[is_short] = 0
@@ -168,7 +168,7 @@ def permuted(numbers: Integers, size: int, key: int) -> Integers:
     Args:
         numbers: ``[n]``, each in ``[0, size)``.
         size: Size of the permutation, less than 2**62.
-        key: Says which permutation.
+        key: Selects the permutation.
 
     """
     if size <= _SMALL:

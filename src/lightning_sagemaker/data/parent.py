@@ -12,7 +12,7 @@ from multiprocessing.connection import wait
 def end_with_parent() -> None:
     """Called in a process that ``multiprocessing`` started: from now on it ends at once when its parent does.
 
-    Without it a pool's processes wait for work for ever, or finish what they are at beside the program's next start.
+    Without it a pool's processes wait for work forever, or finish their task while the program is restarted.
     """
     threading.Thread(target=_watch, name="parent-watch", daemon=True).start()
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a loader is in its data, and how it is brought there again.
+"""A loader's position in its data, and how it is restored.
 
-A loader is watched while it is iterated: what its order was drawn from, how many batches were taken, and the states of the
-random number generators in its workers, which come with the batches. From these :mod:`.tracked` begins an iteration anew.
+A loader is tracked while it is iterated: what its order was drawn from, how many batches were consumed, and the states
+of the random number generators in its workers, which come with the batches. From these :mod:`.tracked` restores an
+iteration.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from lightning_sagemaker.data.written import read, read_rest, written, written_r
 Position = dict[str, Any]
 """Plain containers and tensors:
 
-- ``taken``: batches of the epoch, of which ``yielded`` are of the present iteration, the ``iteration``-th of the epoch (a
-  shorter loader is begun again within it)
+- ``taken``: batches of the epoch, of which ``yielded`` are of the present iteration, the ``iteration``-th of the epoch
+  (a shorter loader is restarted within it)
 - ``birth``, ``order``, ``now``: captured when the iterator was made, when its order began, and at this position
 - ``states`` of the workers, after their last batch, and as they ``began`` this iteration
-- ``ahead``: random numbers before a batch that was fetched in advance
-- ``dealt``: what was left of the epoch when a run with other sizes began, in place of an order, or the ``place`` where that
-  began; ``bits``: samples given
-- ``own``: what the loader says itself; ``ended``: whether it has been through
+- ``ahead``: random states before a prefetched batch
+- ``dealt``: the rest of the epoch when a run with other sizes started, instead of an order, or the ``place`` where that
+  started; ``bits``: samples returned
+- ``own``: the loader's own state; ``ended``: whether it is exhausted
 """
 
 WATCH = "_lightning_sagemaker_watch"
 """Attribute of a watched loader."""
 _KEPT = 4
-"""Positions that are remembered: Lightning fetches one batch ahead where it does not know the length."""
+"""Positions that are kept: Lightning prefetches one batch if it does not know the length."""
 _LOOKED_AT = 3
-"""Batches after which an order is believed to draw nothing more from the global generators."""
+"""Batches after which an order is assumed to draw nothing more from the global generators."""
 _END = object()
 
 
@@ -50,10 +51,10 @@ class Watch:
 
     Args:
         loader: To be iterated once an epoch.
-        say: Called with a sentence if the order is one that cannot be found again.
+        say: Called with a message if the order cannot be restored.
 
     Attributes:
-        deferred: An iteration that is begun now is of no use: a checkpoint will say where to begin.
+        deferred: An iteration started now would be discarded: a checkpoint will set its start.
 
     """
 
@@ -79,7 +80,7 @@ class Watch:
 
     @property
     def is_iterable(self) -> bool:
-        """Whether the samples have no numbers: there is nothing that could be passed over."""
+        """Whether the samples have no indices, so that batches cannot be skipped."""
         return isinstance(getattr(self.loader, "dataset", None), IterableDataset)
 
     @property
@@ -95,7 +96,7 @@ class Watch:
     # What is remembered
 
     def position(self, taken: int) -> Position | None:
-        """Where the loader was when ``taken`` batches of the epoch had been trained on; None before an iteration."""
+        """The position after ``taken`` batches of the epoch; None before an iteration."""
         if self._birth is None:
             return self._passed
         if self._reached is not None and self._reached["taken"] == taken:
@@ -122,13 +123,13 @@ class Watch:
         return found | {"bits": self._bits(found["yielded"])}
 
     def here(self) -> Position:
-        """Where the iteration is, with all batches that were given."""
+        """The position of the iteration, including all batches it returned."""
         found = self.position(self._taken)
         assert found is not None, "an iteration has begun"
         return found
 
     def _bits(self, yielded: int) -> torch.Tensor | None:
-        """Which samples this iteration has given; None if a number says that, or nobody knows."""
+        """Which samples this iteration has returned; None if a number suffices, or it is unknown."""
         issued = self._issued[: max(0, yielded - self._dealt_after)]
         dataset: Any = getattr(self.loader, "dataset", None)
         if self.is_iterable or not hasattr(dataset, "__len__") or is_counted(self.loader):
@@ -137,12 +138,12 @@ class Watch:
         return bits if self._bits_before is None else bits | self._bits_before
 
     def give(self, batch: Any, before: Any = None, own: Any = None) -> Any:
-        """A batch is handed out: unpack what came with it.
+        """A batch is returned: unpack what came with it.
 
         Args:
-            batch: What the loader gave.
-            before: Random numbers before it was made, where it is made in this process.
-            own: What the loader said of itself before.
+            batch: The loader's batch.
+            before: Random states before it was created, if it is created in this process.
+            own: The loader's own state before.
 
         """
         if isinstance(batch, Carried):
@@ -161,13 +162,13 @@ class Watch:
         return {**facts, "birth": self._birth, "order": self._order, **states}
 
     def own_state(self) -> Any:
-        """What the loader says itself; None if it does not."""
+        """The loader's own state; None if it has none."""
         return self.loader.state_dict() if has_state(self.loader) else None
 
     # Going to a position
 
     def seek(self, position: Position | None) -> None:
-        """Begin the next iteration at a position."""
+        """Start the next iteration at a position."""
         self.deferred = False
         self.begin_epoch()
         self._wanted = position
@@ -180,7 +181,7 @@ class Watch:
         self._passed = position
 
     def seek_rest(self, batches: Sequence[Any], done: int, bits: torch.Tensor | None) -> None:
-        """Begin the next iteration after ``done`` batches of an epoch, with these.
+        """Start the next iteration after ``done`` batches of an epoch, with these batches.
 
         Args:
             batches: Samples of each.
@@ -212,7 +213,7 @@ class Watch:
         return wanted
 
     def begin_order(self, wanted: Position | None) -> None:
-        """A loader that iterates in its own way is about to give its first batch."""
+        """A loader with a custom iteration is about to return its first batch."""
         if wanted is None:
             self._order = self.capture.take()
         else:
@@ -220,15 +221,15 @@ class Watch:
             self.capture.put(self._order)
 
     def skip(self, wanted: Position) -> None:
-        """A loader that says itself where it is goes on after the batches that were taken."""
+        """A loader with its own state continues after the consumed batches."""
         self._yielded, self._taken = wanted["yielded"], self._taken + wanted["yielded"]
 
     def end(self) -> None:
-        """It has been through."""
+        """The iteration is exhausted."""
         self._ended = True
 
     def end_birth(self) -> None:
-        """What is drawn from here on is the run's again."""
+        """Random numbers drawn from here on belong to the run again."""
         if self._outer is not None:
             restore_random_state(self._outer)
             self._outer = None
@@ -240,16 +241,16 @@ class Watch:
         self._dealt, self._dealt_after, self._bits_before = None, 0, None
 
     def begin_again(self) -> None:
-        """Workers that outlive an epoch are to begin another."""
+        """Persistent workers are to start another epoch."""
         self._begin_iteration()
 
     def hear(self, message: Any) -> None:
-        """Something has arrived from a worker, be it handed out or not."""
+        """Something has arrived from a worker, whether it is returned or not."""
         if isinstance(message, tuple) and isinstance(message[-1], Carried) and message[-1].state is not None:
             self._latest[message[-1].worker] = message[-1].state
 
     def have_begun_again(self) -> None:
-        """All workers have dropped what was fetched ahead, and begin another epoch."""
+        """All workers have dropped prefetched batches, and start another epoch."""
         self._states = self._began = dict(self._latest)
 
     def indices(self, sampler: Any, wanted: Position | None) -> Iterator[Any]:
@@ -279,7 +280,7 @@ class Watch:
         return self._watched(order)
 
     def _watched(self, order: Iterator[Any]) -> Iterator[Any]:
-        """Keep what an order gives, and notice one that goes on drawing from the global generators."""
+        """Record an order, and detect one that keeps drawing from the global generators."""
         for number in itertools.count():
             looks = 0 < number < _LOOKED_AT and not self.is_iterable and not self._said
             before = random_state(devices=False) if looks else None
@@ -287,9 +288,10 @@ class Watch:
             if before is not None and not equal_states(before, random_state(devices=False)):
                 self._said = True
                 self._say(
-                    f"{type(self.loader.sampler).__name__} draws from the global random number generators while it is read,"
-                    " so a run that is resumed within an epoch trains on other samples. HINT: draw the order at the"
-                    " beginning of __iter__, or from a generator of its own."
+                    f"{type(self.loader.sampler).__name__} draws from the global random number generators during "
+                    "iteration, so a run that is resumed within an epoch trains on other samples. HINT: draw the order "
+                    "at the"
+                    " beginning of __iter__, or from its own generator."
                 )
             if index is _END:
                 return
@@ -302,12 +304,12 @@ class Watch:
 
 
 def is_watched(loader: Any) -> bool:
-    """Whether batches that were taken are passed over by whoever watches a loader."""
+    """Whether a loader is tracked, so that consumed batches are skipped."""
     return hasattr(loader, WATCH)
 
 
 def has_state(loader: Any) -> bool:
-    """Whether a loader says itself where it is."""
+    """Whether a loader has its own state."""
     if getattr(loader, "iterates_as_torch", False):
         return False
     return all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict"))

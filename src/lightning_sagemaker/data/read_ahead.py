@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetches the blocks of batches that follow, in threads, while the present one is trained on."""
+"""Prefetches the blocks of the following batches, in threads, during the current step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class ReadAhead:
-    """Hands on batches, and has the blocks of those that follow fetched. The order is known, so nothing is guessed.
+    """Passes batches on, and prefetches the blocks of the following ones. The order is known, so prefetching is exact.
 
     Args:
         store: Store of the blocks.
@@ -68,6 +68,6 @@ class ReadAhead:
             try:
                 self._store.fetch_run(run)
             except Exception as error:  # whoever reads the block tries again, and raises
-                _log.debug("blocks %s could not be fetched ahead: %s", run, error)
+                _log.debug("blocks %s could not be prefetched: %s", run, error)
             finally:
                 self._queued.difference_update(run)

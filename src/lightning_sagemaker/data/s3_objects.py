@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of S3 objects, by boto3: tried again where that may help, given up where it cannot, and never waited for for ever.
+"""Reads parts of S3 objects with boto3: retried where that may help, failed where it cannot, always with a deadline.
 
-boto3's own attempts end when the answer begins; a body that breaks off or trickles is not tried again. So it makes one
-attempt, and all are counted here.
+boto3's own retries end when the response starts; a body that breaks off or trickles is not retried. So it makes one
+attempt, and retries are counted here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class Client(Protocol):
-    """What is used of boto3's."""
+    """The part of boto3's client that is used."""
 
     def get_object(self, *, Bucket: str, Key: str, Range: str = ...) -> Mapping[str, Any]:
         """Content, or a part of it."""
@@ -64,7 +64,7 @@ class _Clients:
 
     Args:
         client: Does anything.
-        direct: Reads ranges, where nothing is in the way.
+        direct: Reads ranges directly, if possible.
 
     """
 
@@ -78,7 +78,7 @@ class S3Objects:
     Args:
         deadline: Seconds for one call with all its attempts.
         timeout: Seconds without any byte, for one attempt.
-        endpoint: Address of a server other than AWS's. Default: as boto3 finds it (``AWS_ENDPOINT_URL_S3``).
+        endpoint: URL of a server other than AWS's. Default: as boto3 finds it (``AWS_ENDPOINT_URL_S3``).
 
     """
 
@@ -94,14 +94,14 @@ class S3Objects:
         return {**own, "_process": None, "_found": None}
 
     def connect(self) -> None:
-        """Make the client now, which takes half a second of the processor, and not when the first batch is waited for."""
+        """Create the client now, which takes half a second of CPU time, and not while the first batch is awaited."""
         self._clients()
 
     def read(self, bucket: str, key: str, begin: int = 0, end: int | None = None) -> bytes:
         """The bytes from ``begin`` to before ``end`` of an object, or all of them.
 
         Raises:
-            DataReadError: If there is no such object, it is shorter, or it cannot be had within the deadline.
+            DataReadError: If there is no such object, it is shorter, or it cannot be read within the deadline.
 
         """
         return self._try(
@@ -141,10 +141,10 @@ class S3Objects:
         for part in answer["Body"].iter_chunks(_CHUNK):
             parts.append(part)
             if time.monotonic() > until:
-                raise TimeoutError(f"it has taken {self._deadline:.0f} s")
+                raise TimeoutError(f"it timed out after {self._deadline:.0f} s")
         content = b"".join(parts)
         if end is not None and len(content) != end - begin:
-            raise OSError(f"{len(content)} bytes arrived of {end - begin}")
+            raise OSError(f"received {len(content)} of {end - begin} bytes")
         return content
 
     def checksum(self, bucket: str, key: str) -> tuple[int, str] | None:
@@ -158,7 +158,7 @@ class S3Objects:
         return int(found["ContentLength"]), str(found["Metadata"].get(_CHECKSUM))
 
     def upload(self, file: Path, bucket: str, key: str, checksum: str) -> None:
-        """Write a file to an object, in parts if it is large; the object appears when all of it is there."""
+        """Write a file to an object, in parts if it is large; the object appears once it is complete."""
         options = {"Metadata": {_CHECKSUM: checksum}}
         self._try(
             lambda clients, _: clients.client.upload_file(str(file), bucket, key, ExtraArgs=options),
@@ -177,10 +177,10 @@ class S3Objects:
                 wait = pause * random.uniform(0.5, 1.5)
                 if time.monotonic() + wait > until:
                     raise DataReadError(
-                        f"{address} could not be had in {attempts} attempts and {self._deadline:.0f} s"
+                        f"{address} could not be read in {attempts} attempts and {self._deadline:.0f} s"
                         f" ({type(error).__name__}: {error}). HINT: {_advice(error)}"
                     ) from error
-                _log.debug("%s: attempt %d failed (%s), the next in %.1f s", address, attempts, error, wait)
+                _log.debug("%s: attempt %d failed (%s), retrying in %.1f s", address, attempts, error, wait)
                 if _code(error) in _EXPIRED and self._found is clients:  # not if another thread made new ones
                     self._found = None  # a new session reads files and variables again
                 time.sleep(wait)
@@ -204,41 +204,41 @@ def split_address(address: str) -> tuple[str, str]:
     """Bucket and key; a key of a folder without its last slash."""
     bucket, _, key = address.removeprefix(SCHEME).partition("/")
     if not address.startswith(SCHEME) or not bucket:
-        raise DataReadError(f"{address!r} is not an address in S3. HINT: write s3://bucket/prefix.")
+        raise DataReadError(f"{address!r} is not an S3 address. HINT: write s3://bucket/prefix.")
     return bucket, key.rstrip("/")
 
 
 def _raise_if_final(error: Exception, address: str) -> None:
-    """Raise what another attempt cannot help."""
+    """Raise errors that a retry cannot fix."""
     from botocore.exceptions import NoCredentialsError, NoRegionError, ParamValidationError
 
     code = _code(error)
     if code in _MISSING:
         raise MissingError(
-            f"{address} is missing ({code}). HINT: `aws s3 ls` shows what is there; copy the data again, all of it."
+            f"{address} is missing ({code}). HINT: list it with `aws s3 ls`; copy all of the data again."
         ) from error
     if code in _TOO_SHORT:
         raise DamagedDataError(_shorter(address)) from error
     if code in _REFUSED or isinstance(error, (NoCredentialsError, NoRegionError, ParamValidationError)):
         raise DataReadError(
             f"{address} cannot be read ({code or type(error).__name__}: {error}). HINT: the role needs s3:GetObject on it,"
-            " and s3:ListBucket on its bucket to tell missing from forbidden; look at name and region of the bucket."
+            " and s3:ListBucket on its bucket to tell missing from forbidden; check the bucket's name and region."
         ) from error
     if isinstance(error, (DataReadError, TypeError, AttributeError, ImportError)):
         raise error
 
 
 def _shorter(address: str) -> str:
-    return f"{address} is shorter than it was made. HINT: copy it again from where it was made, or prepare again."
+    return f"{address} is truncated. HINT: copy it again from its source, or prepare again."
 
 
 def _advice(error: Exception) -> str:
     code = _code(error)
     if code in _EXPIRED:
-        return "the credentials have expired and nothing renews them; a role or a profile does."
+        return "the credentials have expired and are not renewed; use a role or a profile."
     if code == "RequestTimeTooSkewed":
         return "this machine's clock is wrong; set it."
-    return "look at the network, at a VPC's endpoint for S3, and at how many requests the prefix gets."
+    return "check the network, the VPC's S3 endpoint, and the request rate of the prefix."
 
 
 def _code(error: Exception) -> str | None:

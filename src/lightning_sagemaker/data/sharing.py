@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the processes of a loader pass their batches: through shared memory, which they tell of through a socket.
+"""How loader workers pass their batches: through shared memory, announced through a socket.
 
-Where the one cannot be written to the training ends in a traceback; where the other's path is too long, a thread of the
-loader's process fails alone, and training waits for it for ever.
+If the one is not writable, training fails with a traceback; if the other's path is too long, only a thread of the
+worker fails, and training hangs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from lightning_sagemaker.preflight import unusable_shared_memory
 
 _SHORT = "/tmp"
 _PATH = 104 if sys.platform == "darwin" else 108
-"""Bytes of a socket's path with its end (sys/un.h)."""
+"""Bytes of a socket's path with its terminator (sys/un.h)."""
 _NAME = len("/pymp-xxxxxxxx/listener-xxxxxxxx") + 1
 """What multiprocessing appends to the temporary folder."""
 
 
 def prepare_sharing(dataloader: Any) -> None:
-    """See that the processes of a loader can pass their batches. Called before they are started.
+    """Check that loader workers can pass their batches. Called before they are started.
 
     Raises:
         MisconfigurationException: If they cannot.
@@ -46,15 +46,15 @@ def is_too_long(folder: str) -> bool:
 
 @cache
 def _shorten() -> None:
-    """Have multiprocessing make its folder, which this process and those it starts keep, where paths are short."""
+    """Have multiprocessing create its folder, used by this process and its children, where paths are short."""
     before, tempfile.tempdir = tempfile.tempdir, _SHORT
     try:
         util.get_temp_dir()
     except OSError as error:
         raise MisconfigurationException(
-            f"TMPDIR={before} is too long for the sockets of loader processes, and {_SHORT} cannot be written to"
+            f"TMPDIR={before} is too long for the sockets of loader workers, and {_SHORT} cannot be written to"
             f" ({error.strerror}). HINT: set TMPDIR to a shorter folder."
         ) from error
     finally:
         tempfile.tempdir = before
-    rank_zero_info(f"Loader processes meet in {_SHORT}: TMPDIR={before} is too long for their sockets.")
+    rank_zero_info(f"Loader workers use {_SHORT} for their sockets: TMPDIR={before} is too long.")

@@ -23,13 +23,13 @@ from lightning_sagemaker.data.read_ahead import ReadAhead
 from lightning_sagemaker.data.s3_objects import S3Objects, split_address
 
 WINDOW = 64
-"""Blocks whose samples are mixed: some 64 MiB, which the first batch waits for and a second window is fetched beside."""
+"""Blocks whose samples are shuffled together: some 64 MiB, which the first batch waits for. A second is prefetched."""
 
 LEAST = 4 * WINDOW
-"""Blocks that a store must hold: the present window and the next, of loaders that are not quite at the same place."""
+"""Blocks that a store must hold: the current window and the next, for loaders at slightly different positions."""
 
 _ATTEMPTS = 4
-"""To fetch a block whose checksum is wrong: a body may be cut short on its way."""
+"""Attempts to fetch a block with a wrong checksum: a body may be truncated in transit."""
 
 _log = logging.getLogger(__name__)
 
@@ -38,10 +38,10 @@ class BlockFetch:
     """Fetches blocks, and compares each with its checksum.
 
     Args:
-        address: Address of the folder with the shards, ``s3://bucket/prefix``.
+        address: URI of the folder with the shards, ``s3://bucket/prefix``.
         splits: Whose blocks are numbered one split after the other.
         objects: Reads them.
-        skip_damaged: Give another block of the split in the place of one that is damaged, instead of an error.
+        skip_damaged: Return another block of the split instead of a damaged one, instead of an error.
 
     """
 
@@ -59,8 +59,8 @@ class BlockFetch:
         """So many blocks from ``first`` on; valid until the buffer is used again.
 
         Raises:
-            DamagedDataError: If one is not there or not what was written, and no other can take its place.
-            DataReadError: If it cannot be had now.
+            DamagedDataError: If one is missing or corrupt, and there is no replacement.
+            DataReadError: If it cannot be read now.
 
         """
         split = bisect_right(self._firsts, first) - 1
@@ -79,7 +79,7 @@ class BlockFetch:
         if not self._skip:
             raise error
         self._skipped += 1
-        what = "%s; another block is trained on in its place (%d blocks so far in this process)"
+        what = "%s; training on another block instead (%d blocks so far in this process)"
         _log.warning(what, str(error).split(" HINT:")[0], self._skipped)
         full = index.rows // index.block  # the last may be shorter, and could not replace another
         for other in replacements(number % max(1, full), full):
@@ -106,9 +106,9 @@ class BlockFetch:
             if count > 1:
                 break
         raise DamagedDataError(
-            f"{' and '.join(files)} in {self._address}: block {wrong[0]} was made with crc32 {index.crc32[wrong[0]]:08x},"
-            f" but {attempt} times came with another ({found[wrong[0] - first]:08x} the last time). HINT: copy the file"
-            " again from where it was made, or prepare again."
+            f"{' and '.join(files)} in {self._address}: block {wrong[0]} was written with crc32 {index.crc32[wrong[0]]:08x},"
+            f" but {attempt} reads returned another ({found[wrong[0] - first]:08x} the last time). HINT: copy the file again"
+            " from its source, or prepare again."
         )
 
 
@@ -116,7 +116,7 @@ class StreamedRows:
     """The rows of all splits of one set of data.
 
     Args:
-        address: Address of the folder with the shards, ``s3://bucket/prefix``.
+        address: URI of the folder with the shards, ``s3://bucket/prefix``.
         splits: Their index.
         cache: Folder for the store, on the host's own disk.
         limit: Bytes of disk to use at most.
@@ -144,7 +144,7 @@ class StreamedRows:
         if limit < least * size:
             raise ValueError(
                 f"data.cache_gb={limit / 1e9:.3g} was set, but {least} blocks of {size / 1e6:.1f} MB are held at a time."
-                f" HINT: at least {least * size / 1e9:.2g}."
+                f" HINT: set at least {least * size / 1e9:.2g}."
             )
         fetch = BlockFetch(address, self._splits, objects or S3Objects(), skip_damaged)
         self.store = BlockStore(cache, sum(counts), size, limit, fetch)
@@ -196,13 +196,13 @@ class StreamedRows:
         return ReadAhead(self.store, blocks_of, batches)
 
     def look_ahead(self, split: str, batches: TrainingBatches | EvaluationBatches) -> None:
-        """Have batches looked at a window ahead."""
+        """Look ahead by a window of batches."""
         at_once = batches.samples_per_batch * batches.num_replicas
         batches.ahead = self.ahead(split, WINDOW * self._splits[split].block // at_once)
 
 
 def whole_runs(blocks: Integers, count: int) -> Integers:
-    """All blocks of the runs of some of ``count`` blocks, ascending: what lies beside one that is needed is needed soon."""
+    """All blocks of the runs of some of ``count`` blocks, ascending: neighbours of a needed block are needed soon."""
     runs = np.unique(blocks // RUN)
     whole = (runs[:, None] * RUN + np.arange(RUN)).reshape(-1)
     return whole[whole < count]

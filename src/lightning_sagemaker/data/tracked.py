@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loaders of any kind that can be brought to a position, without the script knowing.
+"""Tracks loaders of any kind, and restores their positions, without changes to the script.
 
-A ``DataLoader`` draws the same order again, passes over the batches that were taken without reading their samples, gives the
-next one to the worker whose turn it is, and each worker goes on with its own random numbers. What has no order, an
-``IterableDataset``, is read again from the beginning. A loader with ``state_dict`` and ``load_state_dict`` of its own, as
-``torchdata``'s, is asked, on every rank.
+A ``DataLoader`` draws the same order again, skips the consumed batches without reading their samples, assigns the next
+one to the worker whose turn it is, and each worker continues its own random sequence. An ``IterableDataset``, which has
+no order, is read again from the beginning. For a loader with its own ``state_dict`` and ``load_state_dict``, such as
+``torchdata``'s, these are used, on every rank.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ require(_MultiProcessingDataLoaderIter, "_try_put_index", "_reset", "_get_data")
 
 
 def watch(loader: Any, say: Callable[[str], None]) -> tuple[Any, Watch]:
-    """Watch a loader from its next iteration on.
+    """Track a loader from its next iteration on.
 
     Args:
         loader: An iterable that is iterated once an epoch. The class of a ``DataLoader`` is replaced by a subclass.
-        say: Called with a sentence if the order is one that cannot be found again.
+        say: Called with a message if the order cannot be restored.
 
     Returns:
-        The loader, or what is to be iterated in its place, and its watch.
+        The loader, or what is to be iterated instead, and its watch.
 
     """
     found = getattr(loader, WATCH, None)
@@ -54,7 +54,7 @@ def watch(loader: Any, say: Callable[[str], None]) -> tuple[Any, Watch]:
 
 
 def release(loader: Any) -> None:
-    """Make a watched loader what it was."""
+    """Restore a tracked loader."""
     if isinstance(loader, (_Seeking, _Replaying)):
         if isinstance(loader._iterator, _InWorkers):  # it asks its watch
             loader._iterator._shutdown_workers()
@@ -64,7 +64,7 @@ def release(loader: Any) -> None:
 
 
 def pass_end(watched: Watch, position: Position) -> None:
-    """Bring a loader to an epoch's end, where a checkpoint was made; the next iteration is that of the next epoch."""
+    """Move a loader to an epoch's end, where a checkpoint was saved; the next iteration is that of the next epoch."""
     outer = random_state()
     if position["own"] is not None and has_state(watched.loader):
         watched.loader.load_state_dict(position["own"])
@@ -78,7 +78,7 @@ def pass_end(watched: Watch, position: Position) -> None:
 
 
 def catch_up(watched: Watch, position: Position) -> None:
-    """Have workers that outlive an epoch where they were at its end; the next iteration begins anew with them."""
+    """Restore persistent workers to their state at an epoch's end; the next iteration starts with them."""
     watched.seek(position)
     iterator = iter(watched.loader)
     iterator = getattr(iterator, "begun", iterator)
@@ -108,7 +108,7 @@ class _Order:
 
 
 class _Indices(Iterator[Any]):
-    """The order of an iteration: as torch's it begins with the first batch, unless it is begun before."""
+    """The order of an iteration: as in torch it starts with the first batch, unless started earlier."""
 
     def __init__(self, loader: _Seeking, sampler: Any) -> None:
         self._loader, self._sampler = loader, sampler
@@ -125,7 +125,7 @@ class _Indices(Iterator[Any]):
 
 
 class _Seeking(DataLoader[Any]):
-    """Mixed into the class of a loader that iterates as torch's does."""
+    """Mixed into the class of a loader that iterates like torch's."""
 
     _kind: Any
     _wanted: Position | None = None
@@ -168,17 +168,17 @@ class _Seeking(DataLoader[Any]):
 
 
 class _Counting:
-    """Mixed into an iterator: counts batches, and reads those again that were taken of what cannot be passed over."""
+    """Mixed into an iterator: counts batches, and re-reads consumed batches of data that cannot be skipped."""
 
     def begin_counting(self, loader: Any, again: Position | None) -> None:
-        """Called before the iterator is made."""
+        """Called before the iterator is created."""
         self._watch: Watch = getattr(loader, WATCH)
         self._again = again if again is not None and again["yielded"] else None
         self._ahead: Any = None
         self._notes = self._watch.is_iterable and not loader.num_workers
 
     def catch_up(self) -> None:
-        """Read again what was taken, unless that has been done."""
+        """Re-read the consumed batches, unless that has been done."""
         if self._again is None:
             return
         wanted, self._again = self._again, None
@@ -200,7 +200,7 @@ class _Counting:
 
 
 class _InProcess(_Counting, _SingleProcessDataLoaderIter):
-    """Batches made in the training process."""
+    """Batches created in the training process."""
 
     def __init__(self, loader: Any, wanted: Position | None) -> None:
         is_iterable = getattr(loader, WATCH).is_iterable
@@ -209,7 +209,7 @@ class _InProcess(_Counting, _SingleProcessDataLoaderIter):
 
 
 class _InWorkers(_Counting, _MultiProcessingDataLoaderIter):
-    """Batches made by workers; the first goes to the one whose turn it is."""
+    """Batches created by workers; the first goes to the one whose turn it is."""
 
     def __init__(self, loader: Any, wanted: Position | None, again: Position | None) -> None:
         self.begin_counting(loader, again)
@@ -235,7 +235,7 @@ class _InWorkers(_Counting, _MultiProcessingDataLoaderIter):
 
 
 class _Replaying(DataLoader[Any]):
-    """Mixed into the class of a loader that iterates in its own way."""
+    """Mixed into the class of a loader with a custom iteration."""
 
     _kind: Any
 
@@ -244,7 +244,7 @@ class _Replaying(DataLoader[Any]):
 
 
 class Foreign:
-    """In the place of an iterable that is no ``DataLoader``: as it, but watched."""
+    """Wraps an iterable that is not a ``DataLoader``, and tracks it."""
 
     def __init__(self, inner: Iterable[Any], watched: Watch) -> None:
         self._inner = inner
@@ -261,7 +261,7 @@ class Foreign:
 
 
 def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Begin a loader that is asked where it is, or read again."""
+    """Start a loader with its own state, or one that is re-read."""
     if watched.deferred:
         return iter(())
     wanted = watched.begin_birth()
@@ -281,7 +281,7 @@ def _begin(watched: Watch, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
 
 
 def _read_again(watched: Watch, batches: Iterator[Any], wanted: Position) -> None:
-    """At once, and not with the next batch, of which there may be none: the next epoch follows from these."""
+    """At once, and not with the next batch, as there may be none: the next epoch depends on these."""
     outer = random_state()
     watched.begin_order(wanted)
     for _ in range(wanted["yielded"]):

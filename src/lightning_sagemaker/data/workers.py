@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loader's worker processes end when the training process says so: not by a signal to stop, and then at once.
+"""Loader workers exit when the training process tells them to: not on a stop signal, and then at once.
 
-torchrun, a scheduler and Ctrl-C send their signal to all processes of a group, the workers included. Without its workers the
-training process cannot make the step after which it would have written its checkpoint. So workers ignore such signals. When
-the training process ends, it kills them; when it is killed, they end by themselves. torch's workers look for that when they
-have read a sample, but those of a fork server look at the server, which is there as long as they are.
+torchrun, a scheduler and Ctrl-C send their signal to all processes of a group, the workers included. Without its
+workers the training process cannot complete the step after which it would write its checkpoint. So workers ignore such
+signals. When the training process ends, it kills them; when it is killed, they exit by themselves. torch's workers
+check for that after reading a sample, but those of a fork server check the server, which lives as long as they do.
 
-At its end torch waits five seconds for each worker, one after the other, and a worker that reads a sample or waits for the
-network does not see that it should end. Nobody needs what it is reading, so it is killed.
+On shutdown torch waits five seconds for each worker in sequence, and a worker that reads a sample or waits for the
+network does not notice. Its data is no longer needed, so it is killed.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from lightning_sagemaker._compat.guard import require
 from lightning_sagemaker.data.parent import end_with_parent
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
-"""What asks a training process to stop; Windows has two of them."""
+"""Signals that stop a training process; Windows has two of them."""
 
 _CAN_BLOCK = hasattr(signal, "pthread_sigmask")
 
 _GRACE = 0.3
-"""Seconds in which all workers together may end by themselves: those that have nothing to do need a tenth of it."""
+"""Seconds in which all workers may exit by themselves: idle ones need a tenth of it."""
 
 
 def ignore_stop_signals(signals: Sequence[signal.Signals] = STOP_SIGNALS) -> None:
-    """Called in a worker: no such signal ends it, but the end of the training process does. What it starts ignores them too.
+    """Called in a worker: it ignores such signals, but exits with the training process. Its children ignore them too.
 
-    One that arrived while they were held is forgotten. torch has set its own handler for SIGTERM just before.
+    One that arrived while they were held is dropped. torch has set its own handler for SIGTERM just before.
 
     Args:
         signals: As :func:`signals_held`.
@@ -54,16 +54,16 @@ def ignore_stop_signals(signals: Sequence[signal.Signals] = STOP_SIGNALS) -> Non
 
 @contextmanager
 def signals_held(context: Any = None, signals: Sequence[signal.Signals] = STOP_SIGNALS) -> Iterator[None]:
-    """Processes that are started within it are born with ``signals`` blocked; the thread that starts them has them later.
+    """Processes started within it have ``signals`` blocked; the starting thread receives them later.
 
-    So from the first moment of a worker until its :func:`ignore_stop_signals` no signal can end it, whether it is forked or
-    spawned. A fork server that is started here has them blocked for good, and so have the workers that it forks; one that
-    somebody started before can be ended by a signal to the group, and its workers with it. In the training process a signal
-    that is sent meanwhile may be taken by another thread: it is noted either way.
+    So from the first moment of a worker until its :func:`ignore_stop_signals` no signal can end it, whether it is
+    forked or spawned. A fork server that is started here has them blocked for good, and so have the workers that it
+    forks; one that somebody started before can be ended by a signal to the group, and its workers with it. In the
+    training process a signal that is sent meanwhile may be taken by another thread: it is noted either way.
 
     Args:
         context: A loader's ``multiprocessing_context``; None for the default one.
-        signals: To hold.
+        signals: Signals to hold.
 
     """
     if not _CAN_BLOCK:  # nor can a signal be sent to a group of processes there
@@ -79,16 +79,16 @@ def signals_held(context: Any = None, signals: Sequence[signal.Signals] = STOP_S
 
 
 def end_quickly(iterator: Any) -> None:
-    """Whenever ``iterator`` ends, its workers are gone in less than a second. Called once, when it was made.
+    """When ``iterator`` ends, its workers exit within a second. Called once, after its creation.
 
-    Workers have a moment to end by themselves, and are killed then: by torch's ``_shutdown_workers``, or by
+    Workers have a moment to exit by themselves, and are then killed: by torch's ``_shutdown_workers``, or by
     ``multiprocessing`` if Python ends first. Both would send SIGTERM, which workers ignore.
 
     Args:
-        iterator: Over a ``DataLoader``; nothing is done to one without worker processes.
+        iterator: Over a ``DataLoader``; one without workers is unchanged.
 
     Raises:
-        NameGone: If this version of torch or Python does not end workers in the known way.
+        NameGone: If this version of torch or Python does not shut down workers in the known way.
 
     """
     require(dataloader, "_MultiProcessingDataLoaderIter")
@@ -124,7 +124,7 @@ class _Ending:
         return max(0.0, self._deadline - time.monotonic())
 
     def expect_deaths(self) -> None:
-        """Torch takes a worker that is killed for a failure, unless it has forgotten it."""
+        """Torch treats a killed worker as a failure, unless it is unregistered."""
         iterator = self._iterator()
         if iterator is not None and iterator._worker_pids_set:
             _utils.signal_handling._remove_worker_pids(id(iterator))

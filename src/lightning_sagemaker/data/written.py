@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a loader's position, as plain containers, which a checkpoint may hold."""
+"""Parts of a loader's position, as plain containers for a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def written(states: dict[str, Captured]) -> dict[int, bytes]:
 
 
 def written_rest(batches: Sequence[Any]) -> dict[str, Any]:
-    """What is left of an epoch: where it begins, if that is enough, else all of it."""
+    """The rest of an epoch: its start, if that is enough, else all of it."""
     return {"place": list(batches.place)} if isinstance(batches, Rest) else {"batches": batches}
 
 
 def read_rest(dealt: dict[str, Any], sampler: Any) -> Sequence[Any]:
-    """Batches that are left of an epoch that was dealt out anew."""
+    """The remaining batches of an epoch that was redistributed."""
     found: Sequence[Any] = sampler.remaining(*dealt["place"]) if "place" in dealt else dealt["batches"]
     return found

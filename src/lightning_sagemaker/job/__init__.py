@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One reading of the world: the only package that reads ``SM_*``, launchers' variables and ``/opt/ml/input/config``."""
+"""Reads the environment once: the only package that reads ``SM_*``, launchers' variables and ``/opt/ml/input/config``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that was started by hand, with some of a launcher's variables: too few to tell the world from them.
+"""A manually started process, with an incomplete set of launcher variables.
 
-Lightning's environments have a default for each that is absent, and the Trainer's ``devices`` and ``num_nodes`` say the size
-of the world. So they do here; what is set as well must agree with it.
+Lightning's environments have a default for each missing one, and the Trainer's ``devices`` and ``num_nodes`` give the
+world size. The same holds here; variables that are set must agree with it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ _NAMES = {"LOCAL_RANK": 0, "RANK": 0, "WORLD_SIZE": 1, "NODE_RANK": 0, "GROUP_RA
 
 
 def read(source: Source) -> None:
-    """Note what is set, in ``source.by_hand`` and as a sentence.
+    """Record what is set, in ``source.by_hand`` and as a note.
 
     Raises:
-        SageMakerJobError: If one holds no number.
+        SageMakerJobError: If one is not a number.
 
     """
     numbers = {name: source.integer(name, minimum) for name, minimum in _NAMES.items()}
     source.by_hand |= {name: number for name, number in numbers.items() if number is not None}
     source.notes.append(
-        f"{_listed(source.by_hand)} are all that is set of a launcher's variables, so devices and num_nodes of the Trainer"
-        " say how many processes there are, as for Lightning's DDP."
+        f"{_listed(source.by_hand)} are the only launcher variables that are set, so the Trainer's devices and "
+        "num_nodes determine the"
+        " world size, as for Lightning's DDP."
     )
 
 
 def check(
     found: Mapping[str, int], *, global_rank: int, world_size: int, num_devices: int, is_lightnings: bool
 ) -> None:
-    """Compare what was set by hand with what the Trainer made of it.
+    """Compare the variables that were set with the Trainer's settings.
 
     Args:
         found: Variable -> value.
@@ -44,7 +45,7 @@ def check(
         is_lightnings: Whether each process would choose a port for itself, as in Lightning's own environment.
 
     Raises:
-        SageMakerJobError: If they exclude each other, or the processes could not find each other.
+        SageMakerJobError: If they contradict each other, or the processes could not find each other.
 
     """
     if not found:
@@ -57,8 +58,10 @@ def check(
     for name, value in (("WORLD_SIZE", world_size), ("RANK", global_rank)):
         if found.get(name, value) != value:
             raise SageMakerJobError(
-                f"{name}={found[name]} is set, but devices={num_devices} makes it {value}, in a world of {world_size}."
-                " HINT: set devices and num_nodes to what was started, or LOCAL_WORLD_SIZE to the processes on each host."
+                f"{name}={found[name]} is set, but devices={num_devices} makes it {value}, with a world size of "
+                f"{world_size}."
+                " HINT: set devices and num_nodes to what was started, or LOCAL_WORLD_SIZE to the number of processes "
+                "on each host."
             )
     if world_size > 1 and is_lightnings and "MASTER_PORT" not in found:
         raise SageMakerJobError(

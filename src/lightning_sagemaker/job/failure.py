@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``output/failure``: why a job failed, where SageMaker and this package's launcher look for it."""
+"""``output/failure``: why a job failed, where SageMaker and this package's launcher read it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def write_failure(
     environment: Mapping[str, str] | None = None,
     step: int | None = None,
 ) -> None:
-    """Write why this process failed, unless another process has written first: what fails later is often a consequence.
+    """Write why this process failed, unless another process has written first: later failures are often consequences.
 
     SageMaker shows the first 1,024 characters, so the exception comes before its traceback. Secrets are masked.
 
     Args:
         path: The job's failure file. Nothing is raised if it cannot be written.
-        error: What ended this process.
+        error: The error of this process.
         rank: Rank of this process.
-        environment: Whose secrets must not be in the text; this process's when None.
+        environment: Variables whose secrets must not be in the text; this process's when None.
         step: The last step that was completed, if known.
 
     """
@@ -46,11 +46,11 @@ def write_failure(
             if path.exists() and not path.stat().st_size:
                 temporary.replace(path)
             else:
-                os.link(temporary, path)  # fails if there is one, and is whole if there is none
+                os.link(temporary, path)  # fails if there is one, else atomic
         finally:
             temporary.unlink(missing_ok=True)
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable or hyperparameter of that name is to be kept out of texts."""
+    """Whether a variable or hyperparameter of that name is secret, and must not be logged."""
     return bool(TELLING_NAME.search(name))

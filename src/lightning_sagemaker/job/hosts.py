@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts of a job: from the container's ``resourceconfig.json``, else from ``SM_*``, else this machine alone.
+"""The hosts of a job: from the container's ``resourceconfig.json``, else from ``SM_*``, else this machine only.
 
 The file comes first because under mpirun the toolkit exports the first host's ``SM_*`` variables to every rank.
 """
@@ -15,7 +15,7 @@ from lightning_sagemaker.job.source import Source, check_names
 from lightning_sagemaker.job.types import InstanceGroup, SageMakerJobError
 
 LOCAL_HOST = "localhost"
-"""Name of the only host outside of a container."""
+"""Name of the only host outside a container."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Hosts:
         group: Its instance group.
         groups: All groups.
         instance_type: Instance type of this host.
-        network_interface: Between the hosts.
+        network_interface: Network interface between the hosts.
 
     """
 
@@ -41,7 +41,7 @@ class Hosts:
 
 
 def in_container(source: Source) -> bool:
-    """Whether this is a training job: known by what only a job has, never by a rank, which leaks everywhere."""
+    """Whether this is a training job: detected by variables that only a job has, never by a rank, which leaks."""
     marks = ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "SM_TRAINING_ENV")
     return any(source.text(name) is not None for name in marks) or source.file("resourceconfig") is not None
 
@@ -50,7 +50,7 @@ def read_hosts(source: Source) -> Hosts:
     """The hosts of the container that this process runs in.
 
     Raises:
-        SageMakerJobError: If the current host is not among the hosts, or a list of hosts is none.
+        SageMakerJobError: If the current host is not among the hosts, or a list of hosts is malformed.
 
     """
     config, origin = _resource_config(source)
@@ -81,7 +81,7 @@ def read_hosts(source: Source) -> Hosts:
 
 
 def fit_to_launch(source: Source, hosts: Hosts, ranks: Ranks) -> Hosts:
-    """``hosts`` as the launcher used them: this one at its node rank, and no more than have processes.
+    """``hosts`` as used by the launcher: this one at its node rank, and only those with processes.
 
     Raises:
         SageMakerJobError: If the launcher's world needs more hosts than the job has.
@@ -97,7 +97,7 @@ def fit_to_launch(source: Source, hosts: Hosts, ranks: Ranks) -> Hosts:
     if ranks.num_nodes < found:
         source.notes.append(
             f"The job has {found} hosts, but {ranks.launcher.value} started {ranks.world_size} process(es) on"
-            f" {ranks.num_nodes} of them; the others take no part in the training."
+            f" {ranks.num_nodes} of them; the others do not take part in training."
         )
     others = [name for name in hosts.names if name != hosts.current][: ranks.num_nodes - 1]
     names = (*others[: ranks.node_rank], hosts.current, *others[ranks.node_rank :])
@@ -105,7 +105,7 @@ def fit_to_launch(source: Source, hosts: Hosts, ranks: Ranks) -> Hosts:
 
 
 def invented_hosts(ranks: Ranks | None) -> Hosts:
-    """The hosts outside of a container, where nobody names them."""
+    """Synthetic host names outside a container, where hosts have no names."""
     if ranks is None or ranks.num_nodes == 1:
         return Hosts((LOCAL_HOST,), LOCAL_HOST)
     names = tuple(f"node-{index}" for index in range(ranks.num_nodes))
@@ -113,7 +113,7 @@ def invented_hosts(ranks: Ranks | None) -> Hosts:
 
 
 def count_gpus(source: Source) -> int:
-    """GPUs of this host: as the container counted them, else those that the driver lists and the process may see."""
+    """GPUs of this host: as counted by the container, else those that the driver lists and are visible to the process."""
     counted = source.integer("SM_NUM_GPUS")
     if counted is not None:
         return source.found("num_gpus", "SM_NUM_GPUS", counted)
@@ -126,7 +126,7 @@ def count_gpus(source: Source) -> int:
 
 
 def count_cpus(source: Source) -> int:
-    """Processor cores of this host."""
+    """CPU cores of this host."""
     counted = source.integer("SM_NUM_CPUS", 1)
     if counted is not None:
         return source.found("num_cpus", "SM_NUM_CPUS", counted)
@@ -203,8 +203,9 @@ def _training_hosts(
     together = tuple(name for g in groups if g.name in chosen for name in g.hosts)
     if not together and len(groups) > 1 and group is not None:  # each program is on its own, on hosts that differ
         source.notes.append(
-            f"The job has {len(groups)} instance groups and no distribution names one of them: hosts train together with"
-            f" those of their own group, here {group!r}."
+            f"The job has {len(groups)} instance groups and the distribution selects none of them: hosts train "
+            "together within"
+            f" their own group, here {group!r}."
         )
         together = next(g.hosts for g in groups if g.name == group)
         return source.found("hosts", f"instance group {group!r}", together)
@@ -213,7 +214,7 @@ def _training_hosts(
     if current in together:
         return source.found("hosts", "the instance groups of the distribution", together)
     source.notes.append(
-        f"This host is in instance group {group!r}, which is not among those that train together ({', '.join(chosen)}),"
+        f"This host is in instance group {group!r}, which is not among the training groups ({', '.join(chosen)}),"
         " so it trains alone."
     )
     return source.found("hosts", "the current host alone", (current,))

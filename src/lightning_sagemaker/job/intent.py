@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the job asked for: ``SM_FRAMEWORK_PARAMS`` (classic), ``SM_DISTRIBUTED_CONFIG`` (SDK 3), hyperparameters."""
+"""The requested distribution: ``SM_FRAMEWORK_PARAMS`` (classic), ``SM_DISTRIBUTED_CONFIG`` (SDK 3), hyperparameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLAGS = {
     "sagemaker_pytorch_ddp_enabled": Distribution.DDP,
     "sagemaker_torch_distributed_enabled": Distribution.TORCH_DISTRIBUTED,
 }
-"""In the order in which the container looks at them. SMDDP's flag, its last, is a wish that holds beside any other."""
+"""In the order in which the container checks them. SMDDP's flag, its last, holds whatever the others are."""
 
 _RESERVED = ("_tuning_objective_metric", "default_user_module_name")
 """Hyperparameters of the service that do not begin with ``sagemaker_``."""
@@ -28,7 +28,7 @@ _SDK_CHANNELS = ("code", "sm_drivers")
 
 @dataclass(frozen=True)
 class Intent:
-    """What was asked for, whether or not it came about."""
+    """The requested configuration, whether or not it was applied."""
 
     distribution: Distribution
     hyperparameters: Mapping[str, object]
@@ -36,7 +36,7 @@ class Intent:
 
 
 def read_intent(source: Source) -> Intent:
-    """Read what the job asked for.
+    """Read the requested configuration.
 
     Raises:
         SageMakerJobError: If a variable or file is malformed.
@@ -83,7 +83,7 @@ def _channel_folder(source: Source, name: str) -> Path:
 
 
 def _all_hyperparameters(source: Source) -> dict[str, object]:
-    """The file has the service's own beside the user's; ``SM_HPS``, decoded by the container, has the user's."""
+    """The file has the service's own in addition to the user's; ``SM_HPS``, decoded by the container, has the user's."""
     file = source.file("hyperparameters")
     in_file = {name: decode_or_keep(value) for name, value in (file or {}).items()}
     decoded = source.json("SM_HPS", dict)

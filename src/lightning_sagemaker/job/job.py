@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-""":class:`SageMakerJob`: everything that decides how this process trains, read once."""
+""":class:`SageMakerJob`: everything that determines how this process trains, read once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_PORT = 7777
 """Port of the main process in both generations of containers."""
 
 SMDDP_PORT_OFFSET = 2
-"""SMDDP derives MASTER_PORT from its server's port so, where nobody set one (AWS's SMDDP documentation)."""
+"""SMDDP derives MASTER_PORT from its server's port like this, if it is not set (AWS's SMDDP documentation)."""
 
 _LOOPBACK = "127.0.0.1"
 
@@ -34,7 +34,7 @@ SMDDP_VARIABLES = (
     "SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES",
     "SMDDP_AG_SORT_BUFFER_SIZE_BYTES",
 )
-"""What SMDDP reads of its two modes; see ``smddp_modes.py``."""
+"""Variables of SMDDP's two modes; see ``smddp_modes.py``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,38 +42,39 @@ class SageMakerJob:
     """What a process can know about its job, on SageMaker or anywhere else.
 
     Attributes:
-        name: Training job name; None outside of a job.
+        name: Training job name; None outside a job.
         in_container: Whether this is a SageMaker training job, real or simulated.
-        simulated: Whether ``lightning-sagemaker local`` made the job.
+        simulated: Whether ``lightning-sagemaker local`` simulates the job.
         hosts: Hosts that train together, in node-rank order; the first is the main one.
         current_host: This one.
         num_nodes: ``len(hosts)``.
         node_rank: Index of ``current_host`` in ``hosts``.
         num_gpus: GPUs of this host.
-        num_cpus: Processor cores of this host.
+        num_cpus: CPU cores of this host.
         instance_type: Instance type of this host, such as ``ml.p4d.24xlarge``.
         instance_group: Instance group of this host.
         instance_groups: All groups of the cluster.
-        network_interface: Between the hosts, such as ``eth0``.
+        network_interface: Network interface between the hosts, such as ``eth0``.
         channels: Input channel -> its folder.
-        model_dir: What is written here becomes the job's model artefact.
-        output_dir: For everything else that the job keeps.
-        checkpoint_dir: Copied to and from S3 while the job runs, where the job asked for it.
+        model_dir: Its content becomes the job's model artifact.
+        output_dir: For everything else that is kept after the job.
+        checkpoint_dir: Synced with S3 while the job runs, if the job is configured for it.
         hyperparameters: The user's, decoded.
-        distribution: What the job asked for.
+        distribution: The requested distribution.
         model_parallel_parameters: ``mp_parameters``; empty when there are none.
         launcher: What started this process.
         global_rank: As the launcher set it; None without a launcher, as the next three.
         local_rank: Likewise.
         world_size: Likewise.
         local_world_size: Likewise.
-        by_hand: A launcher's variables that are set, where they are too few to tell the world from them.
+        by_hand: The launcher variables that are set, if the set is incomplete.
         main_address: Where the process with rank 0 listens.
         main_port: Its port.
-        smddp_version: Version of AWS's SMDDP where it is installed; None elsewhere (this package's shim does not count).
-        smddp_variables: Variables that tell SMDDP which collectives to take, and of which sizes.
-        notes: One sentence for each place where what was asked for and what is differ.
-        sources: Field -> where it was read.
+        smddp_version: Version of AWS's SMDDP where it is installed; None elsewhere (this package's shim does not
+            count).
+        smddp_variables: Variables that select SMDDP's collectives and their sizes.
+        notes: One sentence for each difference between the requested and the actual configuration.
+        sources: Field -> its source.
 
     """
 
@@ -116,14 +117,14 @@ class SageMakerJob:
     ) -> SageMakerJob:
         """The job that this process belongs to; a laptop and any torchrun or mpirun launch are jobs as well.
 
-        It is read at the first call, and again where a variable that it was read from has changed, or when told from where.
+        It is read at the first call, and again if a variable that it depends on has changed, or with arguments.
 
         Ranks and launcher come from the process's own variables, host facts from the container's files and then
-        ``SM_*``, what was asked for from ``SM_FRAMEWORK_PARAMS``, ``SM_DISTRIBUTED_CONFIG`` and the hyperparameters.
-        Where they differ, the process's variables win, and ``notes`` says so.
+        ``SM_*``, the requested distribution from ``SM_FRAMEWORK_PARAMS``, ``SM_DISTRIBUTED_CONFIG`` and the
+        hyperparameters. Where they differ, the process's variables win, and ``notes`` says so.
 
         Args:
-            env: Variables, which are then read again. Default: ``os.environ``.
+            env: Variables, which then are always read. Default: ``os.environ``.
             root: Base folder of the container; ``SAGEMAKER_BASE_DIR``, else ``/opt/ml``, when None.
 
         Raises:
@@ -136,12 +137,12 @@ class SageMakerJob:
 
     @property
     def failure_file(self) -> Path:
-        """Where SageMaker looks for the reason of a failure."""
+        """Where SageMaker reads the reason of a failure."""
         return self.checkpoint_dir.parent / "output" / "failure"
 
     @classmethod
     def local(cls) -> SageMakerJob:
-        """This machine alone, whatever its variables say: one host, no launcher."""
+        """This machine only, whatever its variables are: one host, no launcher."""
         source = Source({}, Path(DEFAULT_ROOT))
         gpus, cpus = _hosts.count_gpus(source), _hosts.count_cpus(source)
         return cls(num_gpus=gpus, num_cpus=cpus, smddp_version=_smddp_version())
@@ -242,7 +243,7 @@ def _note_missing_launcher(source: Source, distribution: Distribution, ranks: Ra
         return
     source.notes.append(
         f"The job asks for {distribution.value} ({source.origins['distribution']}), but no launcher started this"
-        " process, as in images without SageMaker's PyTorch training toolkit. Lightning starts this host's processes."
+        " process, as in images without SageMaker's PyTorch training toolkit. Lightning launches this host's processes."
     )
 
 
@@ -252,7 +253,7 @@ def _rendezvous(
     """Address and port of the process with rank 0.
 
     Raises:
-        SageMakerJobError: If there are several hosts and nothing says which comes first.
+        SageMakerJobError: If there are several hosts and the first one is unknown.
 
     """
     default = TORCHELASTIC_PORT if ranks is not None and ranks.launcher is Launcher.TORCHRUN else DEFAULT_PORT
@@ -277,10 +278,10 @@ def _rendezvous(
 
 
 def _reaches_main_host(address: str, hosts: Hosts, ranks: Ranks | None, *, simulated: bool) -> bool:
-    """Whether an address can be believed.
+    """Whether an address is reliable.
 
-    A launcher's can. Without one, a container sets it for the distribution's groups even on hosts outside of them, and
-    a left-over loopback address would make every host of several wait for itself.
+    A launcher's is. Without one, a container sets it for the distribution's groups even on hosts outside them, and a
+    leftover loopback address would make every host connect to itself.
     """
     if ranks is not None or simulated:
         return True
@@ -295,7 +296,7 @@ def _port(source: Source) -> int | None:
 
 
 def _own_port(source: Source) -> int:
-    """A port that all processes of one mpirun agree on, and two of them on one machine hardly ever share."""
+    """A port that all processes of one mpirun agree on, and that two of them on one machine rarely share."""
     launch = source.text("PMIX_NAMESPACE")
     return DEFAULT_PORT if launch is None else 20000 + crc32(launch.encode("utf-8", "replace")) % 10000
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job of this process is read once; and again only if a variable that it was read from has changed since."""
+"""The job of this process is read once; and again only if a variable that it depends on has changed since."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class Once(Generic[T]):
-    """What a function makes of ``os.environ``, kept until one of the variables that it asked for has another value.
+    """Caches a function of ``os.environ`` until one of the variables that it read changes.
 
-    Scripts set variables after the import, Lightning sets its own for the processes that it starts, and a forked process is
-    given a rank: what is kept must not be older than they.
+    Scripts set variables after the import, Lightning sets its own for the processes that it starts, and a forked
+    process is given a rank: the cached value must not be older.
 
     Args:
         read: Called with the variables.
@@ -27,7 +27,7 @@ class Once(Generic[T]):
         self._found: T
 
     def __call__(self) -> T:
-        """What is kept, read before if need be."""
+        """The cached value; computed if needed."""
         if self._asked is None or any(os.environ.get(name) != value for name, value in self._asked.items()):
             variables = _Recorded()
             self._found = self._read(variables)
@@ -36,7 +36,7 @@ class Once(Generic[T]):
 
 
 class _Recorded(Mapping[str, str]):
-    """``os.environ``, and which of its names were asked for."""
+    """``os.environ``, and which of its names were read."""
 
     def __init__(self) -> None:
         self.asked: dict[str, str | None] = {}

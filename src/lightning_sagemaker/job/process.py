@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What started this process, and its ranks: torchrun, mpirun, AWS's smddprun, or nothing.
 
-Only the process's own variables count here. What the job asked for may differ: an image without SageMaker's toolkit, or
-a host outside of the distribution's groups, starts one plain process whatever was asked.
+Only the process's own variables are used here. The requested distribution may differ: an image without SageMaker's
+toolkit, or a host outside the distribution's groups, starts one plain process in any case.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lightning_sagemaker.job.source import Source
 from lightning_sagemaker.job.types import Launcher, SageMakerJobError
 
 SPAWNED_BY_LIGHTNING = "LIGHTNING_SAGEMAKER_SPAWNED"
-"""Set for the processes that Lightning starts, so that their ``LOCAL_RANK`` is not taken for one that was set by hand."""
+"""Set for the processes that Lightning starts, so that their ``LOCAL_RANK`` is not mistaken for a manually set one."""
 
 TORCHELASTIC_PORT = 12910
 """``MASTER_PORT`` where torchrun's variables lack it, as in Lightning's ``TorchElasticEnvironment`` (2.6)."""
@@ -26,7 +26,7 @@ _MPI = "OMPI_COMM_WORLD_"
 
 @dataclass(frozen=True)
 class Ranks:
-    """Place of this process among those that its launcher started.
+    """Rank of this process among those that its launcher started.
 
     Attributes:
         launcher: Never ``Launcher.NONE``.
@@ -56,11 +56,11 @@ def read_ranks(source: Source, num_hosts: int | None) -> Ranks | None:
 
     Args:
         source: The variables.
-        num_hosts: Hosts that the container's files name; None outside of a container.
+        num_hosts: Hosts in the container's files; None outside a container.
 
     Raises:
-        SageMakerJobError: If the launcher's variables are incomplete or contradict each other, or ``LOCAL_RANK`` was
-            left over from something else.
+        SageMakerJobError: If the launcher's variables are incomplete or contradict each other, or ``LOCAL_RANK`` is
+            a leftover.
 
     """
     if source.text(_RUN_ID) is not None:
@@ -73,8 +73,7 @@ def read_ranks(source: Source, num_hosts: int | None) -> Ranks | None:
         ranks = _read_torchrun(source, num_hosts)
         if ranks is not None:
             source.notes.append(
-                "RANK, LOCAL_RANK and WORLD_SIZE are set by something that is neither torchrun nor mpirun; they are taken"
-                " as torchrun's."
+                "RANK, LOCAL_RANK and WORLD_SIZE are set, but not by torchrun or mpirun; treating them as torchrun's."
             )
         return ranks
     if num_hosts is None:
@@ -90,7 +89,7 @@ def read_ranks(source: Source, num_hosts: int | None) -> Ranks | None:
 
 
 def _read_torchrun(source: Source, num_hosts: int | None) -> Ranks | None:
-    """The ranks; None where nobody says how many processes a host has, and the Trainer's devices must."""
+    """The ranks; None if the number of processes per host is unknown, so that the Trainer's devices must set it."""
     rank, world = _pair(source, "RANK", "WORLD_SIZE")
     local_rank = _required(source, "LOCAL_RANK", 0)
     local_world = source.integer("LOCAL_WORLD_SIZE", 1) or _guess_local_world_size(source, world, num_hosts)
@@ -107,7 +106,7 @@ def _read_torchrun(source: Source, num_hosts: int | None) -> Ranks | None:
     if node_rank is not None and node_rank * local_world >= world:
         raise SageMakerJobError(
             f"GROUP_RANK={node_rank} is out of range: WORLD_SIZE={world} with LOCAL_WORLD_SIZE={local_world} is"
-            f" {world // local_world} host(s). HINT: GROUP_RANK counts the hosts from 0."
+            f" {world // local_world} host(s). HINT: GROUP_RANK is the host's index, from 0."
         )
     _check_rendezvous(source, rank, world, num_nodes=world // local_world)
     if node_rank is None:
@@ -127,11 +126,11 @@ def _check_rendezvous(source: Source, rank: int, world: int, num_nodes: int) -> 
                 f" other. HINT: start the script with torchrun, or set {name} to that of the process with RANK=0."
             )
         if name == "MASTER_ADDR" or world > 1:  # one process finds a free port
-            source.notes.append(f"{name} is not set, so {default} is used, as Lightning's DDP does.")
+            source.notes.append(f"{name} is not set; using {default}, as Lightning's DDP does.")
 
 
 def _guess_local_world_size(source: Source, world: int, num_hosts: int | None) -> int | None:
-    """Processes per host where nobody says: an equal share of the hosts; None if they are not known."""
+    """Processes per host if not set: an equal share per host; None if the hosts are unknown."""
     hosts = num_hosts or source.integer("GROUP_WORLD_SIZE", 1)
     if world == 1:
         return 1
@@ -140,8 +139,8 @@ def _guess_local_world_size(source: Source, world: int, num_hosts: int | None) -
     if world % hosts == 0:
         return world // hosts
     raise SageMakerJobError(
-        f"WORLD_SIZE={world} is set without LOCAL_WORLD_SIZE, and the number of hosts is {hosts}, of which {world} is no"
-        " multiple. HINT: set LOCAL_WORLD_SIZE to the number of processes on each host, as torchrun does."
+        f"WORLD_SIZE={world} is set without LOCAL_WORLD_SIZE, which is not divisible by the number of hosts, {hosts}. "
+        "HINT: set LOCAL_WORLD_SIZE to the number of processes on each host, as torchrun does."
     )
 
 
@@ -156,7 +155,7 @@ def _read_mpi(source: Source) -> Ranks:
         if source.integer("RANK") != rank:
             raise SageMakerJobError(
                 f"RANK={source.text('RANK')} contradicts {_MPI}RANK={rank}. HINT: do not set RANK in the job's"
-                " environment; smddprun sets it for each process."
+                " environment; smddprun sets it on each process."
             )
     nodes = world // local_world
     if rank == local_rank * nodes + rank % nodes and rank != rank // local_world * local_world + local_rank:
@@ -182,7 +181,7 @@ def _pair(source: Source, rank_name: str, size_name: str) -> tuple[int, int]:
     rank = _required(source, rank_name, 0)
     if rank >= size:
         raise SageMakerJobError(
-            f"{rank_name}={rank} is out of range for {size_name}={size}. HINT: ranks count from 0 to {size - 1}."
+            f"{rank_name}={rank} is out of range for {size_name}={size}. HINT: ranks go from 0 to {size - 1}."
         )
     return rank, size
 
@@ -191,7 +190,7 @@ def _required(source: Source, name: str, minimum: int) -> int:
     value = source.integer(name, minimum)
     if value is None:
         raise SageMakerJobError(
-            f"{name} is not set, although other variables of its launcher are. HINT: start the script with torchrun or"
+            f"{name} is not set, although other variables of the launcher are. HINT: start the script with torchrun or"
             " mpirun, and pass their variables on."
         )
     return value
@@ -203,7 +202,7 @@ def _check_local(
     if local_rank >= local_world:
         raise SageMakerJobError(
             f"{rank_name}={local_rank} is out of range for {size_name}={local_world}."
-            f" HINT: local ranks count from 0 to {local_world - 1} on each host."
+            f" HINT: local ranks go from 0 to {local_world - 1} on each host."
         )
     if world % local_world:
         raise SageMakerJobError(

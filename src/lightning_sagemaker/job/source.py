@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed access to the variables of a process and the files of a container, with one clear error for each bad value."""
+"""Typed access to the variables of a process and the files of a container, with one clear error for each invalid value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 200
 
 
 class Source:
-    """Where a job is read from; remembers what came from where.
+    """The source of a job; records where each field came from.
 
     Args:
         env: The process's variables.
@@ -27,7 +27,7 @@ class Source:
 
     Attributes:
         origins: Field of the job -> the variable or file that it came from.
-        notes: One sentence for each disagreement that was settled.
+        notes: One sentence for each contradiction that was resolved.
         by_hand: A launcher's variables that are set, where they are too few to tell the world from them.
 
     """
@@ -45,7 +45,7 @@ class Source:
         return value
 
     def text(self, name: str) -> str | None:
-        """A variable without surrounding blanks; None when it is absent or empty."""
+        """A variable, stripped; None when it is absent or empty."""
         return self.env.get(name, "").strip() or None
 
     def integer(self, name: str, minimum: int = 0) -> int | None:
@@ -123,7 +123,7 @@ def check_names(value: object, where: str) -> tuple[str, ...]:
 
 
 def decode_or_keep(text: object) -> object:
-    """A hyperparameter's value: what its JSON text stands for, or the text where it is not JSON."""
+    """A hyperparameter's value: decoded if it is JSON, else the text."""
     if not isinstance(text, str):
         return text
     try:
@@ -133,7 +133,7 @@ def decode_or_keep(text: object) -> object:
 
 
 def is_true(value: object) -> bool:
-    """Whether a flag is set: real booleans, numbers, and the words that producers write for them."""
+    """Whether a flag is set: real booleans, numbers, and their spellings."""
     return value.strip().lower() in ("true", "1", "yes") if isinstance(value, str) else bool(value)
 
 

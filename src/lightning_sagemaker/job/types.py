@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words in which a job is described."""
+"""The types that describe a job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class SageMakerJobError(ValueError):
-    """The environment contradicts itself, or an argument contradicts the environment. Says how to put it right."""
+    """The environment contradicts itself, or an argument contradicts the environment. Says how to fix it."""
 
 
 class Distribution(str, Enum):

@@ -39,7 +39,7 @@ def run_attempts(
         hosts, status = hosts_in_words(plan), None
         why = over_limit(plan, spent) or ""
         if why:
-            say(f"{hosts} is not started: {why}")
+            say(f"not starting {hosts}: {why}")
             continue
         if number:
             say(f"next: {hosts}")
@@ -58,5 +58,5 @@ def run_attempts(
     if status is not None:
         return status
     hint = "" if "HINT: " in why else ". HINT: list further instance types or regions, or raise max_cost."
-    several = f"None of {len(plans)} ways to run the job was possible; the last: " if len(plans) > 1 else ""
+    several = f"None of {len(plans)} configurations could be started; the last: " if len(plans) > 1 else ""
     raise LaunchError(f"{several}{why[:1].upper() if not several else why[:1]}{why[1:]}{hint}")

@@ -24,7 +24,7 @@ _NO_CAPACITY = re.compile(
 
 
 class CapacityError(LaunchError):
-    """There are not so many instances, for the account or at all; others may be there."""
+    """Not enough instances, for the account or in general; others may be available."""
 
 
 def lacks_capacity(reason: str | None) -> bool:
@@ -92,10 +92,10 @@ def _sentence(what: str, error: dict[str, str]) -> str:
     if code in _EXPIRED:
         return "The AWS credentials have expired. HINT: run `aws sso login`, or get new ones."
     if code in _INVALID:
-        return f"AWS does not know these credentials ({code}). HINT: check the profile and the account."
+        return f"AWS rejects these credentials ({code}). HINT: check the profile and the account."
     if code in _DENIED:
-        return f"{what} is not allowed: {message} HINT: add the action to the policy of who launches."
+        return f"{what} is not allowed: {message} HINT: add the action to the caller's IAM policy."
     hint = "see the message"
     if code == "ResourceLimitExceeded":
-        hint = "ask for a higher quota of this instance type, or take fewer or others"
+        hint = "request a higher quota for this instance type, or use fewer or other instances"
     return f"{what} failed: {code}: {message} HINT: {hint}."

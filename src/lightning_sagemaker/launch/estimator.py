@@ -31,12 +31,12 @@ class Estimator(Settings):
     """A training job, described in the words of SDK 2's estimators and run by SDK 3.
 
     Args:
-        *given: By position, in the order of SDK 2's class of the same name.
-        **arguments: Those of :class:`~lightning_sagemaker.launch.spec.config.JobConfig`; also ``sagemaker_session`` (of the
-            SDK, or a boto3 session) and SDK 2's other names (:mod:`~lightning_sagemaker.launch.spec.vocabulary`).
+        *given: Positional arguments, in the order of SDK 2's class of the same name.
+        **arguments: Those of :class:`~lightning_sagemaker.launch.spec.config.JobConfig`; also ``sagemaker_session`` (of
+            the SDK, or a boto3 session) and SDK 2's other names (:mod:`~lightning_sagemaker.launch.spec.vocabulary`).
 
     Raises:
-        LaunchError: If an argument is not known or of the wrong kind.
+        LaunchError: If an argument is unknown or of the wrong type.
 
     Example::
 
@@ -116,7 +116,7 @@ class Estimator(Settings):
         Args:
             inputs: As in :meth:`fit`.
             plan: That was made of this job before.
-            job_name: In place of a name from ``base_job_name`` and the time.
+            job_name: Overrides the name from ``base_job_name`` and the time.
 
         """
         plan = self.plan(inputs) if plan is None else plan
@@ -138,10 +138,10 @@ class Estimator(Settings):
         Args:
             inputs: See :func:`~lightning_sagemaker.launch.spec.inputs.parse_inputs`; the configuration's when None.
             wait: Whether to return only when the job has ended.
-            logs: Whether to show what the hosts print; SDK 2's words ``"All"``, ``"Rules"`` and ``"None"`` are taken too.
-            job_name: In place of a name from ``base_job_name`` and the time.
+            logs: Whether to show the hosts' output; SDK 2's ``"All"``, ``"Rules"`` and ``"None"`` are accepted too.
+            job_name: Overrides the name from ``base_job_name`` and the time.
             experiment_config: Names for SageMaker Experiments, such as ``{"ExperimentName": "albert"}``.
-            poll: Seconds between two looks.
+            poll: Polling interval in seconds.
             plan: That was made of this job before.
 
         Raises:
@@ -169,10 +169,10 @@ class Estimator(Settings):
 
         Args:
             plan: The job.
-            follow: Gets a job's name and its plan, and returns how it ended; None where nobody waits, and then only what
-                AWS says at once makes the next be tried.
-            job_name: In place of a name that is made; a later attempt has a number after it.
-            say: Gets a sentence for each attempt that is given up.
+            follow: Called with a job's name and its plan, returns its status; None without waiting, when only an
+                immediate rejection by AWS triggers the next attempt.
+            job_name: Overrides the generated name; later attempts get a numeric suffix.
+            say: Called with a message for each abandoned attempt.
 
         """
         rules.check_role(plan.config)
@@ -262,7 +262,7 @@ class Estimator(Settings):
         Args:
             initial_instance_count: Hosts.
             instance_type: Instance type of each.
-            image_uri: Address of an inference image. The artefact of a recipe has ``code/inference.py`` for those of AWS.
+            image_uri: Inference image. A recipe's artifact has ``code/inference.py`` for AWS's images.
             endpoint_name: The job's name when None.
 
         Returns:
@@ -274,8 +274,8 @@ class Estimator(Settings):
         """
         if image_uri is None:
             raise LaunchError(
-                "deploy was given no image_uri, and the image of the training has no server. HINT: name an inference image;"
-                " sagemaker.core.image_uris.retrieve(..., image_scope='inference') knows them."
+                "deploy was given no image_uri, and the training image has no server. HINT: pass an inference image;"
+                " sagemaker.core.image_uris.retrieve(..., image_scope='inference') returns them."
             )
         name = endpoint_name or self._name()
         container = {"Image": image_uri, "ModelDataUrl": self.model_data}

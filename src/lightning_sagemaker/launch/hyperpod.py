@@ -2,8 +2,8 @@
 """A job as a manifest for HyperPod's training operator (kind ``HyperPodPyTorchJob``), to be given to ``kubectl apply``.
 
 In each container runs ``hyperpodrun``, of the package ``hyperpod-elastic-agent``: torchrun's elastic agent with the
-operator's rendezvous. The operator restarts processes and replaces nodes; ``AutoResume`` continues the training from its
-last checkpoint.
+operator's rendezvous. The operator restarts processes and replaces nodes; ``AutoResume`` continues the training from
+its last checkpoint.
 """
 
 from __future__ import annotations
@@ -99,19 +99,21 @@ def _check(config: JobConfig) -> None:
     for one in fields(config):
         if one.name not in _CARRIED and getattr(config, one.name) != getattr(default, one.name):
             raise LaunchError(
-                f"{one.name} was set, which a HyperPodPyTorchJob does not say. HINT: leave it out with --target hyperpod;"
-                " the image has the program, and volumes and the service account are added to the manifest."
+                f"{one.name} was set, which a HyperPodPyTorchJob has no field for. HINT: leave it out with --target"
+                " hyperpod; the image contains the program, and volumes and the service account are added to the manifest."
             )
     if config.image_uri is None:
         raise LaunchError(
-            "--target hyperpod was set without image_uri. HINT: set it to an image with the program, lightning-sagemaker and"
+            "--target hyperpod was set without image_uri. HINT: set it to an image that contains the program, "
+            "lightning-sagemaker and"
             " hyperpod-elastic-agent: --set image_uri=ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG."
         )
     if config.recipe is None and config.entry_point is None:
-        raise LaunchError("The job has no program. HINT: name a recipe, or a script by its path in the image.")
+        raise LaunchError("The job has no program. HINT: give a recipe, or the path of a script in the image.")
     if config.entry_point is not None and not config.entry_point.endswith(".py"):
         raise LaunchError(
-            f"{config.entry_point} was given with --target hyperpod, and hyperpodrun starts Python. HINT: give a .py script."
+            f"{config.entry_point} was given with --target hyperpod, and hyperpodrun only starts Python. HINT: use a "
+            ".py script."
         )
     kind = parse_distribution(config.distribution).kind
     if kind not in _STARTED:
@@ -129,8 +131,9 @@ def _name(config: JobConfig) -> str:
         given = re.sub(r"[^a-z0-9]+", "-", program.lower()).strip("-")[:63].strip("-") or "training"
     if not _NAME.fullmatch(given):
         raise LaunchError(
-            f"base_job_name={given!r} was set. HINT: Kubernetes takes up to 63 small letters, digits and dashes, with a"
-            " letter or digit first and last."
+            f"base_job_name={given!r} was set. HINT: Kubernetes accepts up to 63 lowercase letters, digits and dashes, "
+            "starting and"
+            " ending with a letter or digit."
         )
     return given
 

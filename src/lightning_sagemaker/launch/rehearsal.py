@@ -30,7 +30,7 @@ _STEP_NAMES = ("max_steps", "trainer.max_steps")
 """A recipe's names for them."""
 
 SAMPLE_BYTES = 4 * 2**20
-"""Of each channel; text files are cut at a line, others are taken whole, in order, until there is so much."""
+"""Of each channel; text files are cut at a line, others are taken completely, in order, up to this size."""
 
 _LINES = (".txt", ".csv", ".tsv", ".jsonl")
 
@@ -96,26 +96,28 @@ def rehearse(
         timeout: Seconds after which everything is stopped.
         output: Where the program's lines go. All that the containers print is in the file ``log`` in ``root``.
 
-    Where the SageMaker SDK is not installed, a stand-in for its start script is used, and this is said.
+    Where the SageMaker SDK is not installed, using a stand-in for its start script, and this is said.
 
     Raises:
         LaunchError: If data cannot be had.
 
     """
     if hosts is not None and hosts < 1:
-        raise LaunchError(f"{hosts} hosts were asked for in a rehearsal. HINT: it has at least 1.")
+        raise LaunchError(f"{hosts} hosts were requested for a rehearsal. HINT: use at least 1.")
     for name, folder in (folders or {}).items():
         if name not in plan.channels:
             raise LaunchError(f"The job has no channel {name!r}, for which a folder was given. HINT: {_known(plan)}")
         if not Path(folder).is_dir():
-            raise LaunchError(f"Channel {name!r} was given {folder!r}, which is no folder. HINT: give an existing one.")
+            raise LaunchError(
+                f"Channel {name!r} was given {folder!r}, which is not a directory. HINT: give an existing one."
+            )
     try:
         from lightning_sagemaker.launch.request.offline import sent_request
     except ImportError:
         from lightning_sagemaker.launch.request.without_sdk import sent_request
 
         print(
-            "lightning-sagemaker: the SageMaker SDK is not installed; a stand-in for its start script is used",
+            "lightning-sagemaker: the SageMaker SDK is not installed; using a stand-in for its start script",
             file=output or sys.stdout,
         )
     changed, kept = dict(settings or {}), dict(plan.hyperparameters)
@@ -154,7 +156,7 @@ def rehearse(
 
 
 def _known(plan: JobPlan) -> str:
-    return f"it has {', '.join(plan.channels)}." if plan.channels else "it has none; --channel NAME=PLACE adds one."
+    return f"it has {', '.join(plan.channels)}." if plan.channels else "it has none; add one with --channel NAME=PLACE."
 
 
 def _with_hosts(config: JobConfig, hosts: int) -> JobConfig:
@@ -165,15 +167,15 @@ def _with_hosts(config: JobConfig, hosts: int) -> JobConfig:
 def _clear(root: Path) -> None:
     """Remove an earlier rehearsal, and nothing else."""
     if root.exists() and not root.is_dir():
-        raise LaunchError(f"{str(root)!r} is no folder, in which a rehearsal could be. HINT: choose another one.")
+        raise LaunchError(f"{str(root)!r} is not a directory, so it cannot hold a rehearsal. HINT: choose another one.")
     if root.is_dir() and any(root.iterdir()):
         if not (root / "log").is_file() or not (root / "algo-1").is_dir():
-            raise LaunchError(f"{str(root)!r} holds something else than a rehearsal. HINT: choose another folder.")
+            raise LaunchError(f"{str(root)!r} contains something other than a rehearsal. HINT: choose another folder.")
         shutil.rmtree(root)
 
 
 class _ProgramLines(io.StringIO):
-    """Keeps everything, and passes on a host's lines once its driver has begun: the SDK prints its whole environment before.
+    """Keeps everything, and forwards a host's lines once its driver has started: the SDK first prints its environment.
 
     Args:
         output: Gets what is passed on.

@@ -45,7 +45,7 @@ def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None) -> int:
                     return count
                 target = (folder / (name[len(below) :] if name != key else os.path.basename(name))).resolve()
                 if not target.is_relative_to(folder.resolve()):
-                    raise LaunchError(f"{uri} holds {name!r}, which leads out of its folder. HINT: do not trust it.")
+                    raise LaunchError(f"{uri} holds {name!r}, which points outside its folder. HINT: do not trust it.")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 s3.download_file(bucket, name, str(target))
                 count, total = count + 1, total + item["Size"]
@@ -70,11 +70,11 @@ def fetch_object(s3: Client, uri: str, target: Path) -> bool:
 def unpack(archive: Path, target: Path) -> None:
     """Unpack the folders and files of a ``tar.gz`` into a new folder.
 
-    Links are not made: one to a file of the archive becomes a copy of it, any other is an error. The standard library's own
-    filters were passed by links more than once (CVE-2025-4517 and its kin), and old ones have none.
+    Links are not made: one to a file of the archive becomes a copy of it, any other is an error. The standard library's
+    own filters were passed by links more than once (CVE-2025-4517 and its kin), and old ones have none.
 
     Raises:
-        LaunchError: If it cannot be read to its end, or holds a name or link that leads out of it, or a device.
+        LaunchError: If it cannot be read to its end, or holds a name or link that points outside it, or a device.
 
     """
     target.mkdir()
@@ -87,8 +87,7 @@ def unpack(archive: Path, target: Path) -> None:
                 pass  # to the checksum at the end
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise LaunchError(
-            f"{archive.name} cannot be unpacked: {_short(error)}. HINT: it may be cut short; look at it with"
-            " `tar -tzf`."
+            f"{archive.name} cannot be unpacked: {_short(error)}. HINT: it may be truncated; inspect it with `tar -tzf`."
         ) from error
 
 
@@ -96,7 +95,7 @@ def _inside(name: str) -> tuple[str, ...]:
     """The parts of a name, which must not lead out of the archive."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise tarfile.ExtractError(f"{name[:_SHOWN]!r} leads out of it")
+        raise tarfile.ExtractError(f"{name[:_SHOWN]!r} points outside it")
     return path.parts
 
 
@@ -114,7 +113,9 @@ def _followed(name: tuple[str, ...], members: Mapping[tuple[str, ...], tarfile.T
         if found is None or found is member:  # a place outside is the name of no member
             break
         member = found
-    what = f"a link to {first.linkname[:_SHOWN]!r}, no file in it" if first.linkname else "neither a file nor a folder"
+    what = (
+        f"a link to {first.linkname[:_SHOWN]!r}, not a file in it" if first.linkname else "neither a file nor a folder"
+    )
     raise tarfile.ExtractError(f"{first.name[:_SHOWN]!r} is {what}")
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training in MLflow and in Weights & Biases: one run there, however often it was interrupted here."""
+"""Logging to MLflow and Weights & Biases: one run, however often training is interrupted."""

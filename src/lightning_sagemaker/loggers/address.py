@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where MLflow is: a folder, a server, or a SageMaker tracking server by its ARN; and what that takes."""
+"""The MLflow tracking URI: a folder, a server, or a SageMaker tracking server by its ARN; and its requirements."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _STORES = ("file", "sqlite", "databricks")
 
 
 class TrackingError(ValueError):
-    """An address at which nothing can be logged, or a client that is not installed."""
+    """An unusable tracking URI, or a client that is not installed."""
 
 
 def tracking_address(given: str) -> str:
-    """What MLflow calls ``given``, without its user and password, which become MLflow's own variables for this process.
+    """MLflow's tracking URI for ``given``, without user and password, which become MLflow's variables for this process.
 
     Args:
-        given: A folder, an address, or the ARN of SageMaker's managed tracking server.
+        given: A folder, a URL, or the ARN of SageMaker's managed tracking server.
 
     Raises:
-        TrackingError: If it is none of these, or what it takes is not installed.
+        TrackingError: If it is none of these, or its client is not installed.
 
     """
     _needs("mlflow", "mlflow-skinny", "Logging to MLflow")
@@ -36,8 +36,8 @@ def tracking_address(given: str) -> str:
             or not parts[5].startswith(("mlflow-tracking-server/", "mlflow-app/"))
         ):
             raise TrackingError(
-                f"mlflow={given!r} was set, which is no tracking server. HINT: its ARN reads"
-                " arn:aws:sagemaker:REGION:ACCOUNT:mlflow-tracking-server/NAME."
+                f"mlflow={given!r} was set, which is not a tracking server. HINT: its ARN"
+                " has the form arn:aws:sagemaker:REGION:ACCOUNT:mlflow-tracking-server/NAME."
             )
         _needs("sagemaker_mlflow", "sagemaker-mlflow", "Logging to SageMaker's MLflow by its ARN")
         return given
@@ -57,7 +57,7 @@ def tracking_address(given: str) -> str:
 
 
 def without_password(address: str) -> str:
-    """``address`` as it may be shown."""
+    """``address`` without secrets, for display."""
     try:
         parts = urlsplit(address)
         host = parts.netloc.rpartition("@")[2]
@@ -74,14 +74,16 @@ def _check_host(given: str) -> None:
     except ValueError:
         valid = False
     if not valid:
-        raise TrackingError(f"mlflow={without_password(given)!r} was set, which names no host. HINT: http://HOST:PORT.")
+        raise TrackingError(
+            f"mlflow={without_password(given)!r} was set, which has no host. HINT: use http://HOST:PORT."
+        )
 
 
 def keep_password(address: str) -> str:
     """``address`` without a user and password, which become MLflow's variables for this process and its children."""
     if address.partition("://")[0] not in _SERVERS:
         return address
-    with contextlib.suppress(ValueError):  # what is no address is refused where it is used
+    with contextlib.suppress(ValueError):  # an invalid URL is refused where it is used
         parts = urlsplit(address)
         if parts.username is not None:
             os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run logs, on disk first: a file of JSON lines, and beside it how much of that has arrived. No torch, no client."""
+"""A run's log rows, on disk first: a file of JSON lines, and the progress of sending it. No torch, no client."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
-"""Of a run, in MLflow's words; KILLED is one that was interrupted, and may go on."""
+"""Statuses of a run, as in MLflow; KILLED means interrupted, and may be resumed."""
 
 
 @dataclass
 class Progress:
-    """What has arrived.
+    """Progress of sending.
 
     Attributes:
-        run_id: Identifier of the run, as the server calls it; None before it was reached.
-        sent: Bytes of the journal that have been dealt with.
-        error: Why the next ones have not; None while all is well.
+        run_id: The server's id of the run; None before the server was reached.
+        sent: Bytes of the journal that have been sent.
+        error: Why the next ones have not; None without an error.
 
     """
 
@@ -35,15 +35,15 @@ class Progress:
 class Journal:
     """One run's rows, in the order in which they were logged.
 
-    Rows are mappings: first ``{"about": ...}``, where to send them and the run's name; ``{"start": ...}`` with an id when a
-    process begins to train; ``{"params": {...}}``; ``{"t": milliseconds, "step": n, "metrics": {...}}``;
+    Rows are mappings: first ``{"about": ...}``, where to send them and the run's name; ``{"start": ...}`` with an id
+    when a process starts training; ``{"params": {...}}``; ``{"t": milliseconds, "step": n, "metrics": {...}}``;
     ``{"status": ...}``.
 
-    A row is written at once and whole, so a process may be killed at any time; the machine itself may not.
+    A row is written atomically, so a process may be killed at any time; a machine crash may lose rows.
 
     Args:
         folder: Folder of the journals.
-        key: The run's name in this package, which stays the same however often it is started.
+        key: The run's name in this package, which stays the same across restarts.
 
     """
 
@@ -58,7 +58,7 @@ class Journal:
         self.append_lines([json.dumps(row, separators=(",", ":")) for row in rows])
 
     def append_lines(self, lines: list[str]) -> None:
-        """Add rows that are lines already."""
+        """Add rows that are already serialized."""
         if self._file is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -73,14 +73,14 @@ class Journal:
             raise
 
     def _end_line(self) -> None:
-        """A row that was cut short, as on a full disk, becomes a line of its own, which is skipped."""
+        """A truncated row, as on a full disk, becomes a separate line, which is skipped."""
         assert self._file is not None
         size = os.lseek(self._file, 0, os.SEEK_END)
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             os.write(self._file, b"\n")
 
     def lines(self, offset: int = 0) -> Iterator[tuple[str, int]]:
-        """Whole lines from a byte on, each with the byte after it."""
+        """Complete lines from an offset on, each with its end offset."""
         with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
             file.seek(offset)
             for line in file:
@@ -90,7 +90,7 @@ class Journal:
                 yield line[:-1].decode(errors="replace"), offset
 
     def rows(self, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-        """As :meth:`lines`, read; a damaged one is empty."""
+        """As :meth:`lines`, parsed; a damaged one is empty."""
         for line, end in self.lines(offset):
             row = None
             with contextlib.suppress(ValueError):
@@ -108,18 +108,18 @@ class Journal:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def unsent(self) -> list[str]:
-        """Lines that have not arrived, as far as is known."""
+        """Lines that are not known to have arrived."""
         return [line for line, _ in self.lines(self.progress().sent)]
 
     def progress(self) -> Progress:
-        """What has arrived."""
+        """Progress of sending."""
         try:
             return Progress(**json.loads(self._progress.read_text()))
         except (OSError, ValueError, TypeError):
             return Progress()
 
     def note(self, progress: Progress) -> None:
-        """Write down what has arrived; the file is whole at any time."""
+        """Record what has arrived, atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
         part = self._progress.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(asdict(progress)))
@@ -127,7 +127,7 @@ class Journal:
 
     @contextlib.contextmanager
     def alone(self, seconds: float = float("inf")) -> Iterator[bool]:
-        """Whether this process alone may send; waits until the one that does so has ended, at most so long."""
+        """Whether this process is the only sender; waits for another sender to exit, at most this long."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{self.key}.lock").open("a") as file:
             until = time.monotonic() + seconds
@@ -149,6 +149,6 @@ def _lock(file: int) -> bool:
 
 
 def journals(folder: Path) -> list[Journal]:
-    """All in a folder, the oldest first."""
+    """All journals in a folder, the oldest first."""
     found = sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
     return [Journal(folder, path.stem) for path in found]

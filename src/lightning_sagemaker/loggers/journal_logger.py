@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What loggers share that write a journal first: one run for all starts of a training, and rows that nothing loses."""
+"""Base of loggers that write a journal first: one run across restarts, without lost rows."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _log = logging.getLogger(__name__)
 
 
 class JournalLogger(Logger):
-    """Appends what is logged to a file; what becomes of it is a subclass's matter. Only rank zero logs.
+    """Appends log rows to a file, which subclasses process. Only rank zero logs.
 
-    With :class:`~lightning_sagemaker.AutoResume` among the callbacks the run's key is in the checkpoint, so that a resumed
-    training goes on with the run.
+    With :class:`~lightning_sagemaker.AutoResume` among the callbacks the run's key is in the checkpoint, so that a
+    resumed training run continues the logged run.
 
     Args:
         folder: Folder of the journal.
         about: Where the rows belong; the first row.
-        place: The keys of ``about`` that say so: a journal with others is another run's.
+        place: The keys of ``about`` that identify the destination: a journal with other values belongs to another run.
         job: The job; in a training job its name is the run's key.
-        resume: Go on with the newest journal of this place in ``folder``.
+        resume: Continue the newest journal for this destination in ``folder``.
 
     """
 
@@ -61,7 +61,7 @@ class JournalLogger(Logger):
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, object] | Namespace, *args: object, **kwargs: object) -> None:
-        """Log parameters; the first value of each stays."""
+        """Log parameters; the first value of each is kept."""
         values = vars(params) if isinstance(params, Namespace) else dict(params)
         self._write({"params": dict(_flat(values))}, opens=False)
 
@@ -96,7 +96,9 @@ class JournalLogger(Logger):
         except OSError as error:
             if not self._said_full:
                 self._said_full = True
-                _log.warning("%s cannot be written (%s); rows wait in memory. HINT: make room.", self._folder, error)
+                _log.warning(
+                    "%s cannot be written (%s); rows are kept in memory. HINT: free disk space.", self._folder, error
+                )
 
     def _open(self) -> Journal:
         if self._journal is None:
@@ -116,7 +118,7 @@ class JournalLogger(Logger):
 
 
 def why_it_ended() -> str:
-    """Called by Lightning while it handles what ended the training: a stop from outside, or an error."""
+    """The status of the run, from the exception that Lightning handles: a stop by a signal, or an error."""
     return KILLED if isinstance(sys.exc_info()[1], (KeyboardInterrupt, SystemExit)) else FAILED
 
 

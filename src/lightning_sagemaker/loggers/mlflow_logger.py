@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logging to MLflow that costs the training nothing, loses nothing and makes one run of all starts."""
+"""Logging to MLflow that does not block training, loses nothing and creates one run across restarts."""
 
 from __future__ import annotations
 
@@ -23,39 +23,40 @@ from lightning_sagemaker.loggers.journal_logger import JournalLogger, why_it_end
 _log = logging.getLogger(__name__)
 
 _SHARE = 0.01
-"""Of the time of a run, which waiting at its end for a server that does not answer may take."""
+"""Maximum share of a run's time to wait at its end for an unresponsive server."""
 _SHORTEST, _LONGEST = 2.0, 60.0
-"""Seconds: for a server that does not answer, at least; for one that does, at most."""
+"""Seconds: minimum wait for an unresponsive server; maximum for a responsive one."""
 _AGAIN = 10.0
-"""Seconds after which a sender that was ended from outside is started again."""
+"""Seconds after which a killed sender is restarted."""
 
 
 class MLflowLogger(JournalLogger):
-    """Logs to MLflow: one run there, however often it was interrupted here.
+    """Logs to MLflow: one run, however often training is interrupted.
 
-    What is logged is appended to a file; a process beside the training sends it every few seconds. A server that is slow or
-    does not answer costs nothing, and gets the rest when it is back: in this start, in the next, or by ``lightning-sagemaker
-    metrics --send FOLDER``.
+    Log rows are appended to a file; a separate process sends them every few seconds. A slow or unresponsive server does
+    not block training, and gets the rest when it is back: in this run, after a restart, or with
+    ``lightning-sagemaker metrics --send FOLDER``.
 
-    With :class:`~lightning_sagemaker.AutoResume` among the callbacks the run's id, and what has not been sent, are in the
-    checkpoint. A resumed training goes on with that run. Steps that it repeats are not logged again: they keep the values of
-    the first time. The run ends as FINISHED, FAILED or, if it was interrupted, KILLED.
+    With :class:`~lightning_sagemaker.AutoResume` among the callbacks the run's id, and pending rows, are in the
+    checkpoint. Resumed training continues that run. Repeated steps are not logged again: they keep their first values.
+    The run ends as FINISHED, FAILED or, if it was interrupted, KILLED.
 
-    Only rank zero logs. Needs ``mlflow-skinny`` or ``mlflow``, and ``sagemaker-mlflow`` for the ARN of a managed server.
+    Only rank zero logs. Needs ``mlflow-skinny`` or ``mlflow``, and ``sagemaker-mlflow`` for the ARN of a managed
+    server.
 
     Args:
-        address: A folder, ``http://HOST:PORT``, or an ARN. A user and password in it are kept in MLflow's own variables
-            (``MLFLOW_TRACKING_USERNAME``, ``MLFLOW_TRACKING_PASSWORD``), and nowhere else.
-        experiment: In which the run is; it is made if it does not exist.
+        address: A folder, ``http://HOST:PORT``, or an ARN. A user and password in it are moved to MLflow's own
+            variables (``MLFLOW_TRACKING_USERNAME``, ``MLFLOW_TRACKING_PASSWORD``), and nowhere else.
+        experiment: Experiment of the run; created if it does not exist.
         name: Name of the run; in a training job the job's name, elsewhere MLflow's choice.
-        save_dir: For the file. Default: in a job the output folder, elsewhere ``mlflow_journal``.
-        resume: Go on with the run whose file is in ``save_dir``, if no checkpoint says which. In a training job a restart
-            goes on with the job's run in any case.
-        run_id: Identifier of a run of MLflow to resume.
+        save_dir: Folder of the file. Default: in a job the output folder, elsewhere ``mlflow_journal``.
+        resume: Resume the run whose file is in ``save_dir``, unless a checkpoint identifies one. In a training job a
+            restart always resumes the job's run.
+        run_id: Id of an MLflow run to resume.
         tags: Tags of the run.
 
     Raises:
-        TrackingError: If nothing can be logged at ``address``, or the client is not installed.
+        TrackingError: If ``address`` is unusable, or the client is not installed.
 
     """
 
@@ -96,14 +97,14 @@ class MLflowLogger(JournalLogger):
 
     @property
     def client(self) -> object:
-        """MLflow's own client, for artefacts and whatever else; its calls wait for the server."""
+        """MLflow's own client, for artifacts and other calls; these wait for the server."""
         from mlflow.tracking import MlflowClient
 
         return MlflowClient(self._about["address"])
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """The run has ended; wait until all has arrived, if the server answers."""
+        """The run has ended; wait until everything was sent, if the server responds."""
         ended = FINISHED if status in ("success", "finished") else why_it_ended()
         if self._journal is None and (ended == FINISHED or not self._waiting):
             return  # nothing was logged
@@ -113,13 +114,13 @@ class MLflowLogger(JournalLogger):
     # What a checkpoint holds
 
     def run_state(self) -> dict[str, object]:
-        """For a checkpoint: which run it is, and what has not arrived there."""
+        """For a checkpoint: the run's id, and pending rows."""
         journal = Journal(self._folder, self._key)
         written = [] if self._journal is None else journal.unsent()
         return {"key": self._key, "run_id": self.run_id, "address": self._about["address"], "unsent": written}
 
     def load_run_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with the run of a checkpoint."""
+        """Resume the run of a checkpoint."""
         if self._journal is not None:
             return
         if state.get("address") != self._about["address"] or self._about["run_id"] is not None:
@@ -135,7 +136,7 @@ class MLflowLogger(JournalLogger):
             self._send(journal)
 
     def _send(self, journal: Journal) -> None:
-        if self._begin == 0.0:  # it had ended, and goes on
+        if self._begin == 0.0:  # it had ended, and is resumed
             journal.append({"status": RUNNING})
             self._begin = time.monotonic()
         command = [sys.executable, "-m", "lightning_sagemaker.loggers.sender", str(self._folder), journal.key]
@@ -165,10 +166,10 @@ class MLflowLogger(JournalLogger):
         left = sum('"metrics"' in line for line in journal.unsent())
         if left:
             _log.warning(
-                "MLflow has not taken %d rows of metrics (%s); they are in %s. HINT: `lightning-sagemaker metrics --send %s`"
-                " sends them; a training that is resumed does so by itself.",
+                "MLflow did not accept %d rows of metrics (%s); they are kept in %s. HINT: send them with"
+                " `lightning-sagemaker metrics --send %s`; a resumed run sends them itself.",
                 left,
-                journal.progress().error or "no answer yet",
+                journal.progress().error or "no response yet",
                 journal.path,
                 self._folder,
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few things that are asked of MLflow. Its client is imported when the first of them is."""
+"""The MLflow calls that are used. Its client is imported on the first one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST = 500
 """Characters of a parameter's value, likewise."""
 _LONGEST_NAME = 250
 _KEY = "lightning_sagemaker.run"
-"""Tag by which a run is found whose id never arrived here."""
+"""Tag to find a run whose id was never received."""
 
 
 class Point(NamedTuple):
@@ -42,7 +42,7 @@ class MLflowStore:
         self._client = MlflowClient(address)
 
     def find(self, experiment: str, key: str) -> str | None:
-        """The id of the run that was made for ``key`` before."""
+        """The id of the existing run for ``key``."""
         place = self._client.get_experiment_by_name(experiment)
         if place is None:
             return None
@@ -50,7 +50,7 @@ class MLflowStore:
         return str(found[0].info.run_id) if found else None
 
     def create(self, experiment: str, key: str, name: str | None, tags: Mapping[str, str]) -> str:
-        """Make a run, in an experiment that is made if it does not exist; its id."""
+        """Create a run, and its experiment if it does not exist; returns its id."""
         place = self._client.get_experiment_by_name(experiment)
         number = self._client.create_experiment(experiment) if place is None else place.experiment_id
         return str(self._client.create_run(number, tags={**tags, _KEY: key}, run_name=name).info.run_id)
@@ -86,6 +86,6 @@ class MLflowStore:
 
 
 def metric_name(name: str) -> str:
-    """``name`` as MLflow takes it: some characters only, and what could be a path within a folder."""
+    """``name`` in MLflow's format: allowed characters only, and a valid relative path."""
     parts = re.sub(r"[^\w/. -]", "_", name).split("/")
     return "/".join(part for part in parts if part not in ("", ".", ".."))[:_LONGEST_NAME] or "_"

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends a journal to MLflow, in a process of its own beside the training, which waits for nothing.
+"""Sends a journal to MLflow, in a separate process, without blocking training.
 
-Delivery is repeated until it is known to have succeeded, and nothing is logged twice:
+Delivery is retried until it is confirmed, and nothing is logged twice:
 
-* What may have arrived although no answer came is looked up before it is sent again.
-* Steps that a start repeats, because it went on from an earlier checkpoint, keep the values of the first time: MLflow cannot
-  replace a value, and a run that goes on exactly computes the same.
+* Rows that may have arrived without a response are looked up before they are sent again. * Steps that are repeated
+after resuming from an earlier checkpoint keep their first values: MLflow cannot replace a value, and an exact
+  resume computes the same.
 
-A training that ended without a word, as by SIGKILL, leaves a run with the status KILLED.
+A run that ended without a status, such as by SIGKILL, gets the status KILLED.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from lightning_sagemaker.loggers.journal import KILLED, RUNNING, Journal, Progre
 from lightning_sagemaker.loggers.mlflow_store import MLflowStore, Point
 
 _POLL = 0.5
-"""Seconds between two looks at the journal."""
+"""Polling interval of the journal in seconds."""
 _PACE = 2.0
 """Seconds between two requests with values, unless the training has ended."""
 _LONGEST_PAUSE = 30.0
-"""Seconds between two tries at a server that does not answer."""
+"""Seconds between retries for an unresponsive server."""
 _LAST_TRIES = 20.0
-"""Seconds for which values are still sent when the training was killed."""
+"""Seconds to keep sending after training was killed."""
 _REQUEST_SECONDS = "20"
 _MOST_ROWS = 2000
-"""In one go; what is sent is written down after each."""
+"""Rows per batch; progress is recorded after each."""
 
 
 class Delivery:
-    """Brings one journal to MLflow.
+    """Delivers one journal to MLflow.
 
     Args:
         journal: With ``about`` as its first row.
-        start: The id of a start, to leave later ones alone; None for all.
+        start: The id of a start, to exclude later ones; None for all.
 
     """
 
@@ -60,7 +60,7 @@ class Delivery:
         self._start: str | None = None
 
     def send(self) -> bool:
-        """Send some of what is there; whether there was anything. Raises whatever the client does."""
+        """Send some pending rows; returns whether there were any. Raises the client's errors."""
         if self._store is None:
             self._connect()
         begin, end = self.progress.sent, self.progress.sent
@@ -99,13 +99,13 @@ class Delivery:
         self._uncertain = False
 
     def failed(self, error: BaseException) -> None:
-        """Note why; what was sent may have arrived all the same."""
+        """Record an error; the rows may have arrived anyway."""
         self._uncertain = True
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         self._note(error=f"{type(error).__name__}: {first[:300]}")
 
     def end(self) -> None:
-        """All is sent. A run that has ended without a word was killed."""
+        """Everything is sent. A run that has ended without a status was killed."""
         run_id = self.progress.run_id
         if self._status != RUNNING or self._store is None or run_id is None:
             return
@@ -113,7 +113,7 @@ class Delivery:
             self._store.set_status(run_id, KILLED)
 
     def _is_later(self, row: dict[str, Any]) -> bool:
-        """Whether a row begins a start after the one that is sent here."""
+        """Whether a row begins a later start than the one being sent."""
         return "start" in row and self._until is not None and self._start == self._until != row["start"]
 
     def _connect(self) -> None:
@@ -136,20 +136,20 @@ class Delivery:
         self._store = store
 
     def _begin(self, row: dict[str, Any]) -> None:
-        """Rows from here on are of a new start; values that are there are those of earlier ones."""
+        """Rows from here on belong to a new start; existing values are those of earlier ones."""
         self._start = row["start"]
         self._own, self._earlier = {}, {}
         self._is_new = self._is_new and not self._logged
 
     def _remember(self, points: list[Point]) -> None:
-        """Points of this start, until it is known which are of earlier ones."""
+        """Points of this start, until it is known which ones earlier starts have logged."""
         if not self._is_new:
             for point in points:
                 if point.name not in self._earlier:
                     self._own.setdefault(point.name, set()).add((point.step, point.milliseconds))
 
     def _new(self, points: list[Point], store: MLflowStore, run_id: str) -> list[Point]:
-        """Those that are not there yet."""
+        """Points that are not logged yet."""
         self._remember(points)
         names = {point.name for point in points}
         unknown = set() if self._is_new else names - self._earlier.keys()
@@ -174,7 +174,7 @@ def _points(row: dict[str, Any]) -> list[Point]:
 
 
 class _Training:
-    """The process that writes the journal; its end of our standard input is closed when it ends, in whatever way."""
+    """The process that writes the journal; its end of our standard input is closed when it exits, however it exits."""
 
     def __init__(self) -> None:
         self._parent, self._closed = os.getppid(), threading.Event()
@@ -186,7 +186,7 @@ class _Training:
         self._closed.set()
 
     def has_ended(self, seconds: float) -> bool:
-        """Whether it has, within so many seconds; forked children of it may still hold what it has closed."""
+        """Whether it has exited, within this many seconds; its forked children may still hold the pipe."""
         until = time.monotonic() + seconds
         while not (ended := self._closed.is_set() or os.getppid() != self._parent):
             left = until - time.monotonic()
@@ -197,7 +197,7 @@ class _Training:
 
 
 def follow(delivery: Delivery, training: _Training) -> None:
-    """Send until the training has ended and all is sent, or the server does not answer then."""
+    """Send until training has ended and everything is sent, or the server does not respond then."""
     pause, until = 1.0, float("inf")
     while True:
         ended = training.has_ended(0.0)
@@ -221,7 +221,7 @@ def follow(delivery: Delivery, training: _Training) -> None:
 
 
 def send_all(folder: Path) -> list[tuple[Journal, str | None]]:
-    """Send what lies in a folder, once; each journal, and why it could not be sent."""
+    """Send the journals in a folder once; yields each journal, and why it could not be sent."""
     _be_brief()
     outcome: list[tuple[Journal, str | None]] = []
     for journal in journals(folder):
@@ -240,7 +240,7 @@ def send_all(folder: Path) -> list[tuple[Journal, str | None]]:
 
 
 def _be_brief() -> None:
-    """The client waits for minutes by itself; here it is asked again later."""
+    """Limit the client's own retries, which take minutes; calls are retried here."""
     os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", _REQUEST_SECONDS)
     os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")

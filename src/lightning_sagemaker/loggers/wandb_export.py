@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes one offline run of Weights & Biases of a journal, in a process of its own: ``wandb sync`` uploads it.
+"""Converts a journal to one offline Weights & Biases run, in a separate process: ``wandb sync`` uploads it.
 
-However often the training was started, each step is in the run once, with the values of the first time: one that goes on
-exactly computes the same. W&B itself would make a run per start, and would refuse the steps that a start repeats.
+Each step is in the run once, across restarts, with its first values: an exact resume computes the same. W&B itself
+would create one run per start, and would reject repeated steps.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _EXIT_CODES = {FINISHED: 0}
 
 
 def folder_of(key: str, runs: Path) -> Path:
-    """The offline run that is made of a journal; W&B's own name for its kind."""
+    """Folder of a journal's offline run, in W&B's naming scheme."""
     return runs / f"offline-run-{key}"
 
 
 def export(journal: Journal, runs: Path) -> Path:
-    """Make the offline run anew in the folder ``runs`` and put it in place of the last.
+    """Recreate the offline run in the folder ``runs`` and replace the last one.
 
     Returns:
         Its folder.
 
     Raises:
-        Exception: Whatever the client says.
+        Exception: The client's errors.
 
     """
     os.environ["WANDB_SILENT"] = "true"
@@ -68,7 +68,7 @@ def export(journal: Journal, runs: Path) -> Path:
 
 
 def read(journal: Journal) -> tuple[dict[str, object], dict[int, dict[str, float]], dict[str, object], str | None]:
-    """Where the run belongs, its values by step, its parameters, and how it ended; None while it has not."""
+    """The run's destination, values by step, parameters, and final status; None while it is running."""
     about: dict[str, Any] = {}
     steps: dict[int, dict[str, float]] = {}
     params: dict[str, object] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logging for Weights & Biases without a network: one offline run of all starts of a training."""
+"""Logging for Weights & Biases without a network: one offline run across restarts."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from lightning_sagemaker.loggers.wandb_export import folder_of
 _log = logging.getLogger(__name__)
 
 _LONGEST = 120.0
-"""Seconds for which the export may take at the end of a training."""
+"""Maximum seconds for the export at the end of training."""
 
 
 class OfflineWandbLogger(JournalLogger):
-    """Logs for Weights & Biases: one offline run, however often the training was interrupted; ``wandb sync`` uploads it.
+    """Logs for Weights & Biases: one offline run, however often training is interrupted; ``wandb sync`` uploads it.
 
-    What is logged is appended to a file, and nothing of W&B runs beside the training. When that ends, an offline run is made
-    of the file, in which each step is once. After a SIGKILL the next start does so, or ``lightning-sagemaker metrics --send
-    FOLDER``.
+    Log rows are appended to a file, and no W&B process runs during training. When training ends, the file is converted
+    to an offline run, which has each step once. After a SIGKILL the next start does this, or
+    ``lightning-sagemaker metrics --send FOLDER``.
 
-    With :class:`~lightning_sagemaker.AutoResume` among the callbacks a resumed training goes on with the run. Only rank zero
-    logs. Needs ``wandb``.
+    With :class:`~lightning_sagemaker.AutoResume` among the callbacks resumed training continues the run. Only rank
+    zero logs. Needs ``wandb``.
 
     Args:
-        project: W&B's name for what holds the run.
+        project: W&B project of the run.
         name: Name of the run; in a training job the job's name, elsewhere W&B's choice.
-        save_dir: For the file and the offline run. Default: ``wandb_journal``; in a job the file is beside the checkpoints,
-            which an interruption leaves, and the run in the output folder, which every job keeps.
-        resume: Go on with the run whose file is in ``save_dir``, if no checkpoint says which. In a training job a restart
-            goes on with the job's run in any case.
+        save_dir: Folder of the file and the offline run. Default: ``wandb_journal``; in a job the file is next
+            to the checkpoints, which survive an interruption, and the run in the output folder, which every job keeps.
+        resume: Resume the run whose file is in ``save_dir``, unless a checkpoint identifies one. In a training job a
+            restart always resumes the job's run.
         tags: Tags of the run.
 
     Raises:
@@ -73,7 +73,7 @@ class OfflineWandbLogger(JournalLogger):
 
     @property
     def run_folder(self) -> Path:
-        """The offline run, for ``wandb sync``; there once the training has ended."""
+        """The offline run, for ``wandb sync``; available once training has ended."""
         return folder_of(self._key, self._runs)
 
     @rank_zero_only
@@ -92,20 +92,20 @@ class OfflineWandbLogger(JournalLogger):
             wrong = f"it took more than {_LONGEST:g} s"
         if wrong:
             _log.warning(
-                "No offline run was made of %s (%s). HINT: `lightning-sagemaker metrics --send %s` tries again.",
+                "No offline run was written from %s (%s). HINT: retry with `lightning-sagemaker metrics --send %s`.",
                 self._folder / f"{self._key}.jsonl",
                 wrong,
                 self._folder,
             )
         else:
-            _log.info("W&B: `wandb sync %s` uploads this run.", self.run_folder)
+            _log.info("W&B: upload this run with `wandb sync %s`.", self.run_folder)
 
     def run_state(self) -> dict[str, object]:
-        """For a checkpoint: which run it is."""
+        """For a checkpoint: the run's id."""
         return {"key": self._key, "project": self._about["project"]}
 
     def load_run_state(self, state: Mapping[str, object]) -> None:
-        """Go on with the run of a checkpoint."""
+        """Resume the run of a checkpoint."""
         if self._journal is None and state.get("project") == self._about["project"]:
             self._key = str(state["key"])
 

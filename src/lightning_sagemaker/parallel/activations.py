@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the blocks of a model keep for the backward pass: computed again, or kept in the host's memory."""
+"""Saved activations of a model's blocks: recomputed, or offloaded to CPU memory."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from lightning_sagemaker.parallel.trace import ReplacedForwards
 
 
 def save_memory(blocks: Iterable[nn.Module], recompute: bool, offload: bool, pin: bool) -> ReplacedForwards:
-    """Let each block keep less on the device; with both, its inputs only, and those on the host.
+    """Save device memory in each block; with both options, only its inputs are saved, in CPU memory.
 
     Args:
         blocks: Blocks of a model.
-        recompute: Keep a block's inputs only, and run it again in the backward pass (activation checkpointing).
-        offload: Keep what is kept in the host's memory.
-        pin: Whether that memory is locked, for copies beside the computation: with a GPU.
+        recompute: Save only a block's inputs, and recompute it in the backward pass (activation checkpointing).
+        offload: Offload saved activations to CPU memory.
+        pin: Whether that memory is pinned, for asynchronous copies: with a GPU.
 
     Returns:
-        What undoes it.
+        A function that undoes it.
 
     """
     replaced = ReplacedForwards()
@@ -41,7 +41,7 @@ def save_memory(blocks: Iterable[nn.Module], recompute: bool, offload: bool, pin
 
 
 def _twice(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run a block again in the backward pass; its cache of keys and values would be added to twice, so it has none."""
+    """Recompute a block in the backward pass, without a key-value cache, which would be extended twice."""
     if torch.is_grad_enabled():
         kwargs |= {name: None for name in _CACHES if name in kwargs}
         kwargs |= {"use_cache": False} if "use_cache" in kwargs else {}

@@ -10,8 +10,8 @@ import sys
 def give_back() -> None:
     """Let glibc give back what it keeps of freed memory, within the heap too; elsewhere nothing happens.
 
-    After the first large tensor is freed it takes others of the size from its heap, where freed ones lie between those that
-    are in use.
+    After the first large tensor is freed it takes others of the size from its heap, where freed ones lie between those
+    that are in use.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds what a model can be cut between: its list of repeated blocks."""
+"""Finds where a model can be split: its list of repeated blocks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Blocks:
 
 
 def find_blocks(root: nn.Module) -> Blocks:
-    """The list of alike modules that holds the most parameters; of nested ones, the outer.
+    """The list of modules of one type with the most parameters; of nested ones, the outer.
 
     Raises:
         ParallelConfigError: If there is none, as where all layers share one block.
@@ -41,8 +41,9 @@ def find_blocks(root: nn.Module) -> Blocks:
     found = [blocks for name, module in root.named_modules() if (blocks := _blocks_of(name, module)) is not None]
     if not found:
         raise ParallelConfigError(
-            f"{type(root).__name__} has no list of different blocks of the same kind, between which it could be cut into"
-            " pipeline stages (ALBERT has one block that all layers share). HINT: set partitions to 1, and"
+            f"{type(root).__name__} has no list of distinct blocks of the same type to split into pipeline stages "
+            "(ALBERT has"
+            " one block that all layers share). HINT: set partitions to 1, and"
             " tensor_parallel_degree or sharded_data_parallel_degree instead."
         )
     return max(found, key=lambda blocks: sum(_weight(block) for block in blocks.modules))
@@ -53,8 +54,8 @@ def find_units(root: nn.Module, kinds: Collection[type[nn.Module]] | None = None
 
     Args:
         root: The model.
-        kinds: Their classes. Default: what a model of transformers names as not to be split, where there is more than one
-            of it; else the members of :func:`find_blocks`; none where there is neither, as in ALBERT with its one block.
+        kinds: Their classes. Default: what a transformers model lists as not to be split, if there is more than one of
+            it; else the members of :func:`find_blocks`; none if there are neither, as in ALBERT with its single block.
 
     Raises:
         ParallelConfigError: If there is no module of ``kinds``.
@@ -66,8 +67,8 @@ def find_units(root: nn.Module, kinds: Collection[type[nn.Module]] | None = None
         if not found:
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
             raise ParallelConfigError(
-                f"auto_wrap_policy={{{names}}} was set, but {type(root).__name__} contains no such module. HINT: name"
-                " classes of its blocks, or leave it out."
+                f"auto_wrap_policy={{{names}}} was set, but {type(root).__name__} contains no such module. HINT: give"
+                " the classes of its blocks, or leave it out."
             )
         return found
     named = {name for module in root.modules() for name in getattr(module, "_no_split_modules", None) or ()}
@@ -82,7 +83,7 @@ def find_units(root: nn.Module, kinds: Collection[type[nn.Module]] | None = None
 
 
 def _blocks_of(name: str, module: nn.Module) -> Blocks | None:
-    """The members of a list; of a Sequential, which may hold a whole model, those of the most frequent class."""
+    """The members of a list; of a Sequential, which may hold a full model, those of the most frequent class."""
     if not isinstance(module, nn.ModuleList | nn.Sequential) or len(module) < 2:
         return None
     children = list(enumerate(module))

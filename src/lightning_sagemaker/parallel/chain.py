@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses what a model is cut between: its list of blocks, or else the row of the modules that it calls."""
+"""Chooses where a model is split: at its list of blocks, or else in the sequence of modules that it calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lightning_sagemaker.parallel.partition import Partition, make_partition
 from lightning_sagemaker.parallel.trace import Trace, trace
 
 Ends = Sequence[int] | Callable[[Blocks], Sequence[int] | None] | None
-"""Number of blocks up to the end of each stage, or what gives them; None: even costs."""
+"""Number of blocks up to the end of each stage, or a function that returns them; None: balanced costs."""
 
 
 def find_cut(
@@ -30,7 +30,7 @@ def find_cut(
     memory_weight: float,
     ends: Ends = None,
 ) -> tuple[Blocks, Trace, Partition]:
-    """Cut a model between the blocks of its list; if it has none that can be, between the modules that it calls.
+    """Split a model between the blocks of its list; if that is not possible, between the modules that it calls.
 
     Args:
         root: The module with all parameters.
@@ -38,10 +38,10 @@ def find_cut(
         microbatch: Its argument.
         num_stages: Number of stages.
         memory_weight: As for :func:`~lightning_sagemaker.parallel.partition.make_partition`.
-        ends: Numbers count the blocks of the list, if there is one.
+        ends: Counted in blocks of the list, if there is one.
 
     Raises:
-        ParallelConfigError: If neither can be cut so.
+        ParallelConfigError: If neither is possible.
 
     """
     with on_shapes(root) as fake:
@@ -92,7 +92,7 @@ class _Call:
 def find_chain(root: nn.Module, step: Callable[[object], object], microbatch: object, fake: FakeTensorMode) -> Blocks:
     """The smallest modules with parameters that are called once, in the order of their calls.
 
-    What is called several times is within the module that calls it. Whether a value passes by several of them is found out
+    What is called several times is within the module that calls it. Whether a value bypasses some of them is detected
     by :func:`~lightning_sagemaker.parallel.trace.trace`.
 
     Args:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many processes share the layers, the matrices and the samples, and which rank does what."""
+"""Degrees of pipeline, tensor and data parallelism, and the coordinates of each rank."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from lightning_sagemaker.job.source import is_true
 from lightning_sagemaker.parallel.keys import BY_NAME, KEYS, Fate, Key
 
 PLACEMENTS = {"cluster": "DPT", "spread": "TPD"}
-"""AWS's names of two orders (developer guide, "Ranking mechanism"). The last letter changes fastest with the rank."""
+"""AWS's names of two orders (developer guide, "Ranking mechanism"). The last letter varies fastest with the rank."""
 
 
 class ParallelConfigError(ValueError):
-    """Degrees that contradict each other or the number of processes. Says how to put it right."""
+    """Degrees that contradict each other or the number of processes. Says how to fix it."""
 
 
 @dataclass(frozen=True)
 class Coordinates:
-    """What one process does: which part of the layers, of the matrices, and which replica."""
+    """Coordinates of one process: pipeline stage, tensor parallel shard, and replica."""
 
     pipeline: int
     tensor: int
@@ -34,18 +34,19 @@ class ParallelDegrees:
 
     Attributes:
         pipeline: Partitions (stages) of the layers.
-        tensor: Processes that share each matrix.
-        shard: Copies that share parameters by FSDP2; 0: all of them, 1: none.
-        microbatches: Equal parts of a batch that pass through the stages one after the other.
+        tensor: Ranks that each matrix is sharded across.
+        shard: Replicas that parameters are sharded across with FSDP2; 0: all of them, 1: no sharding.
+        microbatches: Number of microbatches per batch.
         schedule: ``interleaved`` (1F1B), ``simple`` (all forward passes first), ``zero_bubble`` or ``_only_forward``.
         placement: ``cluster``, ``spread`` or an order of D, P and T.
         ddp: Whether replicas may train on different data.
-        active_microbatches: Most microbatches under way in a stage; None: as the schedule needs.
-        auto_partition: Whether layers are dealt to the stages by their cost.
-        default_partition: Partition of layers that nothing was assigned to, without ``auto_partition``.
-        memory_weight: Memory against time in the automatic partition; default 0.8, or 0.2 with ``optimize="speed"``.
+        active_microbatches: Maximum number of microbatches in flight in a stage; None: as the schedule needs.
+        auto_partition: Whether layers are assigned to the stages by their cost.
+        default_partition: Partition of unassigned layers, without ``auto_partition``.
+        memory_weight: Weight of memory versus time in the automatic partition; default 0.8, or 0.2 with
+            ``optimize="speed"``.
         optimize: ``memory`` or ``speed``.
-        offload_activations: Whether what blocks keep for the backward pass is kept in the host's memory.
+        offload_activations: Whether saved activations are offloaded to CPU memory.
         delayed: Whether parameters have no values until a stage needs them.
 
     """
@@ -69,8 +70,9 @@ class ParallelDegrees:
         letters = PLACEMENTS.get(self.placement, self.placement)
         if sorted(letters) != ["D", "P", "T"]:
             raise ParallelConfigError(
-                f"placement_strategy={self.placement!r} was set. HINT: cluster, spread, or an order of the letters D, P"
-                " and T, such as DPT."
+                f"placement_strategy={self.placement!r} was set. HINT: use cluster, spread, or a permutation of the "
+                "letters D,"
+                " P and T, such as DPT."
             )
         if not self.auto_partition and self.default_partition >= self.pipeline:
             raise ParallelConfigError(
@@ -83,7 +85,7 @@ class ParallelDegrees:
         """Degrees from ``mp_parameters``, and a line for each key without effect.
 
         Raises:
-            ParallelConfigError: If a value is of the wrong kind, out of range, or asks for what is not supported.
+            ParallelConfigError: If a value is of the wrong kind, out of range, or is not supported.
 
         """
         notes: list[str] = []
@@ -103,10 +105,10 @@ class ParallelDegrees:
         return _from_values(values), notes
 
     def replicas(self, world_size: int) -> int:
-        """Copies of the model among ``world_size`` processes.
+        """Number of replicas of the model among ``world_size`` processes.
 
         Raises:
-            ParallelConfigError: If the degrees do not divide it.
+            ParallelConfigError: If it is not divisible by the degrees.
 
         """
         per_copy = self.pipeline * self.tensor
@@ -119,30 +121,31 @@ class ParallelDegrees:
         copies = world_size // per_copy
         if copies > 1 and not self.ddp:
             raise ParallelConfigError(
-                f"{world_size} processes are {copies} copies of a model cut {per_copy} ways, but mp_parameters has no"
+                f"{world_size} processes are {copies} replicas of a model partitioned {per_copy} ways, but "
+                "mp_parameters has no"
                 ' "ddp": true. HINT: set it, or start'
                 f" {per_copy} processes."
             )
         return copies
 
     def shards(self, world_size: int) -> int:
-        """Copies of the model among ``world_size`` processes that share their parameters.
+        """Number of replicas among ``world_size`` processes that their parameters are sharded across.
 
         Raises:
-            ParallelConfigError: If the shard degree does not divide the number of copies.
+            ParallelConfigError: If the number of replicas is not divisible by the shard degree.
 
         """
         copies = self.replicas(world_size)
         shards = self.shard or copies
         if copies % shards:
             raise ParallelConfigError(
-                f"the shard degree {self.shard} was set, but there are {copies} model replicas to share its"
-                f" parameters among. HINT: set a divisor of {copies}."
+                f"the shard degree {self.shard} was set, but there are {copies} model replicas to shard its"
+                f" parameters across. HINT: set a divisor of {copies}."
             )
         return shards
 
     def coordinates(self, rank: int, world_size: int) -> Coordinates:
-        """What ``rank`` does: the digits of the rank, in the order of the placement."""
+        """Coordinates of ``rank``: its digits, in the order of the placement."""
         sizes = {"D": self.replicas(world_size), "P": self.pipeline, "T": self.tensor}
         digits: dict[str, int] = {}
         for letter in reversed(PLACEMENTS.get(self.placement, self.placement)):
@@ -153,8 +156,8 @@ class ParallelDegrees:
         """All groups of ranks of one kind, each ascending.
 
         Args:
-            kind: ``PP`` (the stages of a copy), ``TP`` (tensor parallel), ``RDP`` (who holds the same parameters),
-                ``MP`` (all of a copy) or ``DP`` (who holds the same stage).
+            kind: ``PP`` (the stages of a replica), ``TP`` (tensor parallel), ``RDP`` (ranks with the same parameters),
+                ``MP`` (all ranks of a replica) or ``DP`` (ranks with the same stage).
             world_size: Number of processes.
 
         """
@@ -183,15 +186,16 @@ def _from_values(values: Mapping[str, Any]) -> ParallelDegrees:
     partitions, alias = values.get("partitions"), values.get("pipeline_parallel_degree")
     if partitions is not None and alias is not None and partitions != alias:
         raise ParallelConfigError(
-            f"mp_parameters has partitions={partitions} and pipeline_parallel_degree={alias}, which mean the same."
-            " HINT: keep one."
+            f"mp_parameters has partitions={partitions} and pipeline_parallel_degree={alias}, which are aliases. HINT:"
+            " keep one."
         )
     older = [name for name in values if BY_NAME[name].version == 1]
     newer = [name for name in values if BY_NAME[name].version == 2 and BY_NAME[name].fate is Fate.USED]
     if older and newer:
         raise ParallelConfigError(
-            f"mp_parameters has {', '.join(newer)} of the library's version 2 beside {', '.join(older)} of version 1. HINT:"
-            " keep to one; sharded_data_parallel_degree is version 1's hybrid_shard_degree."
+            f"mp_parameters has {', '.join(newer)} of the library's version 2 together with {', '.join(older)} of "
+            "version 1. HINT:"
+            " use one version; sharded_data_parallel_degree is version 1's hybrid_shard_degree."
         )
     first_generation = bool(older)
     return ParallelDegrees(
@@ -213,7 +217,7 @@ def _from_values(values: Mapping[str, Any]) -> ParallelDegrees:
 
 
 def _check(key: Key, value: Any) -> Any:
-    """``value`` as the key's type; estimators write numbers and flags as text too."""
+    """``value`` as the key's type; estimators also write numbers and flags as text."""
     if key.kind is object:
         return value
     try:
@@ -247,5 +251,5 @@ _KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a t
 
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name, [key.name for key in KEYS], 1)
-    hint = f"did you mean {near[0]}?" if near else f"remove it; known are {', '.join(key.name for key in KEYS)}."
+    hint = f"did you mean {near[0]}?" if near else f"remove it; known keys are {', '.join(key.name for key in KEYS)}."
     return f"mp_parameters has {name!r}, which is not a key of SageMaker's model parallel library. HINT: {hint}"

@@ -26,9 +26,9 @@ _VALUE = "_lightning_sagemaker_value"
 def delayed_parameters() -> Iterator[None]:
     """Parameters that are made within are on the meta device afterwards, and get their values when a stage needs them.
 
-    The values, and the random numbers that are drawn afterwards, are those that they would have without it, to the last bit.
-    At most one large parameter is in memory at a time, beside a few that were used lately. Buffers stay. Within itself it
-    does nothing.
+    The values, and the random numbers that are drawn afterwards, are those that they would have without it, to the last
+    bit. At most one large parameter is in memory at a time, beside a few that were used lately. Buffers stay. Within
+    itself it does nothing.
     """
     if _recording:
         yield

@@ -22,14 +22,14 @@ _ACTIVATIONS, _GRADIENTS = 0, 1
 
 
 class _Held(NamedTuple):
-    """What a stage keeps of a microbatch between its forward and its backward pass."""
+    """What a stage saves of a microbatch between its forward and its backward pass."""
 
     received: list[Tensor]
     outputs: list[Tensor]
 
 
 class BackwardListener(Protocol):
-    """What is told when gradients become final."""
+    """Notified when gradients become final."""
 
     def begin_last(self, stage: int) -> None:
         """The last backward pass through a stage of this process begins."""
@@ -42,16 +42,16 @@ class BackwardListener(Protocol):
 
 
 class PipelineEngine:
-    """The stages of this process, and the order in which it computes them.
+    """The stages of this process, and the order in which it runs them.
 
-    A stage that fails goes on telling the others so in place of what they wait for: all processes of the pipeline raise in
-    the same step, and none waits.
+    A failing stage sends the error to the others instead of their expected inputs: all processes of the pipeline raise
+    in the same step, and none hangs.
 
     Args:
         stages: Stages of this process.
         partition: Partition of the model.
         groups: Process groups of the job.
-        device: Where the stages compute.
+        device: Device of the stages.
 
     """
 
@@ -67,7 +67,7 @@ class PipelineEngine:
 
     @property
     def has_last_stage(self) -> bool:
-        """Whether the last stage, whose results are real, is here."""
+        """Whether this process has the last stage, whose results are real."""
         return self._groups.stage_rank(self._num_stages - 1) == self._groups.rank
 
     def plan(self, schedule: str, microbatches: int) -> Plan:
@@ -92,12 +92,12 @@ class PipelineEngine:
         Args:
             step: The user's code for one microbatch.
             microbatches: Its arguments.
-            loss_of: From what ``step`` returned to what is differentiated, called as soon as it has returned; None: no
-                backward passes.
+            loss_of: Maps ``step``'s return value to the loss, called as soon as it has returned; None: no backward
+                passes.
             listener: Called around the last backward pass through each stage of this process.
 
         Returns:
-            What ``step`` returned for each microbatch, if the last stage is here; else as many None.
+            What ``step`` returned for each microbatch, if this process has the last stage; else None for each.
 
         Raises:
             PipelineError: If another stage failed.
@@ -140,7 +140,7 @@ class PipelineEngine:
     def run_everywhere(self, step: Callable[[Any], Any], microbatches: Sequence[Any]) -> list[Any]:
         """Run a step without backward passes so that all of its effects are on all processes. Collective.
 
-        The last stage computes; what the model returned goes to the other processes, where ``step`` is run again with it.
+        The last stage computes; the model's output is sent to the other processes, where ``step`` is re-run with it.
 
         Args:
             step: The user's code for one microbatch.
@@ -214,7 +214,7 @@ class PipelineEngine:
     def _input(
         self, action: Action, inputs: list[Tensor], outputs: list[Tensor], gradients: list[Tensor] | None
     ) -> None:
-        """Only the gradients that the stage before waits for; those of the weights come with :meth:`_weight`."""
+        """Only the gradients that the previous stage waits for; :meth:`_weight` computes those of the weights."""
         from torch.distributed.pipelining._backward import stage_backward_input
 
         # Copies, because the function detaches what it is given, which may be saved for the backward pass of the weights.
@@ -246,7 +246,7 @@ class PipelineEngine:
         self._exchange.send(self._groups.stage_rank(stage), tag, tensors, failure)
 
     def _refuse(self, action: Action, failure: BaseException) -> None:
-        """Tell who waits for this computation that there will be none."""
+        """Notify the waiting stage that this computation failed."""
         own = f"pipeline stage {action.stage} (rank {self._groups.rank}) failed: {type(failure).__name__}: {failure}"
         text = str(failure) if isinstance(failure, PipelineError) else own
         stage, number, last = action.stage, action.microbatch, self._num_stages - 1
@@ -260,13 +260,13 @@ class PipelineEngine:
                 self._send(stage - 1, Tag(_GRADIENTS, stage - 1, number), [], text)
 
     def _discard(self, stage: int, tag: Tag, expected: bool) -> None:
-        """Take a message off its channel, so that the next step does not find it there."""
+        """Remove a message from its channel, so that the next step does not receive it."""
         if expected and tag not in self._received:
             self._exchange.receive(self._groups.stage_rank(stage), tag)
 
 
 def _last_backward(order: Sequence[Action]) -> set[Action]:
-    """For each stage what gives the last of its weights' gradients."""
+    """For each stage, the action that computes the last of its weight gradients."""
     return set({action.stage: action for action in order if action.kind in (Kind.BACKWARD, Kind.WEIGHT)}.values())
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors between the stages of a pipeline, point to point.
 
-Each message is a header of fixed length (on the CPU) and its tensors, so their number, shapes and types may change
-from step to step. Each ordered pair of ranks has process groups of its own, in which messages arrive in the order in which
-they were sent: neither gloo nor nccl can have two of them wait for each other. A receiver keeps what it does not need yet.
+Each message is a header of fixed length (on the CPU) and its tensors, so their number, shapes and types may change from
+step to step. Each ordered pair of ranks has its own process groups, in which messages arrive in the order of sending,
+so that neither gloo nor nccl can deadlock. A receiver buffers what it does not need yet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lightning_sagemaker.parallel.stage import PipelineError
 
 _HEADER = 64
 _TEXT = 7 * (_HEADER - 5)
-"""Bytes of a message about what went wrong: seven in each number."""
+"""Bytes of an error message: seven per number."""
 _DTYPES = (
     torch.float32,
     torch.float16,
@@ -41,7 +41,7 @@ class Tag(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What was received: tensors with whether each needs a gradient, or what went wrong."""
+    """A received message: tensors with their requires_grad, or an error."""
 
     tensors: list[Tensor]
     needs_grad: list[bool]
@@ -73,7 +73,7 @@ class Exchange:
         self._under_way: list[tuple[dist.Work, Tensor]] = []
 
     def send(self, target: int, tag: Tag, tensors: Sequence[Tensor], failure: str | None = None) -> None:
-        """Begin to send."""
+        """Start sending."""
         if target == self._rank:
             flags = [tensor.requires_grad for tensor in tensors]
             self._kept[target, tag] = Message([tensor.detach() for tensor in tensors], flags, failure)
@@ -97,7 +97,7 @@ class Exchange:
         return self._kept.pop((source, tag))
 
     def finish(self) -> None:
-        """Wait until all that was sent has arrived."""
+        """Wait until everything sent has arrived."""
         for work, _ in self._under_way:
             work.wait()
         self._under_way.clear()

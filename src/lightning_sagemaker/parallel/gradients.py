@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of replicas and stages: their mean, and the norm of all of them."""
+"""Gradients of replicas and stages: their mean, and their global norm."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from lightning_sagemaker._compat.guard import shadow
 
 _BUCKET = 25 * 2**20
-"""Bytes that are reduced at once, as in ``DistributedDataParallel``."""
+"""Bytes that are reduced together, as in ``DistributedDataParallel``."""
 
 
 @torch.no_grad()
 def average(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
     """The mean of the gradients over the replicas of a stage. Collective over ``group``.
 
-    A parameter without a gradient on every replica stays without; where only some have one, the others count as zero.
+    A parameter without a gradient on all replicas stays without one; if only some have one, the others count as zero.
 
     Args:
         parameters: In the same order on all replicas.
@@ -49,10 +49,10 @@ def found_anywhere(held: Sequence[bool], device: torch.device, group: dist.Proce
 
 @torch.no_grad()
 def average_present(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
-    """The mean of gradients, of which those that are missing here count as zero. Collective over ``group``.
+    """The mean of gradients; missing ones count as zero. Collective over ``group``.
 
     Args:
-        parameters: Those of which a replica has a gradient, in the same order on all of them.
+        parameters: Those with a gradient on any replica, in the same order on all of them.
         group: Process group of the replicas.
 
     """
@@ -91,12 +91,12 @@ def clip_norm(
 
     Args:
         parameters: Parameters of this process.
-        counted: Those of them whose norm no other process of the group counts.
-        max_norm: The highest norm.
+        counted: Those that no other process of the group counts in the norm.
+        max_norm: The maximum norm.
         group: Process group of a model replica.
 
     Returns:
-        The norm before.
+        The norm before clipping.
 
     """
     own = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -132,7 +132,7 @@ def agree_on_overflow(
 
 
 def sync_overflow_skips(scaler: torch.amp.GradScaler, device: torch.device, group: dist.ProcessGroup) -> None:
-    """Let ``scaler.unscale_`` agree on overflows from now on.
+    """Make ``scaler.unscale_`` synchronize overflows from now on.
 
     Args:
         scaler: Gradient scaler of this process.
@@ -153,7 +153,7 @@ def sync_overflow_skips(scaler: torch.amp.GradScaler, device: torch.device, grou
 
 
 def sums(first: list[Tensor | None], second: list[Tensor | None] | None) -> list[Tensor | None]:
-    """Element by element, where None adds nothing."""
+    """Elementwise sum; None counts as zero."""
     if second is None:
         return first
     return [

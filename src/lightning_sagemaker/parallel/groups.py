@@ -17,16 +17,16 @@ KINDS = ("PP", "TP", "RDP", "MP", "DP")
 
 @dataclass(frozen=True)
 class ParallelGroups:
-    """Where this process is, and with whom it talks.
+    """Coordinates and process groups of this process.
 
     Attributes:
         degrees: The layout.
         rank: Global rank of this process.
-        at: Its place in the layout.
+        at: Its coordinates in the layout.
         ranks: Kind (``PP``, ``TP``, ``RDP``, ``MP``, ``DP``) -> the global ranks of its group, ascending.
         groups: Kind -> its process group.
         cpu_groups: Kind -> the same for objects and tensors on the CPU.
-        channels: Ordered pairs of neighbouring stages of its copy of the model -> where their messages go.
+        channels: Ordered pairs of neighbouring stages of its replica -> their channels.
         batches: From the first process of a model replica to all others of it.
         inputs: From the first stage to the others of its pipeline.
         results: From the last stage to the others of its pipeline.
@@ -46,10 +46,10 @@ class ParallelGroups:
 
     @classmethod
     def build(cls, degrees: ParallelDegrees) -> ParallelGroups:
-        """Make all groups. Collective: every process of the job calls it, with the same degrees.
+        """Create all groups. Collective: every process of the job calls it, with the same degrees.
 
         Raises:
-            ParallelConfigError: If the degrees do not fit the number of processes; raised before any group is made.
+            ParallelConfigError: If the degrees do not fit the number of processes; raised before any group is created.
 
         """
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -90,7 +90,7 @@ class ParallelGroups:
 
 
 def _own_group(members: Iterable[Sequence[int]], rank: int, backend: str | None) -> dist.ProcessGroup:
-    """Make all groups of a kind, as torch demands of every process; the one that ``rank`` is in."""
+    """Create all groups of a kind, as torch requires of every process; returns the one of ``rank``."""
     made: list[tuple[Sequence[int], dist.ProcessGroup]] = [
         (ranks, dist.new_group(list(ranks), backend=backend)) for ranks in members
     ]

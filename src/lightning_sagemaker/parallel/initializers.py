@@ -18,16 +18,16 @@ Initializer = Callable[[nn.Module], object]
 def initial_values(root: nn.Module, wanted: Callable[[Tensor], bool]) -> dict[int, Callable[[], Tensor]]:
     """What gives the first values of a module's own parameters and buffers, by their ids.
 
-    Each module is initialized by itself, with random numbers that depend on the seed and on its name, so that values do not
-    depend on which process asks for which.
+    Each module is initialized by itself, with random numbers that depend on the seed and on its name, so that values do
+    not depend on which process asks for which.
 
     Args:
         root: With parameters or buffers on the meta device.
         wanted: Whether values of a tensor are asked for.
 
     Raises:
-        ParallelConfigError: If a module has neither ``reset_parameters`` nor is in a model with ``_init_weights``, as those
-            of transformers have.
+        ParallelConfigError: If a module has neither ``reset_parameters`` nor is in a model with ``_init_weights``, as
+            those of transformers have.
 
     """
     found: dict[int, Callable[[], Tensor]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts a batch into microbatches."""
+"""Splits a batch into microbatches."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ class Microbatches(NamedTuple):
 
 
 def cut(batch: Any, count: int) -> Microbatches:
-    """Cut each tensor in ``batch`` into at most ``count`` parts, as even as they can be.
+    """Split each tensor in ``batch`` into at most ``count`` parts, as even as possible.
 
-    A batch of fewer samples than ``count`` has a part for each sample. Parts of different sizes count by their samples.
+    A batch of fewer samples than ``count`` has one part per sample. Parts of different sizes are weighted by their
+    samples.
 
     Args:
         batch: Any structure.
         count: Number of microbatches.
 
     Raises:
-        ParallelConfigError: If parts cannot be even, and it is not clear what the samples are.
+        ParallelConfigError: If parts cannot be even, and the batch dimension is ambiguous.
 
     """
     try:
@@ -57,7 +58,7 @@ def _rows(batch: Any, start: int, length: int) -> Any:
 
 
 def _sizes(batch: Any) -> set[int | None]:
-    """First dimensions of the tensors; None stands for an object that cuts itself."""
+    """First dimensions of the tensors; None for an object that splits itself."""
     found: set[int | None] = set()
 
     def note(tensor: Tensor) -> Tensor:
@@ -78,12 +79,12 @@ def _unchanged(value: Any) -> Any:
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Any], itself: Callable[[Any], Any] | None = None) -> Any:
-    """``value`` with its tensors changed, in the containers that :func:`split` looks into.
+    """``value`` with its tensors changed, in the containers that :func:`split` traverses.
 
     Args:
         value: Any structure.
         change: Called with each tensor.
-        itself: Called with each object that has ``smp_slice``. Default: they are treated as any other.
+        itself: Called with each object that has ``smp_slice``. Default: they are treated like any other.
 
     """
     if isinstance(value, Tensor):
@@ -98,18 +99,18 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any], itself: Callable[[A
 
 
 def split(value: Any, count: int, axis: int = 0, name: str = "the batch") -> list[Any]:
-    """Cut each tensor in ``value`` into equal parts, through lists, tuples, sets, mappings and objects with ``smp_slice``.
+    """Split each tensor in ``value`` into equal parts, through lists, tuples, sets, mappings and objects with ``smp_slice``.
 
-    What is no tensor is the same in each microbatch.
+    What is not a tensor is the same in each microbatch.
 
     Args:
         value: Any structure.
         count: Number of microbatches.
-        axis: That is cut.
+        axis: Axis to split.
         name: For errors.
 
     Raises:
-        ParallelConfigError: If a tensor's size does not divide.
+        ParallelConfigError: If a tensor's size is not divisible.
 
     """
     if count == 1:
@@ -132,7 +133,8 @@ def _split_tensor(tensor: Tensor, count: int, axis: int, name: str) -> list[Any]
         return [tensor] * count  # a number holds for all samples
     if tensor.shape[axis] % count:
         raise ParallelConfigError(
-            f"{name} has {tensor.shape[axis]} samples, which {count} microbatches do not divide. HINT: make the batch a"
+            f"{name} has {tensor.shape[axis]} samples, which is not divisible into {count} microbatches. HINT: make "
+            "the batch a"
             f" multiple of {count} (with drop_last=True in the loader), or lower microbatches."
         )
     return list(tensor.chunk(count, axis)) if tensor.shape[axis] else [tensor] * count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A module that is cut into the stages of a pipeline, from the first step on."""
+"""A module that is partitioned into the stages of a pipeline, from the first step on."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _MEMORY_WEIGHT = {"memory": 0.8, "speed": 0.2}
 
 
 class PipelinedModel:
-    """A module of which each process keeps its stages. Collective: all processes of the job build it in the same step.
+    """A module of which each process holds its stages. Collective: all processes of the job build it in the same step.
 
     Args:
         root: The module with all parameters, whole on this process, or on the meta device.
         groups: Process groups of the job.
-        device: Where this process computes.
+        device: Device of this process.
         step: The user's code for one microbatch.
         microbatch: Its argument.
-        stages_per_rank: Stages of each process.
-        ends: Number of blocks up to the end of each stage, or what gives them; default: even costs.
-        recompute: Blocks keep their inputs only for the backward pass, in which they run again.
-        plan: From ``root`` to which matrices are shared, and how; default: ours.
+        stages_per_rank: Stages per process.
+        ends: Number of blocks up to the end of each stage, or a function that returns them; default: balanced costs.
+        recompute: Blocks save only their inputs for the backward pass, and are recomputed there.
+        plan: Returns the tensor parallel plan of ``root``; default: ours.
 
     Attributes:
         blocks: Blocks of the module.
@@ -54,7 +54,7 @@ class PipelinedModel:
         reduction: Averages gradients over the replicas during the backward passes; None if there is one replica.
 
     Raises:
-        ParallelConfigError: If the module cannot be cut so; on all processes, before anything is changed.
+        ParallelConfigError: If the module cannot be partitioned; on all processes, before anything is changed.
 
     """
 
@@ -120,12 +120,12 @@ class PipelinedModel:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Of this process."""
+        """Parameters of this process."""
         return self.stages.parameters
 
     @torch.no_grad()
     def _make_equal(self) -> None:
-        """All copies of a stage begin with the weights of the first one, all stages with the shared weights of the first."""
+        """All replicas of a stage start with the weights of the first one; tied weights are those of the first stage."""
         group = self._groups.groups["DP"]
         if dist.get_world_size(group) > 1:
             source = dist.get_global_rank(group, 0)
@@ -139,7 +139,7 @@ class PipelinedModel:
         gradients.average(self.parameters, self._groups.groups["RDP"])
 
     def clip_norm(self, parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor:
-        """Clip the norm of the whole model's gradients; the norm before."""
+        """Clip the global gradient norm; returns the norm before."""
         names = {id(parameter): name for name, parameter in self._root.named_parameters()}
         own = [parameter for parameter in parameters if not self.stages.is_absent(parameter)]
         ranks = len(self._groups.pipeline_ranks)
@@ -153,13 +153,13 @@ class PipelinedModel:
 
     @torch.no_grad()
     def follow(self, copy: nn.Module) -> None:
-        """Cut a copy of the module, such as an average of its weights, in the same way. Collective over all processes.
+        """Partition a copy of the module, such as an average of its weights, in the same way. Collective over all processes.
 
-        Its parameters then match the module's one by one. Its ``state_dict()`` is collective over the pipeline: whole on
-        the first process, and empty on the others.
+        Its parameters then match the module's one by one. Its ``state_dict()`` is collective over the pipeline:
+        complete on the first process, and empty on the others.
 
         Args:
-            copy: A deep copy of the module, whole on all processes. It is never called while it is cut.
+            copy: A deep copy of the module, complete on all processes. It is never called while it is partitioned.
 
         """
         group = self._groups.groups["DP"]
@@ -187,7 +187,7 @@ class PipelinedModel:
         return next(stage for stage, end in enumerate(self.partition.ends) if region < end)
 
     def own_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Of ``root.state_dict()``, what this process has; of matrices that it has a part of, as DTensors."""
+        """Of ``root.state_dict()``, what this process has; shards of matrices as DTensors."""
         originals = dict(_named_tensors(self._root))
         lacking = {name for name, tensor in originals.items() if self.stages.is_absent(tensor)}
         return {
@@ -198,7 +198,7 @@ class PipelinedModel:
 
     @torch.no_grad()
     def gather(self, state: Mapping[str, Any], on_all: bool = False) -> dict[str, Any]:
-        """The whole model's state from that of its stages. Collective over the pipeline.
+        """The full model's state from that of its stages. Collective over the pipeline.
 
         Args:
             state: ``root.state_dict()``.
@@ -247,7 +247,7 @@ class PipelinedModel:
                 tensor.copy_(self.linears.part(tensor, value))
 
     def keep_own_state(self, optimizer: torch.optim.Optimizer) -> None:
-        """Forget what a checkpoint held of other processes' parameters, and move the rest to where the parameters are."""
+        """Drop optimizer state of other processes' parameters, and move the rest to the parameters' devices."""
         for parameter, state in list(optimizer.state.items()):
             if self.stages.is_absent(parameter):
                 del optimizer.state[parameter]
@@ -257,11 +257,11 @@ class PipelinedModel:
                     state[key] = self.linears.part(parameter, value.to(parameter.device))
 
     def own_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """What this process has of an optimizer's state; for matrices that it has a part of, as DTensors."""
+        """What this process has of an optimizer's state; shards of matrices as DTensors."""
         return map_state(optimizer.state_dict(), _parameters_of(optimizer), self.linears.placed)
 
     def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The whole optimizer's state from those of the stages, on the first process; others return theirs. Collective.
+        """The full optimizer state from those of the stages, on the first process; others return theirs. Collective.
 
         Args:
             optimizer: Without state for parameters of other stages.
@@ -280,7 +280,7 @@ class PipelinedModel:
         return {**state, "state": dict(sorted(merged.items()))}
 
     def restore(self) -> None:
-        """Make the module whole again on all processes, on the CPU. Collective over the pipeline."""
+        """Restore the full module on all processes, on the CPU. Collective over the pipeline."""
         whole = self.gather(self._root.state_dict(keep_vars=True), on_all=True)
         for copy, hook in self._copies:
             hook.remove()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the model one number's update depends on, found by trying the optimizer on two small matrices.
+"""Which gradients the update of one element depends on, found by trying the optimizer on two small matrices.
 
-Each process of a pipeline updates the parameters that it has. Adam's update of a number depends on that number's gradient
-alone; LAMB's and Adafactor's on the matrix that it is in; L-BFGS's on the gradients of the whole model.
+Each process of a pipeline updates its own parameters. Adam's update of an element depends on that element's gradient
+alone; LAMB's and Adafactor's on the gradients of its matrix; L-BFGS's on the gradients of the full model.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
 _SIZE = 4
 _GRADIENTS = (10.0, 0.1)
-"""Sizes of the gradients of the steps that are tried: some optimizers clip large ones."""
+"""Magnitudes of the gradients of the test steps: some optimizers clip large ones."""
 
 
 class Scope(Enum):
-    """What the update of a number depends on."""
+    """What the update of an element depends on."""
 
-    NUMBER = "that number's gradient"
-    MATRIX = "the gradients of the matrix that it is in"
-    MODEL = "the gradients of the whole model"
+    NUMBER = "the element's own gradient"
+    MATRIX = "the gradients of its matrix"
+    MODEL = "the gradients of the full model"
 
 
 def scope_of(optimizer: torch.optim.Optimizer) -> Scope | None:
-    """Try another optimizer of the same class and options; this one and the random numbers stay as they are.
+    """Test another optimizer of the same class and options; this one and the random state are unchanged.
 
     Returns:
-        The scope; None if another one cannot be built, or does not take plain steps (a closure, sparse gradients).
+        The scope; None if another one cannot be built, or does not support plain steps (a closure, sparse gradients).
 
     """
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -54,11 +54,11 @@ def scope_of(optimizer: torch.optim.Optimizer) -> Scope | None:
 
 
 def check_scope(optimizer: torch.optim.Optimizer, shares_matrices: bool) -> None:
-    """See that an optimizer's step can be made by each process for the parameters that it has.
+    """Check that each process can run an optimizer's step on its own parameters.
 
     Args:
-        optimizer: Optimizer of a model that is cut into pipeline stages, or whose matrices are split by tensor parallelism.
-        shares_matrices: Whether a process has parts of matrices.
+        optimizer: Optimizer of a model with pipeline stages or tensor parallelism.
+        shares_matrices: Whether a process has shards of matrices.
 
     Raises:
         ParallelConfigError: If it cannot.
@@ -67,25 +67,27 @@ def check_scope(optimizer: torch.optim.Optimizer, shares_matrices: bool) -> None
     scope, name = scope_of(optimizer), type(optimizer).__name__
     if scope is Scope.MODEL:
         raise ParallelConfigError(
-            f"{name} was chosen for a model that is cut into partitions, but its step depends on the gradients of all"
-            " parameters at once, and each process has those of its stages. HINT: an optimizer that updates each parameter"
-            " by itself, such as AdamW; the Trainer's gradient_clip_val clips by the norm of the whole model."
+            f"{name} was chosen for a partitioned model, but its step depends on the gradients of all parameters at "
+            "once, and"
+            " each process has only those of its stages. HINT: use an optimizer that updates each parameter "
+            "independently, such"
+            " as AdamW; the Trainer's gradient_clip_val clips by the norm of the full model."
         )
     if scope is Scope.MATRIX and shares_matrices:
         raise ParallelConfigError(
-            f"{name} was chosen with tensor_parallel_degree, but its step depends on whole matrices, of which each process"
-            " has a part. HINT: an optimizer that updates each number by itself, such as AdamW."
+            f"{name} was chosen with tensor_parallel_degree, but its step depends on full matrices, of which each process"
+            " has a shard. HINT: use an elementwise optimizer, such as AdamW."
         )
 
 
 def _matrices() -> list[Tensor]:
-    """Two, with values that have no symmetry which would hide a dependence."""
+    """Two matrices, with values whose symmetry does not hide a dependence."""
     random = torch.Generator().manual_seed(0)
     return [torch.randn(_SIZE, _SIZE, generator=random) * scale for scale in (1.0, 3.0)]
 
 
 def _step(optimizer: torch.optim.Optimizer, values: list[Tensor]) -> list[Tensor]:
-    """Two steps from ``values``, with gradients that are a function of the number alone; the values afterwards."""
+    """Two steps from ``values``, with gradients that are a function of the element only; returns the values afterwards."""
     torch.manual_seed(0)  # for optimizers that draw
     parameters = [nn.Parameter(value.clone()) for value in values]
     known = inspect.signature(type(optimizer)).parameters

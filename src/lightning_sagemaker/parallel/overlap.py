@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of replicas are averaged while the last backward passes of a step still run.
+"""Averages the gradients of replicas during the last backward passes of a step.
 
-A gradient is final when the last microbatch has gone back through every stage of this process that uses its parameter. As
-soon as all gradients of a bucket are final, its all-reduce begins. Buckets begin in a fixed order, the same on all replicas,
-whichever is complete first. Two kinds of parameters are in no bucket and are reduced at the end: those that other stages use
-too, whose gradients are summed over the stages before, and those that had no gradient in the previous step.
+A gradient is final after the last microbatch's backward pass through every stage of this process that uses its
+parameter. As soon as all gradients of a bucket are final, its all-reduce starts. Buckets start in a fixed order, the
+same on all replicas, whichever is complete first. Two kinds of parameters are not in buckets and are reduced at the
+end: tied ones, whose gradients are first summed over the stages, and those without a gradient in the previous step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lightning_sagemaker.parallel.gradients import average_present, found_anywhe
 from lightning_sagemaker.parallel.tied import TiedParameters
 
 _LARGEST, _SMALLEST, _COUNT = 25 * 2**20, 2**20, 8
-"""Bytes of the largest bucket, as in ``DistributedDataParallel``, and of the smallest; small models have about so many."""
+"""Bytes of the largest bucket, as in ``DistributedDataParallel``, and of the smallest, and their number in small models."""
 
 
 @dataclass
@@ -39,12 +39,12 @@ class OverlappedReduction:
     """The mean of a process's gradients over the replicas of its stages.
 
     For each step: :meth:`begin`, the passes of the engine, which calls :meth:`begin_last` and :meth:`end_last`, and
-    :meth:`finish`. All replicas do so in the same steps.
+    :meth:`finish`. All replicas do this in the same steps.
 
     Args:
         parameters: Parameters of this process, in the same order on all replicas.
         stages: ``id`` of each of them -> the stages of this process that use it.
-        tied: Those that other processes of the pipeline hold too.
+        tied: Those that other processes of the pipeline also hold.
         group: Process group of those that hold these parameters.
 
     """
@@ -77,7 +77,7 @@ class OverlappedReduction:
         self._begun = 0
 
     def _make_buckets(self) -> list[_Bucket]:
-        """From the last parameter to the first, which is about the order in which gradients become final."""
+        """From the last parameter to the first, approximately the order in which gradients become final."""
         expected = [parameter for parameter in self._candidates if id(parameter) in self._expected][::-1]
         limit = min(_LARGEST, max(_SMALLEST, sum(parameter.nbytes for parameter in expected) // _COUNT))
         buckets: list[list[nn.Parameter]] = []
@@ -94,7 +94,7 @@ class OverlappedReduction:
         """Reduce the gradients of the backward passes that follow.
 
         Args:
-            kept: For each parameter the gradient of earlier batches that is added before; default: none.
+            kept: For each parameter the accumulated gradient of earlier batches; default: none.
 
         """
         pairs = zip(self._parameters, kept, strict=False)
@@ -122,7 +122,7 @@ class OverlappedReduction:
         self._works.clear()
 
     def remove(self) -> None:
-        """Leave the parameters as they were found."""
+        """Remove the hooks from the parameters."""
         self._active = False
         for handle in self._hooked.values():
             handle.remove()
@@ -171,9 +171,10 @@ class OverlappedReduction:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Wait until all gradients are reduced, and reduce what is left. Collective over the replicas.
+        """Wait until all gradients are reduced, and reduce the remaining ones. Collective over the replicas.
 
-        A parameter without a gradient on every replica stays without; where only some have one, the others count as zero.
+        A parameter without a gradient on every replica stays without; where only some have one, the others count as
+        zero.
         """
         for parameter in self._parameters:
             self._add(parameter)

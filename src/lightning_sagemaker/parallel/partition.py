@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deals the blocks of a model to pipeline stages, evenly by memory and time."""
+"""Assigns the blocks of a model to pipeline stages, balanced by memory and time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Partition:
     sizes: tuple[int, ...]
 
     def blocks_of(self, stage: int) -> range:
-        """Numbers of the blocks of a stage."""
+        """Indices of the blocks of a stage."""
         return range(self.ends[stage - 1] if stage else 0, self.ends[stage])
 
     def table(self, blocks: Blocks) -> str:
@@ -50,10 +50,10 @@ def make_partition(
     memory_weight: float,
     ends: Sequence[int] | None = None,
 ) -> Partition:
-    """Cut a model into stages.
+    """Partition a model into stages.
 
-    The cost of a block is ``memory_weight`` times its share of the parameters plus ``1 - memory_weight`` times its share
-    of the time, for which the multiplications of its matrices stand: embeddings take memory and no time.
+    The cost of a block is ``memory_weight`` times its share of the parameters plus ``1 - memory_weight`` times its
+    share of the time, estimated by the multiplications of its matrices: embeddings take memory and no time.
 
     Args:
         root: The module with all parameters.
@@ -61,15 +61,15 @@ def make_partition(
         traced: What tracing the module found.
         num_stages: Number of stages.
         memory_weight: From 0 to 1.
-        ends: Number of blocks up to the end of each stage; default: even costs.
+        ends: Number of blocks up to the end of each stage; default: balanced costs.
 
     Raises:
-        ParallelConfigError: If there are fewer blocks than stages, or something passes by the blocks across a cut.
+        ParallelConfigError: If there are fewer blocks than stages, or a value bypasses the blocks across a split.
 
     """
     if num_stages > len(blocks):
         raise ParallelConfigError(
-            f"{num_stages} pipeline stages were asked for, but {blocks.name} has {len(blocks)} blocks. HINT: set partitions"
+            f"{num_stages} pipeline stages were requested, but {blocks.name} has {len(blocks)} blocks. HINT: set partitions"
             f" to at most {len(blocks)}."
         )
     parameters = dict(root.named_parameters(remove_duplicate=False))
@@ -85,8 +85,8 @@ def make_partition(
     cut = next((end for end in ends[:-1] if _passing(traced, end)), None)
     if cut is not None:
         raise ParallelConfigError(
-            f"the model uses a value from before {blocks.names[cut - 1]} after it, and not through the blocks, so it"
-            f" cannot be cut there. HINT: cut elsewhere, or return the value from each block."
+            f"the model uses a value from before {blocks.names[cut - 1]} after it without passing it through the blocks, so"
+            f" it cannot be split there. HINT: split elsewhere, or return the value from each block."
         )
     stage_of = [stage for stage, end in enumerate(ends) for _ in range(end - (ends[stage - 1] if stage else 0))]
     stages = {name: tuple(sorted({stage_of[one] for one in regions})) for name, regions in traced.regions.items()}
@@ -101,7 +101,7 @@ def make_partition(
 
 
 def _passing(traced: Trace, end: int) -> bool:
-    """Whether a value would pass by a cut after so many blocks."""
+    """Whether a value would bypass a split after this many blocks."""
     return any(birth < end <= use for birth, use in traced.crossings)
 
 
@@ -124,17 +124,17 @@ def _costs(parameters: Mapping[str, nn.Parameter], traced: Trace, blocks: Blocks
 
 
 def balance(costs: Sequence[float], num_stages: int, allowed: Collection[int] | None = None) -> tuple[int, ...]:
-    """Cut a row of costs into ``num_stages`` parts, none empty, so that the dearest is as cheap as possible.
+    """Split a sequence of costs into ``num_stages`` nonempty parts, so that the most expensive one is minimal.
 
     By dynamic programming over (number of blocks, number of stages).
 
     Args:
         costs: Cost of each block.
         num_stages: Number of parts.
-        allowed: Numbers of blocks after which there may be a cut; default: all.
+        allowed: Numbers of blocks after which a split is allowed; default: all.
 
     Returns:
-        For each part, the number of blocks up to its end; nothing if there are too few allowed cuts.
+        For each part, the number of blocks up to its end; empty if too few splits are allowed.
 
     """
     sums = [0.0, *accumulate(costs)]

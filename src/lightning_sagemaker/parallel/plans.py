@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which matrices of a transformer are shared among processes by columns, and which by rows (tensor parallelism).
+"""Tensor parallel plans: which matrices of a transformer are sharded by columns, and which by rows.
 
 The plan of Megatron-LM (Shoeybi et al., 2019): query, key, value and the first matrix of the feed-forward network by
-columns, so that each process has some heads and some hidden units; the matrices after them by rows, whose partial sums are
-added.
+columns, so that each process has some heads and some hidden units; the matrices after them by rows, whose partial sums
+are all-reduced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
 COLUMNS, ROWS = "colwise", "rowwise"
 BY_INPUTS, BY_DIMENSION = "by inputs", "by dimension"
-"""A linear layer by itself, which cuts its input and adds up; an embedding, which joins the dimensions of its vectors."""
+"""A single linear layer, which splits its input and all-reduces; an embedding, which gathers its dimensions."""
 
 _ENCODER = {
     r"encoder\.layer\.\d+\.attention\.self\.(query|key|value)": COLUMNS,
@@ -43,26 +43,26 @@ PLANS: Mapping[str, Mapping[str, str]] = {
         r"transformer\.layer\.\d+\.ffn\.lin2": ROWS,
     },
 }
-"""transformers' ``model_type`` -> how module names end, and how those matrices are shared."""
+"""transformers' ``model_type`` -> how module names end, and how those matrices are sharded."""
 
 
 def tensor_plan(root: nn.Module, degree: int) -> dict[str, str]:
     """Name of a linear module -> ``colwise`` or ``rowwise``.
 
     Args:
-        root: Contains a model of transformers of a type in :data:`PLANS`, or one that has a plan of its own
+        root: Contains a transformers model of a type in :data:`PLANS`, or one with its own plan
             (``base_model_tp_plan``, the decoder families).
-        degree: Processes that share each matrix.
+        degree: Number of ranks that each matrix is sharded across.
 
     Raises:
-        ParallelConfigError: If there is no plan, or heads or hidden units do not divide.
+        ParallelConfigError: If there is no plan, or heads or hidden units are not divisible.
 
     """
     configured = (module for module in root.modules() if hasattr(getattr(module, "config", None), "model_type"))
     model: Any = next(configured, None)
     if model is None:
         raise ParallelConfigError(
-            f"tensor_parallel_degree={degree} was set, but {type(root).__name__} holds no model of transformers. HINT: use"
+            f"tensor_parallel_degree={degree} was set, but {type(root).__name__} contains no transformers model. HINT: use"
             " sharded_data_parallel_degree or partitions."
         )
     config: Any = model.config
@@ -70,7 +70,7 @@ def tensor_plan(root: nn.Module, degree: int) -> dict[str, str]:
     patterns = PLANS.get(config.model_type) or _patterns(own)
     if not patterns:
         raise ParallelConfigError(
-            f"tensor_parallel_degree={degree} was set, but there is no plan for {config.model_type}. HINT: known are"
+            f"tensor_parallel_degree={degree} was set, but there is no plan for {config.model_type}. HINT: supported are"
             f" {', '.join(PLANS)} and the decoders that transformers has plans for; use"
             " sharded_data_parallel_degree or partitions for others."
         )
@@ -99,18 +99,18 @@ _COUNTS = ("num_attention_heads", "num_heads", "n_heads", "num_key_value_heads",
 
 
 def count_own_heads(root: nn.Module, shared: Iterable[str], degree: int) -> Callable[[], None]:
-    """Tell attention modules how many heads they have on this process.
+    """Set the number of heads of attention modules to those on this process.
 
-    Most code asks only for the size of a head; what asks for their number would share each head's numbers out anew, and
+    Most code uses only the size of a head; code that uses their number would redistribute each head's elements, and
     silently compute something else.
 
     Args:
         root: The module.
-        shared: Names of its linear layers that are shared.
-        degree: Processes that share each.
+        shared: Names of its sharded linear layers.
+        degree: Number of ranks that each is sharded across.
 
     Returns:
-        What undoes it.
+        A function that undoes it.
 
     """
     before: list[tuple[nn.Module, str, int]] = []

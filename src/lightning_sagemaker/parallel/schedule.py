@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """In which order each rank computes its stages' microbatches.
 
-Every order is played on a clock before it is used: that gives its duration, and shows that no rank waits for something that
-comes later.
+Every order is simulated before it is used: that gives its duration, and shows that it does not deadlock.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ class Kind(str, Enum):
     FORWARD = "F"
     BACKWARD = "B"
     INPUT = "I"
-    """The part of a backward pass that the stage before waits for."""
+    """The part of a backward pass that the previous stage waits for."""
     WEIGHT = "W"
-    """The rest of it."""
+    """The rest of the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +66,19 @@ def make_plan(
     Args:
         schedule: ``interleaved``: backward passes first, so few microbatches are held at once (1F1B; Narayanan et al.,
             "Memory-Efficient Pipeline-Parallel DNN Training", 2021). ``simple``: all forward passes first (GPipe; Huang
-            et al., 2019). ``zero_bubble``: gradients of weights are computed when there is nothing more urgent (Qi et al.,
-            "Zero Bubble Pipeline Parallelism", 2023). ``_only_forward``: no backward passes.
+            et al., 2019). ``zero_bubble``: weight gradients are computed when nothing else is ready (Qi et
+            al., "Zero Bubble Pipeline Parallelism", 2023). ``_only_forward``: no backward passes.
         num_ranks: Ranks in a row.
-        microbatches: Number of microbatches of a step.
-        stages_per_rank: Stages of each rank; more make the bubble smaller and the traffic larger.
-        active: Most microbatches that a stage holds at once, in ``interleaved`` and ``zero_bubble``.
+        microbatches: Number of microbatches per step.
+        stages_per_rank: Stages per rank; more reduce the bubble and increase the traffic.
+        active: Maximum number of microbatches that a stage holds at once, in ``interleaved`` and ``zero_bubble``.
 
     Raises:
         ValueError: If there is no such schedule.
 
     """
     if schedule not in SCHEDULES:
-        raise ValueError(f"schedule={schedule!r}. HINT: one of {', '.join(SCHEDULES)}.")
+        raise ValueError(f"schedule={schedule!r}. HINT: choose one of {', '.join(SCHEDULES)}.")
     stages = num_ranks * stages_per_rank
     if schedule != "zero_bubble":
         orders = [
@@ -108,7 +107,7 @@ def _fixed_order(
 
 
 def _play(orders: list[list[Action]], num_stages: int) -> int | None:
-    """When the last rank is done; None if they wait for each other."""
+    """When the last rank finishes; None on a deadlock."""
     done: dict[Action, int] = {}
     free, places = [0] * len(orders), [0] * len(orders)
     while places != [len(order) for order in orders]:
@@ -127,7 +126,7 @@ def _play(orders: list[list[Action]], num_stages: int) -> int | None:
 
 
 def _limit(rank: int, num_ranks: int, stages_per_rank: int, active: int | None) -> int:
-    """Microbatches that a rank must hold to be busy while the first one comes back, or as many as are allowed."""
+    """Microbatches that a rank must hold to stay busy until the first one returns, up to the allowed number."""
     if stages_per_rank > 1:  # fewer would not reach the last stage
         return 2 * (num_ranks - rank - 1) + (stages_per_rank - 1) * num_ranks + 1
     return num_ranks - rank if active is None else max(1, min(num_ranks - rank, active))
@@ -145,7 +144,7 @@ def _urgent_first(kind: Kind, rank: int, num_ranks: int, microbatches: int, stag
 
 
 class _ListScheduler:
-    """Plays the pipeline on a clock and gives each free rank the most urgent computation whose inputs are there."""
+    """Simulates the pipeline and gives each free rank the most urgent computation whose inputs are available."""
 
     def __init__(self, schedule: str, num_ranks: int, microbatches: int, stages_per_rank: int, active: int | None):
         self._split = schedule == "zero_bubble"
@@ -171,7 +170,7 @@ class _ListScheduler:
         return Plan(tuple(map(tuple, self._orders)), max(self._free))
 
     def _start(self, now: int, strict: bool) -> bool:
-        """Give work to the ranks that are free at ``now``; whether there was any."""
+        """Assign work to the ranks that are free at ``now``; returns whether there was any."""
         started = False
         for rank in range(len(self._free)):
             if self._free[rank] > now:
@@ -199,7 +198,7 @@ class _ListScheduler:
 
 
 def _needs(action: Action, num_stages: int, split: bool) -> list[Action]:
-    """What must be computed before."""
+    """Its dependencies."""
     kind, stage, microbatch = action.kind, action.stage, action.microbatch
     if kind is Kind.FORWARD:
         return [Action(kind, stage - 1, microbatch)] if stage else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares the matrices and shards the parameters of an unchanged module: DTensor and FSDP2 on one device mesh."""
+"""Tensor parallelism and sharded parameters for an unchanged module: DTensor and FSDP2 on one device mesh."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDe
 from lightning_sagemaker.parallel.plans import COLUMNS, count_own_heads, tensor_plan
 
 REPLICAS, SHARDS, TENSOR = "replicas", "shards", "tensor"
-"""Dimensions of the mesh: copies, who shards the parameters of a copy, who shares its matrices."""
+"""Dimensions of the mesh: replicas, parameter shards of a replica, tensor parallel ranks."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class ShardOptions:
     """How parameters are sharded.
 
     Attributes:
-        units: Classes of the modules that are gathered and freed as a whole; default: the repeated blocks of the model.
+        units: Classes of the modules that are gathered and freed as units; default: the repeated blocks of the model.
         mp_policy: In which precision parameters are gathered and gradients reduced; default: their own.
-        cpu_offload: Shards, their gradients and the optimizer's states are kept in the host's memory.
-        reshard_after_forward: Whether parameters are freed between the forward and the backward pass; default: those of
-            blocks are, the rest are not.
+        cpu_offload: Keep shards, their gradients and the optimizer's states in CPU memory.
+        reshard_after_forward: Whether parameters are freed between the forward and the backward pass; default: True for
+            blocks, False for the rest.
 
     """
 
@@ -54,7 +54,7 @@ class ShardOptions:
         """Arguments of ``fully_shard`` that are not its defaults.
 
         Args:
-            pin: Whether the host's memory is locked, for copies beside the computation: with a GPU.
+            pin: Whether CPU memory is pinned, for asynchronous copies: with a GPU.
 
         """
         given = {
@@ -73,21 +73,21 @@ def shard_module(
     offload: bool = False,
     options: ShardOptions | None = None,
 ) -> None:
-    """Share the matrices of ``root`` over the mesh's last dimension and shard its parameters over the second.
+    """Apply tensor parallelism to ``root`` over the mesh's last dimension and shard its parameters over the second.
 
-    Each block of the model is gathered and freed as a whole; what is not in a block is one more unit, which is there while
-    one of ``methods`` runs. A module of which something is sharded already is left as it is.
+    Each block of the model is gathered and freed as a unit; everything outside the blocks is one more unit, which is
+    gathered while one of ``methods`` runs. A module with sharded parameters is not changed.
 
     Args:
-        root: The module, whole and equal on all processes.
+        root: The module, complete and equal on all processes.
         mesh: With the dimensions :data:`REPLICAS`, :data:`SHARDS` and :data:`TENSOR`.
         methods: Names of methods of ``root`` that are called from outside.
         recompute: Blocks keep their inputs only for the backward pass, in which they run again.
-        offload: What blocks keep for the backward pass is kept in the host's memory.
+        offload: Offload saved activations to CPU memory.
         options: How parameters are sharded.
 
     Raises:
-        ParallelConfigError: If there is no plan for the matrices, or there are no units of the classes asked for.
+        ParallelConfigError: If there is no plan for the matrices, or there are no units of the given classes.
 
     """
     options = options or ShardOptions()
@@ -98,7 +98,7 @@ def shard_module(
     blocks = [module for module in own if module is not root] if own else find_units(root, options.units)
     if (recompute or offload) and not blocks:
         raise ParallelConfigError(
-            f"activation_checkpointing or offload_activations was set, but {type(root).__name__} has no list of different"
+            f"activation_checkpointing or offload_activations was set, but {type(root).__name__} has no list of distinct"
             " blocks. HINT: set neither, or use the model's own gradient_checkpointing_enable()."
         )
     save_memory(blocks, recompute, offload, on_gpu)
@@ -120,19 +120,19 @@ def check_shardable(device_type: str) -> None:
     if device_type == "cpu" and not SHARDS_ON_CPU:
         raise ParallelConfigError(
             f"Sharded parameters on a CPU need torch 2.6, and this is torch {torch.__version__}."
-            " HINT: train on a GPU, use a newer torch, or ask for partitions instead of shards and tensor parallelism."
+            " HINT: train on a GPU, use a newer torch, or set partitions instead of a shard degree or tensor parallelism."
         )
 
 
 def share_matrices(root: nn.Module, mesh: DeviceMesh) -> list[str]:
-    """Share the linear layers of a model by DTensor.
+    """Shard the linear layers of a model with DTensor.
 
     Args:
-        root: Contains a model of transformers, equal on all processes.
-        mesh: The processes that share.
+        root: Contains a transformers model, equal on all processes.
+        mesh: The tensor parallel ranks.
 
     Returns:
-        Names of the parameters that are shared.
+        Names of the sharded parameters.
 
     Raises:
         ParallelConfigError: If there is no plan for the matrices.
@@ -152,7 +152,7 @@ def share_matrices(root: nn.Module, mesh: DeviceMesh) -> list[str]:
 
 
 def make_mesh(degrees: ParallelDegrees, world_size: int, device_type: str) -> DeviceMesh:
-    """The ranks by copy, place among those that share its parameters, and place among those that share its matrices.
+    """The device mesh: replicas, parameter shards, and tensor parallel ranks.
 
     Collective over all processes.
     """
@@ -165,9 +165,9 @@ def make_mesh(degrees: ParallelDegrees, world_size: int, device_type: str) -> De
 
 @torch.no_grad()
 def clip_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
-    """Scale gradients so that their norm over all processes is at most ``max_norm``; the norm before. Collective.
+    """Scale gradients so that their norm over all processes is at most ``max_norm``; returns the norm before. Collective.
 
-    torch's own refuses parameters of different meshes, which matrices that are shared and the rest are; where there is one
+    torch's own refuses parameters of different meshes, which tensor parallel and other parameters have; with a single
     mesh it is used.
     """
     parameters = list(parameters)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the user's code as one stage of a pipeline.
 
-Before its own blocks, a stage runs the code on values that do not matter: what needs a parameter of another stage gives NaN
-of the right shape, blocks of other stages are passed by, and the one before its first block returns what was received.
-After its last own block the code is left.
+Before its own blocks, a stage runs the code on dummy values: what needs a parameter of another stage gives NaN of the
+right shape, blocks of other stages are skipped, and the one before its first block returns the received tensors. After
+its last own block the code is aborted.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Stages:
         blocks: Blocks of the module.
         traced: What tracing the module found.
         partition: Partition of the blocks.
-        own: Numbers of the stages of this process.
-        device: Where they compute.
+        own: Indices of the stages of this process.
+        device: Their device.
 
     """
 
@@ -92,17 +92,17 @@ class Stages:
 
     @property
     def has_outer(self) -> bool:
-        """Whether the step calls one module with all parameters, whose output can stand for the model."""
+        """Whether the step calls one module with all parameters, whose output can replace the model's."""
         return self._traced.outer is not None
 
     def remove(self) -> None:
-        """Let the module be called as before; absent parameters stay so."""
+        """Restore the module's forward methods; absent parameters stay absent."""
         for hook in self._hooks:
             hook.remove()
         self._forwards.restore()
 
     def shape(self, tensor: Tensor) -> torch.Size:
-        """Of a parameter, absent or not, or a buffer."""
+        """Shape of a parameter, absent or not, or of a buffer."""
         return self._shapes.get(id(tensor), tensor).shape
 
     def is_absent(self, parameter: Tensor) -> bool:
@@ -117,13 +117,13 @@ class Stages:
         Args:
             stage: Its number.
             step: The user's code for one microbatch.
-            received: Tensors of the output of the block before; None for the first stage.
+            received: Output tensors of the previous block; None for the first stage.
 
         Returns:
             What ``step`` returned and None, for the last stage; None and the tensors to send, for the others.
 
         Raises:
-            PipelineError: If the code calls the blocks in another way than one after the other, once.
+            PipelineError: If the code does not call each block once, in order.
 
         """
         own = self._partition.blocks_of(stage)
@@ -143,12 +143,12 @@ class Stages:
         if visit.next_block < len(self._blocks):
             raise PipelineError(
                 f"the step returned after {visit.next_block} of {len(self._blocks)} blocks. HINT: the step must call the"
-                " whole model once."
+                " full model exactly once."
             )
         return result, None
 
     def replay(self, step: Callable[[], Any], output: Any) -> Any:
-        """Run ``step`` once more, where the call of the model returns ``output``; what ``step`` returned."""
+        """Run ``step`` once more, where the call of the model returns ``output``; returns ``step``'s result."""
         self._replayed.append(output)
         try:
             return step()
@@ -167,7 +167,7 @@ class Stages:
         return output
 
     def _check_call(self, module: nn.Module, _: Any) -> None:
-        """A module without its parameters may be called on the way to the own blocks only."""
+        """A module without its parameters may only be called before the stage's own blocks."""
         if self._replayed:
             return
         if self._visit is None:
@@ -175,8 +175,9 @@ class Stages:
         if self._visit.absent is None:
             raise PipelineError(
                 f"{type(module).__name__}, which belongs to another pipeline stage, was called after this stage's blocks."
-                " HINT: a model that is cut into partitions can be called once in a step, and what comes after its blocks"
-                " must not call what comes before them."
+                " HINT: a partitioned model can be called only once per step, and modules after its blocks must not "
+                "call modules before"
+                " them."
             )
 
     def _run_block(self, index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -186,7 +187,7 @@ class Stages:
         if index != visit.next_block:
             raise PipelineError(
                 f"{self._blocks.names[index]} was called where block {visit.next_block} of {len(self._blocks)} was expected."
-                " HINT: a model that is cut into partitions can be called once in a step."
+                " HINT: a partitioned model can be called only once per step."
             )
         visit.next_block += 1
         if index + 1 < visit.first and not self._traced.alike:
@@ -211,7 +212,7 @@ class Stages:
             carried = self._traced.carried[index]
             inputs = tensors_of(arguments)
             for number, tensor in zip(carried, tensors[len(tensors) - len(carried) :], strict=True):
-                inputs[number].copy_(tensor)  # the user's code holds it, and goes on with it
+                inputs[number].copy_(tensor)  # the user's code holds it, and continues with it
         numbers = iter(tensors)
         return pytree.tree_map(
             lambda leaf: next(numbers) if _is_number(leaf) else leaf, self._traced.outputs[index], is_leaf=_is_number
@@ -220,7 +221,7 @@ class Stages:
 
 def _outside(name: str) -> PipelineError:
     return PipelineError(
-        f"{name} was called outside a step. HINT: a model that is cut into partitions can only be called in training_step,"
+        f"{name} was called outside a step. HINT: a partitioned model can only be called in training_step,"
         " validation_step, test_step and predict_step, or in a function with @smp.step."
     )
 
@@ -255,5 +256,5 @@ class _Absent(TorchFunctionMode):
 
 
 def _nothing(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """NaN, so that what uses it by mistake is noticed; zeros where there is no NaN."""
+    """NaN, so that accidental use is detected; zeros for types without NaN."""
     return torch.full(shape, float("nan") if dtype.is_floating_point else 0, dtype=dtype, device=device)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nested values from one process to the others of its group: the structure when it is new, the tensors always.
+"""Sends nested values from one process to the others of its group: the structure when it is new, the tensors always.
 
-Pickling a batch on the processor costs more than sending it. So a value is taken apart into its tensors, which are sent as
-they are, and what is left, its structure, which is pickled once and has a number from then on. Shapes are sent when they
-differ from those of the value before.
+Pickling a batch costs more than sending it. So a value is split into its tensors, which are sent directly, and its
+structure, which is pickled once and then identified by a number. Shapes are sent when they change.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from lightning_sagemaker.parallel.trace import TensorNumber
 _HEADER = 3
 _NEW, _FAILED = -1, -2
 _MOST = 16
-"""Structures that are remembered, as those of training, validation and an epoch's last batch."""
+"""Number of cached structures, such as those of training, validation and an epoch's last batch."""
 _PACKED, _ALIGNED = 64 * 2**10, 16
 """Smaller tensors, in bytes, are sent together, each at a multiple of so many bytes."""
 _DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 _Use = tuple[str | None, int]
 """What is done with a value, and the number of its structure."""
 _PLAIN = (int, bool, str, bytes, type(None), TensorNumber, torch.dtype)
-"""Types whose equality says that nothing has changed; an object of any other is sent each time."""
+"""Types that can be compared; an object of any other is sent each time."""
 
 
 class StructureChannel:
@@ -40,7 +39,7 @@ class StructureChannel:
     Args:
         group: Process group for tensors on the CPU.
         members: Global ranks of the group.
-        source: Global rank of the process that sends.
+        source: Global rank of the sender.
         rank: Global rank of this process.
 
     A receiver may need some of the tensors only: it notes which it reads while it does something for the first time, and is
@@ -187,7 +186,7 @@ class StructureChannel:
         return tensor
 
     def _remember(self, number: int, structure: object, shapes: Sequence[int]) -> None:
-        """The same on all processes, so that numbers mean the same."""
+        """The same on all processes, so that numbers agree."""
         if number == _NEW:
             if len(self._known) == _MOST:
                 for known in (self._known, self._used, self._reads, self._needs):
@@ -198,12 +197,12 @@ class StructureChannel:
 
 
 def take_apart(value: object) -> tuple[object, list[Tensor]]:
-    """A value's structure, in which numbers stand for tensors, and the tensors.
+    """A value's structure, with numbers for tensors, and the tensors.
 
-    Floating-point numbers, which what a step logs may have anew each time, are the numbers of one more tensor, the last.
+    Floating-point numbers, such as logged values that change each time, are the elements of one more tensor, the last.
 
     Args:
-        value: Any structure; of its containers, mappings, lists and tuples are looked into.
+        value: Any structure; mappings, lists and tuples are traversed.
 
     """
     tensors = tensors_in(value)
@@ -248,7 +247,7 @@ def _value_of(leaf: object, tensors: Sequence[Tensor]) -> object:
 
 
 def _map_leaves(value: object, change: Callable[[object], object]) -> object:
-    """``value`` with everything changed that is no container."""
+    """``value`` with all leaves changed."""
     if isinstance(value, Mapping):
         return like(value, {key: _map_leaves(entry, change) for key, entry in value.items()})
     if isinstance(value, list | tuple):
@@ -288,6 +287,6 @@ def _aligned(size: int) -> int:
 
 def _unsendable(error: Exception) -> str:
     return (
-        f"what the step returned or logged, or its batch, cannot be sent to the other stages ({type(error).__name__}:"
+        f"the step's batch, return value or logged values cannot be sent to the other stages ({type(error).__name__}:"
         f" {error}). HINT: use tensors, numbers and containers of them."
     )

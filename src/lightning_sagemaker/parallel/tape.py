@@ -2,8 +2,8 @@
 """Records what makes tensors while a model is built, so that any of them can be made again, with the same bits.
 
 A model is built as always: each operation runs, on real tensors, with the random numbers that it would have. It is also
-written down, with the state of the random numbers before it, so that the tensors need not stay in memory: those that were
-not used lately are emptied, and made again by running their operations when something uses them.
+written down, with the state of the random numbers before it, so that the tensors need not stay in memory: those that
+were not used lately are emptied, and made again by running their operations when something uses them.
 """
 
 from __future__ import annotations

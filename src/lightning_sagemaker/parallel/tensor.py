@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor parallelism within the stages of a pipeline: matrices of which each process has some columns or rows.
+"""Tensor parallelism within pipeline stages: matrices sharded by columns or rows.
 
-Plain tensors instead of DTensors, because a stage is made at the first step, when the optimizer has the parameters already:
-they stay the same objects, with a part of their values. What each matrix computes is Megatron-LM's (Shoeybi et al., 2019).
+Plain tensors instead of DTensors, because a stage is created at the first step, when the optimizer already has the
+parameters: they stay the same objects, with a shard of their values. What each matrix computes is Megatron-LM's
+(Shoeybi et al., 2019).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from lightning_sagemaker.parallel.trace import ReplacedForwards
 
 
 class TensorParallelLinears:
-    """The linear layers and embeddings of this process's stages, shared with the processes of its ``TP`` group.
+    """The linear layers and embeddings of this process's stages, sharded across its ``TP`` group.
 
     Args:
         root: The module; all processes of the group have the same values.
@@ -65,22 +66,22 @@ class TensorParallelLinears:
         self._forwards.replace(linear, forward)
 
     def remove(self) -> None:
-        """Let the layers be called as before; their parameters stay parts."""
+        """Restore the layers' forward methods; their parameters stay sharded."""
         self._forwards.restore()
         self._undo_heads()
 
     def is_shared(self, parameter: Tensor) -> bool:
-        """Whether this process has a part of a parameter."""
+        """Whether a parameter is sharded."""
         return id(parameter) in self._dims
 
     def part(self, parameter: Tensor, value: Tensor) -> Tensor:
-        """This process's part of ``value``: a whole parameter, or what an optimizer keeps for each of its numbers."""
+        """This process's shard of ``value``: a full parameter, or optimizer state of its shape."""
         if not self.is_shared(parameter) or not value.dim():
             return value
         return value.chunk(self._degree, self._dims[id(parameter)])[self._place].clone()
 
     def whole(self, parameter: Tensor, value: Tensor) -> Tensor:
-        """The whole of which ``value`` is a part, on the CPU. Collective over the ``TP`` group."""
+        """The full tensor of the shard ``value``, on the CPU. Collective over the ``TP`` group."""
         value = value.detach().cpu()
         if not self.is_shared(parameter) or not value.dim():
             return value
@@ -89,7 +90,7 @@ class TensorParallelLinears:
         return torch.cat(parts, self._dims[id(parameter)])
 
     def placed(self, parameter: Tensor, value: Tensor) -> Tensor:
-        """``value`` as a DTensor, from which a distributed checkpoint knows which part of the whole it is."""
+        """``value`` as a DTensor, so that a distributed checkpoint knows its position in the full tensor."""
         if not self.is_shared(parameter) or not value.dim():
             return value
         if self._mesh is None:
@@ -138,7 +139,7 @@ def _by_dimension(embedding: nn.Embedding, group: dist.ProcessGroup, numbers: Te
 
 
 class _Context(Protocol):
-    """What torch hands from the forward to the backward pass."""
+    """The context from the forward to the backward pass."""
 
     group: dist.ProcessGroup
 
@@ -162,7 +163,7 @@ class _CopiedOnce:
 
 
 class _Copied(torch.autograd.Function):
-    """The same on all processes; the gradients of what each made of it are summed."""
+    """Identity; the gradients of all processes are summed."""
 
     @staticmethod
     def forward(ctx: _Context, x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -177,7 +178,7 @@ class _Copied(torch.autograd.Function):
 
 
 class _Summed(torch.autograd.Function):
-    """The sum over all processes, each of which has the gradient of it."""
+    """The sum over all processes; the gradient is passed through."""
 
     @staticmethod
     def forward(ctx: _Context, part: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -191,7 +192,7 @@ class _Summed(torch.autograd.Function):
 
 
 class _Cut(torch.autograd.Function):
-    """This process's part of the last dimension of what all have; the gradients of all parts are joined."""
+    """This process's slice of the last dimension; the gradients are gathered."""
 
     @staticmethod
     def forward(ctx: _Context, x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -204,7 +205,7 @@ class _Cut(torch.autograd.Function):
 
 
 class _Joined(torch.autograd.Function):
-    """The parts of all processes along the last dimension, each of which has the gradient of the whole."""
+    """Gather along the last dimension; the gradient is sliced."""
 
     @staticmethod
     def forward(ctx: _Context, part: Tensor, group: dist.ProcessGroup) -> Tensor:

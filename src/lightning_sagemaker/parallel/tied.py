@@ -14,7 +14,7 @@ from lightning_sagemaker.parallel.partition import Partition
 
 
 class TiedParameters:
-    """Parameters that several processes of a pipeline hold, such as a word embedding that is the output layer too.
+    """Parameters that several processes of a pipeline hold, such as a word embedding tied to the output layer.
 
     Args:
         root: The module with all parameters.
@@ -46,7 +46,7 @@ class TiedParameters:
 
     @torch.no_grad()
     def make_equal(self) -> None:
-        """Take the first stage's values. Collective over the stages that hold them."""
+        """Broadcast the first stage's values. Collective over the stages that hold them."""
         for parameter, group in self._held:
             dist.broadcast(parameter.data, dist.get_global_rank(group, 0), group)
 
@@ -62,6 +62,6 @@ class TiedParameters:
 
 
 def _own_group(members: Sequence[Sequence[int]], rank: int) -> dist.ProcessGroup | None:
-    """Make a group for each pipeline, as torch demands of every process; that of ``rank``, if it is in one."""
+    """Create a group for each pipeline, as torch requires of every process; returns that of ``rank``, if any."""
     made = [(ranks, dist.new_group(list(ranks))) for ranks in members]
     return next((group for ranks, group in made if rank in ranks), None)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a step up to its last block, to learn which part of the model uses which parameter.
+"""Traces a step up to its last block, to learn which part of the model uses which parameter.
 
-What depends on a parameter is a shape only, and costs nothing. All else, such as a mask made from the batch, has its values,
-since models ask for them: BERT of transformers 4.56 goes another way if a mask hides nothing.
+Values that depend on a parameter are meta tensors, and cost nothing. Everything else, such as a mask computed from the
+batch, is real, since models branch on it: BERT of transformers 4.56 takes another path if a mask hides nothing.
 
-The forward pass is cut into *regions*: region 0 is all before the first block and that block, region i what lies between
-blocks i - 1 and i and block i itself, the last region also all that follows the last block. A stage of blocks i to j runs
-the user's code of all regions up to j, but needs the parameters of regions i to j only.
+The forward pass is split into *regions*: region 0 is everything before the first block and that block, region i the
+code between blocks i - 1 and i and block i itself, the last region also everything after the last block. A stage of
+blocks i to j runs the user's code of all regions up to j, but needs the parameters of regions i to j only.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from lightning_sagemaker.parallel.blocks import Blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
 _BIRTH = "_region_of_birth"
-"""Attribute of a tensor: the region from which on it exists. Tensors without it depend on no parameter."""
+"""Attribute of a tensor: the region that created it. Tensors without it depend on no parameter."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What was learned.
+    """The result of tracing.
 
     Attributes:
         regions: Name of each parameter -> the regions that use it, ascending; tied names have the same entry.
         outputs: For each block, the structure of its output: tensors are replaced by their numbers.
         carried: For each block, the numbers of its inputs' tensors that are used after it, as in ``x + block(x)``.
-        outer: Name of the outermost module within whose call all blocks are called and which has all parameters; None if
-            the step calls parts of the model itself.
+        outer: Name of the outermost module within whose call all blocks are called and which has all parameters; None
+            if the step calls parts of the model itself.
         crossings: Pairs (birth, use) of regions, where a tensor that depends on parameters does not pass through the
             blocks between them.
-        alike: Whether all blocks return tensors of the same shapes.
+        alike: Whether all blocks return tensors of equal shapes.
         called: Name of each module that has returned before the last block -> the region in which it was called first.
 
     """
@@ -63,7 +63,7 @@ class _Enough(BaseException):
 def trace(
     root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: Any, fake: FakeTensorMode | None = None
 ) -> Trace:
-    """Run ``step(batch)`` until the last block has returned, on shapes where parameters take part.
+    """Run ``step(batch)`` until the last block has returned, on shapes where it depends on parameters.
 
     Args:
         root: The module with all parameters.
@@ -73,8 +73,7 @@ def trace(
         fake: That of parameters which are shapes only; default: there are none.
 
     Raises:
-        ParallelConfigError: If the code cannot be run on shapes, or calls the blocks in another way than one after the
-            other.
+        ParallelConfigError: If the code cannot be run on shapes, or does not call the blocks in order.
 
     """
     tracer = _Tracer(root, blocks)
@@ -96,9 +95,9 @@ def trace(
         raise
     except Exception as error:
         raise ParallelConfigError(
-            f"the step of {type(root).__name__} could not be run on shapes before its last block, {blocks.names[-1]}"
-            f" ({type(error).__name__}: {error}). HINT: which way the code goes must not depend on values that are"
-            " computed with parameters."
+            f"the step of {type(root).__name__} could not be traced on shapes up to its last block, {blocks.names[-1]}"
+            f" ({type(error).__name__}: {error}). HINT: control flow must not depend on values that are computed with "
+            "parameters."
         ) from error
     finally:
         for handle in handles:
@@ -107,24 +106,24 @@ def trace(
     if tracer.region < len(blocks):
         raise ParallelConfigError(
             f"the step of {type(root).__name__} returned after {tracer.region} of the {len(blocks)} blocks in"
-            f" {blocks.name}. HINT: the step must call the whole model once."
+            f" {blocks.name}. HINT: the step must call the full model exactly once."
         )
     return tracer.result()
 
 
 class ReplacedForwards:
-    """Modules whose ``forward`` is another for a while; they may have had one of their own before."""
+    """Modules with a temporarily replaced ``forward``; they may have had an instance attribute before."""
 
     def __init__(self) -> None:
         self._before: list[tuple[nn.Module, Any]] = []
 
     def replace(self, module: nn.Module, forward: Callable[..., Any]) -> None:
-        """Let ``module`` run ``forward``."""
+        """Replace the ``forward`` of ``module``."""
         self._before.append((module, vars(module).get("forward")))
         module.forward = forward
 
     def restore(self) -> None:
-        """Undo, the last first."""
+        """Undo, in reverse order."""
         for module, own in reversed(self._before):
             if own is None:
                 del module.forward
@@ -134,7 +133,7 @@ class ReplacedForwards:
 
 
 class _Tracer(TorchFunctionMode):
-    """Notes the region of each use of a parameter, and which tensors depend on parameters of which region."""
+    """Records the region of each use of a parameter, and which tensors depend on parameters of which region."""
 
     def __init__(self, root: nn.Module, blocks: Blocks) -> None:
         super().__init__()
@@ -159,8 +158,9 @@ class _Tracer(TorchFunctionMode):
             if index != self.region:
                 names = self._blocks.names
                 raise ParallelConfigError(
-                    f"{names[index]} was called where {names[self.region]} was expected. HINT: a model that is cut into"
-                    " partitions must call its blocks once, one after the other."
+                    f"{names[index]} was called where {names[self.region]} was expected. HINT: a partitioned model "
+                    "must call each"
+                    " of its blocks once, in order."
                 )
             if index == 0 and self._stack[0] is not self._blocks.modules[0]:
                 self._outer = self._stack[0]
@@ -256,7 +256,7 @@ class _Tracer(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class TensorNumber:
-    """Stands for a tensor in the structure of a block's output."""
+    """Placeholder of a tensor in the structure of a block's output."""
 
     number: int
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training goes on in the job when a process dies: what each rank does for it."""
+"""Recovery in the job when a process dies: the rank's side."""

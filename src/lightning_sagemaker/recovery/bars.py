@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress bars are shown by whoever is rank zero."""
+"""Progress bars are shown by the current rank zero."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def is_bar(callback: Any) -> bool:
 
 
 def show_bars(trainer: Any, shown: bool) -> None:
-    """Begin to show this rank's, within an epoch, or end it.
+    """Start showing this rank's bars, within an epoch, or stop.
 
     Args:
-        trainer: With the place that the training is at.
+        trainer: The Trainer, with its current progress.
         shown: Whether this rank is rank zero now.
 
     """
@@ -33,4 +33,4 @@ def show_bars(trainer: Any, shown: bool) -> None:
             bar.on_train_epoch_start(trainer, trainer.lightning_module)
         except Exception as error:  # nobody called it so before; the training is worth more
             bar.disable()
-            _log.warning("%s is not shown any more: %s: %s", type(bar).__name__, type(error).__name__, error)
+            _log.warning("%s is no longer shown: %s: %s", type(bar).__name__, type(error).__name__, error)

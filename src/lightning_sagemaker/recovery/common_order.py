@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sampler of the script's own that Lightning deals to ranks: all of them must draw the same order, and know each other's.
+"""A custom sampler that Lightning distributes to ranks: all of them must draw the same order, and know each other's part.
 
-Lightning's wrapper has each rank draw the sampler's order for itself and take every so-manieth sample of it. That the orders
-are the same follows from random numbers that are the same; here they differ, as each batch has those of its shard.
+Lightning's wrapper has each rank draw the sampler's order and take every n-th sample of it. The orders agree because
+the random states agree; here these differ, as each batch has those of its shard.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lightning_sagemaker.recovery.seeds import seed_all
 
 
 class _Drawn:
-    """An order, which follows from a seed: nothing to capture."""
+    """An order that depends on a seed only: nothing to capture."""
 
     holds_no_order = True
 
@@ -27,7 +27,7 @@ class _Drawn:
 
 
 class CommonOrder:
-    """In the place of the dataset that Lightning's wrapper makes of a sampler: its samples, drawn once an epoch.
+    """Replaces the dataset that Lightning's wrapper creates from a sampler: its samples, drawn once per epoch.
 
     Args:
         wrapper: Lightning's ``DistributedSamplerWrapper``.
@@ -36,7 +36,7 @@ class CommonOrder:
     """
 
     def __init__(self, wrapper: DistributedSampler[Any], seed: int) -> None:
-        self._sampler = wrapper.dataset._sampler  # type: ignore[attr-defined]  # by which the wrapper tells it the epoch
+        self._sampler = wrapper.dataset._sampler  # type: ignore[attr-defined]  # through which the wrapper sets its epoch
         self._wrapper, self._seed = wrapper, seed
         self._drawn: _Drawn | None = None
 
@@ -44,7 +44,7 @@ class CommonOrder:
         return len(self._sampler)
 
     def reset(self) -> None:
-        """Draw the order of the wrapper's epoch, a function of that and the seed; the generators stay as they are."""
+        """Draw the order of the wrapper's epoch, a function of that and the seed; the generators are unchanged."""
         before = random_state()
         seed_all(self._seed, self._wrapper.epoch)
         self._drawn = _Drawn(list(self._sampler), self._wrapper.epoch)
@@ -58,18 +58,18 @@ class CommonOrder:
 
 
 def is_wrapped(sampler: Any) -> bool:
-    """Whether Lightning deals what a sampler of the script's own draws."""
+    """Whether Lightning distributes the order of a custom sampler."""
     return type(sampler).__name__ == "DistributedSamplerWrapper"
 
 
 def draw_together(sampler: Any, seed: int) -> None:
-    """Have all ranks draw the same order of a wrapped sampler; others are left as they are."""
+    """Have all ranks draw the same order of a wrapped sampler; others are not changed."""
     if is_wrapped(sampler) and not isinstance(sampler.dataset, CommonOrder):
         sampler.dataset = CommonOrder(sampler, seed)
 
 
 def samples_of(sampler: Any, shard: int) -> Iterator[Any]:
-    """What a shard has of the order that a wrapped sampler has drawn for this epoch."""
+    """A shard's part of the order that a wrapped sampler has drawn for this epoch."""
     other = copy.copy(sampler)
     other.rank = shard
     return (other.dataset[index] for index in DistributedSampler.__iter__(other))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fit that outlives its ranks: after a loss, and when a replacement has come, it goes on from the last step that counts.
+"""A fit that survives the loss of ranks: after a loss, or when a replacement joins, it resumes from the last committed step.
 
-When the ranks change, all leave the loops wherever they are, form the next quorum, and run them again from the state that
-each of them holds (:mod:`.held`); a replacement gets all of it from one who has it.
+When the ranks change, all leave the loops wherever they are, form the next quorum, and re-enter them from the state
+that each of them holds (:mod:`.held`); a replacement gets the state from another rank.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from lightning_sagemaker.recovery.transfer import give, take
 _log = logging.getLogger(__name__)
 
 _NOTICE = 2.0
-"""Seconds for which news of a loss is waited for after a collective has failed."""
+"""Seconds to wait for the notification of a loss after a collective has failed."""
 _FAILED = ("gloo", "NCCL", "nccl", "Connection", "connection", "process group", "Broken pipe", "Socket", "socket")
-"""Words of a collective's errors, which are RuntimeErrors."""
+"""Substrings of a collective's error messages, which are RuntimeErrors."""
 
 
 class RecoveringFit(Callback):
@@ -44,7 +44,7 @@ class RecoveringFit(Callback):
 
     Args:
         rank: This process.
-        form: Makes the default group of a quorum, and gives the strategy its ranks. Collective over them.
+        form: Creates the default group of a quorum, and updates the strategy's ranks. Collective over them.
         world_size: Shards of the job.
 
     """
@@ -63,10 +63,10 @@ class RecoveringFit(Callback):
     # Called by Lightning
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Stand around the loops; they have been set up by :class:`AutoResume`.
+        """Wrap the loops; they have been set up by :class:`AutoResume`.
 
         Raises:
-            RecoveryError: If the script does what cannot be done again after a loss.
+            RecoveryError: If the script does something that cannot be repeated after a loss.
 
         """
         check(trainer)
@@ -90,16 +90,16 @@ class RecoveringFit(Callback):
         events.validation_begins.append(self._deal_validation)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """The first to hear of it: what the others do may wait for other ranks, as saving does."""
+        """Called first: other callbacks may wait for other ranks, as saving does."""
         if self._is_stepped and self._may_meet(batch_idx):
             self._hold(Moment.BATCH_END, (outputs, batch, batch_idx))
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """All have agreed that it is over: who is lost from here on is not replaced, as it could not join."""
+        """All have agreed that the fit is over: a rank lost from here on is not replaced, as it could not join."""
         self._member.finish()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Leave the loops as they were found."""
+        """Restore the loops."""
         if self._events is not None:
             self._events.release()
             self._events = None
@@ -111,10 +111,10 @@ class RecoveringFit(Callback):
     # Called by the strategy
 
     def begin_batch(self, batch: Any, batch_idx: int) -> None:
-        """A batch begins.
+        """A batch starts.
 
         Raises:
-            RanksChanged: If it is to be trained on by others.
+            RanksChanged: If others are to train on it.
 
         """
         if self._end is not None:
@@ -125,10 +125,10 @@ class RecoveringFit(Callback):
         self._steps.begin_batch(batch, batch_idx)
 
     def compute(self, optimizer: Any, closure: Callable[[], Any]) -> Any:
-        """Gradients of a step that counts. Collective.
+        """Gradients of a committed step. Collective.
 
         Raises:
-            RanksChanged: If it does not count.
+            RanksChanged: If it is not committed.
 
         """
         assert self._steps is not None
@@ -153,7 +153,7 @@ class RecoveringFit(Callback):
             try:
                 run()
                 if not self._member.commit(self._trainer.global_step, ok=True)["commit"]:
-                    raise RanksChanged("a rank was lost before all were at the end")
+                    raise RanksChanged("a rank was lost before all had finished")
                 break
             except Exception as error:
                 if not self._is_loss(error):
@@ -161,12 +161,13 @@ class RecoveringFit(Callback):
             begin = time.monotonic()
             self._take_part(self._member.next_quorum(self._held.at))
             rank_zero_info(
-                f"{dist.get_world_size()} of {self._world_size} ranks go on after step {self._trainer.global_step};"
-                f" {time.monotonic() - begin:.2f} s since they stopped."
+                f"{dist.get_world_size()} of {self._world_size} ranks continue after step {self._trainer.global_step}; "
+                f"{time.monotonic() - begin:.2f}"
+                f" s since they stopped."
             )
 
     def _is_loss(self, error: BaseException) -> bool:
-        """Whether an error is that of a collective which a rank did not join."""
+        """Whether an error is from a collective that a rank did not join."""
         if isinstance(error, RanksChanged):
             return True
         if not isinstance(error, RuntimeError) or not any(word in str(error) for word in _FAILED):
@@ -176,7 +177,7 @@ class RecoveringFit(Callback):
             time.sleep(0.01)
         if not self._member.changed:  # a connection was lost, and no rank
             _log.warning(
-                "rank %s: a step is made again, though no rank was lost: %s: %s",
+                "rank %s: repeating a step, though no rank was lost: %s: %s",
                 self._rank.number,
                 type(error).__name__,
                 error,
@@ -185,7 +186,7 @@ class RecoveringFit(Callback):
         return True
 
     def _take_part(self, reply: dict[str, Any]) -> None:
-        """Be one of a quorum, with the state of those who are the furthest."""
+        """Join a quorum, with the state of its most advanced ranks."""
         assert self._held is not None
         if self._leads:
             end_writing(self._trainer.loggers)
@@ -196,8 +197,8 @@ class RecoveringFit(Callback):
                 self._leave()
             if reply["kind"] == "alone":
                 raise RecoveryError(
-                    "No rank is left that has the training's state. HINT: start the job again; it goes on from its last"
-                    " checkpoint."
+                    "No remaining rank has the training state. HINT: start the job again; it resumes from its last "
+                    "checkpoint."
                 )
             try:
                 self._form(reply)
@@ -211,19 +212,19 @@ class RecoveringFit(Callback):
         self._go_on()
 
     def _leave(self) -> NoReturn:
-        """End this process, whose host leaves the job, without anything that other ranks would have to join."""
+        """Exit this process, whose host leaves the job, without any collective."""
         end_writing(self._trainer.loggers)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
     def _share(self, reply: dict[str, Any]) -> None:
-        """Give the state to those who lack it. Collective."""
+        """Send the state to ranks that lack it. Collective."""
         order, sources, own = reply["order"], reply["sources"], self._rank.number
         if not sources:
             raise RecoveryError(
-                "All ranks were between a step and its end when one was lost. HINT: start the job again; it goes on from"
-                " its last checkpoint."
+                "All ranks were in the middle of a step when one was lost. HINT: start the job again; it resumes from its"
+                " last checkpoint."
             )
         assert self._held is not None
         needy = [rank for rank in order if rank not in sources]
@@ -258,7 +259,7 @@ class RecoveringFit(Callback):
 
     @property
     def _is_stepped(self) -> bool:
-        """Whether gradients are at their step's end: what was accumulated since is nowhere else."""
+        """Whether gradients are at their step's end: later accumulated ones are not saved anywhere."""
         return not self._trainer.fit_loop._should_accumulate()
 
     def _hold(self, moment: Moment, hooks: tuple[Any, ...] | None = None) -> None:
@@ -277,19 +278,20 @@ class RecoveringFit(Callback):
         )
 
     def _save_and_end(self, end: dict[str, Any]) -> None:
-        """Nothing more can be done in this job: keep what there is. Collective."""
+        """The job cannot continue: save a checkpoint and exit. Collective."""
         trainer = self._trainer
         path = f"{checkpoint_folder(trainer, None)}/{name_of(trainer.global_step)}"
         trainer.save_checkpoint(path, weights_only=False)
         if end["why"] == "few":
             raise RecoveryError(
-                f"{end['left']} of {self._world_size} ranks are left, fewer than the {end['minimum']} that were asked for."
-                f" {path} is written. HINT: start the job again; with AutoResume it goes on from there."
+                f"{end['left']} of {self._world_size} ranks are left, fewer than the minimum of {end['minimum']}. "
+                f"Wrote {path}."
+                f" HINT: start the job again; with AutoResume it resumes from there."
             )
         lost = ", ".join(f"rank {rank}" for rank in end["lost"])
         raise RecoveryError(
-            f"Step {end['step'] + 1} has failed {end['failures']} times; each time a rank was lost ({lost}). {path} is"
-            " written. HINT: look at the last lines of these ranks, and at the batch that this step trains on."
+            f"Step {end['step'] + 1} has failed {end['failures']} times; each time a rank was lost ({lost}). Wrote {path}."
+            " HINT: look at the last log lines of these ranks, and at the batch of this step."
         )
 
     # Data
@@ -303,7 +305,7 @@ class RecoveringFit(Callback):
         shards.deal(combined.flattened[0], self._rank.seed)
 
     def _deal_validation(self) -> None:
-        """Have this rank evaluate what those that are gone would have."""
+        """Have this rank evaluate the shards of lost ranks."""
         loop = self._trainer.fit_loop.epoch_loop.val_loop
         steps = self._steps
         if loop._combined_loader is None or steps is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mean of gradients over the shards of a step, by a group that may fail.
+"""The mean of gradients over the shards of a step, with a group that may fail.
 
-There is no DDP wrapper: its reducer cannot be used again after a collective that failed in the midst of a backward pass.
-Gradients are divided first and summed then, as DDP does, so that two processes get the same numbers from both.
+There is no DDP wrapper: its reducer is unusable after a collective that failed within a backward pass. Gradients are
+divided first and then summed, as in DDP, so that with two processes the results are equal.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def average(parameters: Sequence[nn.Parameter], shards: int) -> None:
     """Replace each gradient by the mean over all shards of a step. Collective.
 
     Args:
-        parameters: Those that may have gradients, in the same order on all ranks. One whose gradient is None here counts as
-            zero if another rank has one, and stays None if none has.
+        parameters: Those that may have gradients, in the same order on all ranks. One whose gradient is None here
+            counts as zero if another rank has one, and stays None if none has.
         shards: Number of shards of the step; each rank holds the sum over its own.
 
     Raises:
-        RuntimeError: If the group has lost a rank; gradients are of no use then.
+        RuntimeError: If the group has lost a rank; the gradients are then invalid.
 
     """
     with torch.no_grad():
@@ -52,7 +52,7 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]
 
 
 def _start(bucket: list[nn.Parameter], shards: int) -> tuple[torch.Tensor, dist.Work]:
-    """Begin the sum of a bucket, and behind it of how many ranks have each gradient."""
+    """Start the sum of a bucket, followed by the number of ranks that have each gradient."""
     has = torch.tensor([parameter.grad is not None for parameter in bucket], dtype=bucket[0].dtype)
     flat = torch.empty(
         sum(parameter.numel() for parameter in bucket) + len(bucket), dtype=bucket[0].dtype, device=bucket[0].device

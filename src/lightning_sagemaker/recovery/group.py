@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default process group of each quorum: made anew in place, and left by whoever waits in it when a rank is lost."""
+"""The default process group of each quorum: recreated in place, and aborted when a rank is lost."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.sockets import open_sockets, shut_down
 
 _TO_MEET = timedelta(seconds=30)
-"""For which ranks that were alive a moment ago wait for each other."""
+"""Seconds that ranks which were just alive wait for each other."""
 
 
 class QuorumGroup:
-    """The default group of ``torch.distributed``, of those ranks that train together.
+    """The default group of ``torch.distributed``, of the ranks in the quorum.
 
-    Each process serves a store, and the first of a quorum lends its own, so that no store is lost with one rank.
+    Each process serves a store, and a quorum uses that of its first rank, so that no store is lost with one rank.
 
     Args:
         host: Name or address by which other ranks reach this process.
@@ -55,13 +55,14 @@ class QuorumGroup:
 
         Raises:
             RuntimeError: If one of them is lost meanwhile.
-            RecoveryError: If this version of torch cannot leave a group on GPUs.
+            RecoveryError: If this version of torch cannot abort a group on GPUs.
 
         """
         if "nccl" in backend and not hasattr(distributed_c10d, "_abort_process_group"):
             raise RecoveryError(
-                f"recovery='in_job' was set for GPUs, and torch {torch.__version__} cannot leave a collective of nccl that a"
-                " lost rank does not join. HINT: torch 2.6 or newer, or recovery='restart'."
+                f"recovery='in_job' was set for GPUs, and torch {torch.__version__} cannot abort an nccl collective "
+                "that a lost"
+                " rank does not join. HINT: use torch 2.6 or newer, or recovery='restart'."
             )
         self.dissolve()
         with self._lock:
@@ -79,7 +80,7 @@ class QuorumGroup:
         _set_pg_timeout(default_pg_timeout)
 
     def dissolve(self) -> None:
-        """Give up the present group, whatever state it is in."""
+        """Discard the current group, whatever its state."""
         self.leave()
         with self._lock:
             self._before = None
@@ -88,7 +89,7 @@ class QuorumGroup:
                 dist.destroy_process_group()
 
     def leave(self) -> None:
-        """Have every collective fail in which this process waits; called by any thread."""
+        """Abort every collective that this process waits for; called by any thread."""
         with self._lock:
             if self._before is not None:
                 # Others may form the next group already, and have connected to this store for it.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank holds of the last step that counts, to go on from there.
+"""Each rank's saved state of the last committed step, to resume from.
 
-Weights and optimizers are in memory. What else changes is copied: the loops' progress, random numbers, metrics, callbacks,
-schedulers, the place in the data. It is put back by the same means by which a job resumes from a checkpoint
+Weights and optimizers are in memory. Everything else that changes is copied: the loops' progress, random states,
+metrics, callbacks, schedulers, the data position. It is restored in the same way as a job resumes from a checkpoint
 (:class:`~lightning_sagemaker.callbacks.fit_state.FitState`).
 """
 
@@ -29,24 +29,24 @@ _PACKAGES = ("lightning", "pytorch_lightning", "lightning_sagemaker")
 
 
 class Moment(IntEnum):
-    """When in a step's course a state is held; the later ones of a step come later."""
+    """The point within a step at which a state is saved, in chronological order."""
 
     BATCH_END = 1
     """Before the hooks of a batch's end, which may wait for other ranks."""
     STEP = 2
-    """After a batch and all that follows it."""
+    """After a batch and everything that follows it."""
     EPOCH = 3
     """Before an epoch."""
 
 
 class HeldState:
-    """Of one fit.
+    """State of one fit.
 
     Args:
         trainer: Whose fit it is.
-        fit_state: What of it is not in Lightning's checkpoints.
+        fit_state: Its state that is not in Lightning's checkpoints.
         steps: Its steps.
-        shard: The shard of data that is this rank's own.
+        shard: This rank's own shard of the data.
 
     Attributes:
         is_current: Whether the weights are still those of the state: not between a step and its end.
@@ -63,11 +63,11 @@ class HeldState:
 
     @property
     def at(self) -> list[int] | None:
-        """Where in the training the state is, to be compared with other ranks'; None if there is none."""
+        """The training position of the state, to be compared across ranks; None if there is none."""
         return self._at if self.is_current else None
 
     def take(self, moment: Moment, hooks: tuple[Any, ...] | None) -> None:
-        """Hold the present state.
+        """Save the current state.
 
         Args:
             moment: Which it is.
@@ -88,7 +88,7 @@ class HeldState:
         self._at, self.is_current = [trainer.global_step, moment, trainer.current_epoch], True
 
     def put(self) -> None:
-        """Bring the Trainer there; the loops follow when they run next."""
+        """Restore the Trainer; the loops follow when they run next."""
         trainer, held = self._trainer, self._held
         assert held is not None
         self.is_current = True
@@ -99,7 +99,7 @@ class HeldState:
             for group, settings in zip(optimizer.param_groups, groups, strict=True):
                 group.update(settings)
         for callback in trainer.checkpoint_callbacks:
-            if getattr(callback, "_enable_version_counter", False):  # what is saved again is no other version
+            if getattr(callback, "_enable_version_counter", False):  # a file that is saved again is not a new version
                 callback._enable_version_counter = False
                 self._counting.append(callback)
         self.fit_state.go_on_from(cast(FitEntry, {**held, "again": self._call_hooks}))
@@ -114,7 +114,7 @@ class HeldState:
                 self._repeats = False
 
     def all_of_it(self) -> _State:
-        """What a replacement needs."""
+        """The state that a replacement needs."""
         trainer = self._trainer
         return {
             "module": trainer.lightning_module.state_dict(),
@@ -129,7 +129,7 @@ class HeldState:
         }
 
     def take_over(self, state: _State) -> None:
-        """Become a rank that has this state of another.
+        """Take over the state of another rank.
 
         Args:
             state: From :meth:`all_of_it`.
@@ -177,7 +177,7 @@ def of_all_shards(
 
 
 def _flags(callback: Any) -> dict[str, bool]:
-    """Those of Lightning's callbacks and ours; a script's own may be of a rank, as whether it is the one that writes."""
+    """Flags of Lightning's callbacks and ours; a custom callback's may be rank-specific, such as whether it writes."""
     kinds = [kind for kind in type(callback).__mro__ if kind.__name__ not in ("Callback", "Checkpoint", "object")]
     known = any(kind.__module__.partition(".")[0] in _PACKAGES for kind in kinds)
     own = getattr(callback, "flags_are_its_own", False) or is_bar(callback)

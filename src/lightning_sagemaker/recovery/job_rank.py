@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This process as one of the job's ranks: it meets the others once, however many Trainers and fits its script has."""
+"""This process as one of the job's ranks: it joins once, however many Trainers and fits its script has."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _of_process: JobRank | None = None
 
 
 class JobRank:
-    """A rank that has met the others, or found them training.
+    """A rank that has joined at the start, or during training.
 
     Args:
         number: Its rank in the job.
         backend: Backend of the process groups, as for ``init_process_group``.
 
     Attributes:
-        order: Ranks of the present quorum.
-        joins: Whether others train, and this rank does not yet.
+        order: Ranks of the current quorum.
+        joins: Whether this rank is about to join others that are training.
         seed: The job's seed of random numbers.
-        member: Its side of the coordinator.
+        member: Its connection to the coordinator.
 
     Raises:
-        SystemExit: If the training is over already.
+        SystemExit: If training has already finished.
 
     """
 
@@ -46,7 +46,7 @@ class JobRank:
             raise SystemExit(0)
         self.joins = reply["kind"] == "join"
         self.restarts = not self.joins and reply["quorum"] > 1
-        """Whether all ranks were lost at once: nobody has the training's state in memory."""
+        """Whether all ranks were lost at once, so that no rank has the training state."""
         self.seed = int(info["seed"] if self.joins else reply["infos"][0]["seed"])
         if self.joins:
             self._group.form(backend, 0, 0, [info])
@@ -54,14 +54,14 @@ class JobRank:
             self.form(reply)
 
     def form(self, reply: dict[str, Any]) -> None:
-        """Make the default group of a quorum. Collective over its ranks."""
+        """Create the default group of a quorum. Collective over its ranks."""
         self.order = reply["order"]
         self._group.form(self._backend, reply["quorum"], self.order.index(self.number), reply["infos"])
         self.joins = False
 
 
 def job_rank(number: int, backend: str) -> JobRank:
-    """This process's; the arguments are those of its first call."""
+    """The rank of this process; the arguments are those of the first call."""
     global _of_process
     if _of_process is None:
         _of_process = JobRank(number, backend)

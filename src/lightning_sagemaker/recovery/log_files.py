@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log files of whoever is rank zero: the next one appends to them, and a kill at any moment leaves their rows."""
+"""Log files of rank zero: its successor appends to them, and a kill at any moment keeps their rows."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _FILE = "metrics.csv"
 def begin_writing(loggers: Iterable[Logger]) -> None:
     """Have CSV loggers append to what other processes have written, now that this one is rank zero.
 
-    Lightning's own removes the file when it begins, and empties it to write it again when there is a new column.
+    Lightning's own deletes the file at the start, and truncates it to rewrite it when there is a new column.
 
     Args:
-        loggers: The Trainer's; those that write no CSV file are left as they are.
+        loggers: The Trainer's; those that do not write CSV files are not changed.
 
     """
     for logger in loggers:
@@ -34,9 +34,9 @@ def begin_writing(loggers: Iterable[Logger]) -> None:
 
 
 def end_writing(loggers: Iterable[Logger]) -> None:
-    """Write what is not written yet: this process will not be rank zero any more."""
+    """Flush pending rows: this process will no longer be rank zero."""
     for logger in loggers:
-        with contextlib.suppress(Exception):  # what cannot be written is no reason to fail
+        with contextlib.suppress(Exception):  # a failed write is not a reason to fail
             logger.save()
 
 
@@ -58,7 +58,7 @@ def _append(logger: CSVLogger, path: Path) -> None:
 
 
 def _rewrite(path: Path, columns: Sequence[str]) -> None:
-    """Give a file other columns, by another one that takes its place."""
+    """Change a file's columns, atomically."""
     new = path.with_name(f"{path.name}.new")
     with path.open(newline="") as old, new.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=columns)

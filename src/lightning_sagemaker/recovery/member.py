@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's side of the coordinator: questions from the training's thread, news and signs of life by others."""
+"""A rank's connection to the coordinator: requests from the training thread, notifications and heartbeats in others."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from typing import Any
 from lightning_sagemaker.recovery import wire
 
 _SIGN = 1.0
-"""Seconds between signs of life."""
+"""Seconds between heartbeats."""
 
 
 class RecoveryError(RuntimeError):
-    """The training cannot go on in this job."""
+    """Training cannot continue in this job."""
 
 
 class Member:
-    """Of the ranks that one coordinator serves.
+    """A rank's connection to its coordinator.
 
-    A process whose connection has ended, or whose coordinator is silent for as long as itself may be, is no longer one of
-    them: others may train in its place, so it ends at once.
+    A process whose connection has ended, or whose coordinator has been silent for the timeout, is no longer a member:
+    it may have been replaced, so it exits at once.
 
     Args:
         address: ``host:port``.
-        token: What the coordinator wants to hear.
+        token: Token that the coordinator expects.
         rank: This process's rank in the job.
-        info: What the others shall know of it, such as the address of its store.
+        info: Information for the others, such as the address of its store.
         on_change: Called by another thread as soon as a rank of the quorum is lost.
 
     """
@@ -61,33 +61,33 @@ class Member:
 
     @property
     def changed(self) -> bool:
-        """Whether a rank of the present quorum has been lost."""
+        """Whether a rank of the current quorum has been lost."""
         return self._changed >= self.quorum > 0
 
     def start(self) -> dict[str, Any]:
-        """Wait until all ranks have started, or hear at once that the others train already."""
+        """Wait until all ranks have started, or learn at once that the others are already training."""
         return self._begin(self._ask({"call": "start"}))
 
     def next_quorum(self, at: list[int] | None) -> dict[str, Any]:
-        """Wait until all who are left have asked.
+        """Wait until all remaining ranks have asked.
 
         Args:
-            at: Where this rank is in the training; None if it has no state.
+            at: This rank's training position; None if it has no state.
 
         """
         return self._begin(self._ask({"call": "quorum", "at": at}))
 
     def commit(self, step: int, ok: bool) -> dict[str, Any]:
-        """Whether a step counts: if all ranks of the quorum say ``ok``."""
+        """Whether a step is committed: if all ranks of the quorum report ``ok``."""
         return self._ask({"call": "commit", "quorum": self.quorum, "step": step, "ok": ok})
 
     def finish(self) -> None:
-        """The first fit is over. What the script does next needs a coordinator only if it trains again."""
+        """The first fit has ended. Later code needs a coordinator only if it trains again."""
         self._has_finished = True
         self._ask({"call": "finish"})
 
     def close(self) -> None:
-        """End without a word; the coordinator takes this rank for lost, unless it has left."""
+        """Close the connection; the coordinator considers this rank lost, unless it has left."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
@@ -105,7 +105,7 @@ class Member:
             if reply is None:
                 self._replies.put(None)  # who asks again hears it too
                 raise RecoveryError(
-                    "The supervisor of the first host has ended, and a fit needs it. HINT: start the job again."
+                    "The first host's supervisor has exited, and fit needs it. HINT: start the job again."
                 )
             if reply["id"] == number:
                 return reply
@@ -142,7 +142,7 @@ class Member:
             self._replies.put(None)
             return
         sys.stderr.write(
-            f"lightning-sagemaker: rank {self.rank} has lost its coordinator and ends: the others take it for dead.\n"
+            f"lightning-sagemaker: rank {self.rank} has lost its coordinator and exits: the others consider it dead.\n"
         )
         sys.stderr.flush()
         os._exit(1)

@@ -8,29 +8,30 @@ from typing import Any
 from lightning_sagemaker.recovery.member import RecoveryError
 
 _REFUSED = {
-    "LearningRateFinder": "a replacement cannot make its trials, as the others train",
-    "BatchSizeFinder": "a replacement cannot make its trials, as the others train",
-    "WeightAveraging": "it keeps weights of its own, which a replacement would not have",
-    "StochasticWeightAveraging": "it keeps weights of its own, which a replacement would not have",
-    "BaseFinetuning": "a replacement has other groups of parameters than those who have thawed some",
+    "LearningRateFinder": "a replacement cannot run its trials while the others train",
+    "BatchSizeFinder": "a replacement cannot run its trials while the others train",
+    "WeightAveraging": "it keeps its own weights, which a replacement would not have",
+    "StochasticWeightAveraging": "it keeps its own weights, which a replacement would not have",
+    "BaseFinetuning": "a replacement's parameter groups would differ from those of ranks that have unfrozen some",
 }
-"""Of Lightning's callbacks: name -> why not."""
+"""Unsupported Lightning callbacks: name -> reason."""
 
 
 def check(trainer: Any) -> None:
-    """Refuse what cannot be done again after a loss, or followed by a replacement.
+    """Refuse what cannot be repeated after a loss, or reproduced by a replacement.
 
     Args:
         trainer: The Trainer, with its module.
 
     Raises:
-        RecoveryError: If the script does it.
+        RecoveryError: If the script uses it.
 
     """
     if not trainer.lightning_module.automatic_optimization:
         raise RecoveryError(
-            "recovery='in_job' was set, and the module optimizes by hand (automatic_optimization=False): which of its steps"
-            " count cannot be known. HINT: let Lightning optimize, or leave recovery out."
+            "recovery='in_job' was set, and the module uses manual optimization (automatic_optimization=False): it is "
+            "unknown which"
+            " of its steps count. HINT: use automatic optimization, or leave recovery out."
         )
     for callback in trainer.callbacks:
         for kind in type(callback).__mro__:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers that follow from where a training is, whoever draws them."""
+"""Random states that depend on the training position, not on the rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def seed_batch(seed: int, batch: int, shard: int) -> None:
-    """Random numbers of a batch: a function of the job's seed, the batch's number and its shard, whoever trains on it."""
+    """Seed a batch: a function of the job's seed, the batch index and its shard, whichever rank trains on it."""
     seed_all(seed, batch, shard)
 
 

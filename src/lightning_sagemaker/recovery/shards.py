@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's data is dealt to as many *shards* as it has ranks; a rank that is gone leaves its shard to another.
+"""A job's data is split into as many *shards* as it has ranks; another rank adopts the shard of a lost one.
 
-So a step trains on the same samples in the same batches, whoever is left, and the mean over the shards is the same gradient.
+So a step trains on the same samples in the same batches, whichever ranks are left, and the mean over the shards is the
+same gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from lightning_sagemaker.recovery.member import RecoveryError
 
 
 def adopted(order: Sequence[int], world_size: int) -> dict[int, list[int]]:
-    """Rank -> the shards that it takes over, of ranks that are not in ``order``; dealt in turn."""
+    """Rank -> the shards that it adopts, of ranks that are not in ``order``; assigned round-robin."""
     found: dict[int, list[int]] = {rank: [] for rank in order}
     missing = [rank for rank in range(world_size) if rank not in found]
     for number, shard in enumerate(missing):
@@ -28,10 +29,10 @@ def adopted(order: Sequence[int], world_size: int) -> dict[int, list[int]]:
 
 
 def deal(loader: Any, seed: int) -> None:
-    """Have each rank know the batches of the others.
+    """Give each rank access to the batches of the others.
 
     Args:
-        loader: The training's.
+        loader: The training loader.
         seed: The job's seed of random numbers.
 
     Raises:
@@ -47,13 +48,13 @@ def deal(loader: Any, seed: int) -> None:
         return
     raise RecoveryError(
         f"recovery='in_job' was set, and the training data comes from a {type(loader).__name__} with the sampler"
-        f" {type(sampler).__name__}: which samples a rank that died would have had is not known. HINT: give one DataLoader"
-        " of a dataset with a length and leave the sampler to Lightning, or leave recovery out."
+        f" {type(sampler).__name__}, so the samples of a lost rank are unknown. HINT: use one DataLoader over a map-style"
+        " dataset and leave the sampler to Lightning, or leave recovery out."
     )
 
 
 def batches_of(loader: Any, shard: int, begin: int = 0) -> Iterator[list[Any]]:
-    """A shard's batches of the present epoch, as what their samples are, from batch ``begin`` on."""
+    """A shard's batches of the current epoch, as sample indices, from batch ``begin`` on."""
     sampler = _sampler_of(loader.sampler, shard)
     if hasattr(sampler, "iterate_from"):
         sampler.ahead = iter
@@ -72,24 +73,24 @@ def _sampler_of(sampler: Any, shard: int) -> Any:
 
 
 def loader_of(loader: Any, shard: int, begin: int) -> Iterator[Any]:
-    """A shard's batches of the present epoch, from batch ``begin`` on, read and collated as the loader does."""
+    """A shard's batches of the current epoch, from batch ``begin`` on, read and collated like the loader's."""
     keep = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
     settings = {name: getattr(loader, name) for name in keep}
     batches = list(batches_of(loader, shard, begin))
-    if loader.batch_size is None and loader.batch_sampler is None:  # its sampler gives whole batches
+    if loader.batch_size is None and loader.batch_sampler is None:  # its sampler returns complete batches
         return iter(DataLoader(loader.dataset, sampler=batches, batch_size=None, **settings))
     return iter(DataLoader(loader.dataset, batch_sampler=batches, **settings))
 
 
 def as_shard(positions: Positions, shard: int) -> None:
-    """Have the positions of another rank's loaders be those of a shard; they differ in the rank that samplers keep."""
+    """Convert the positions of another rank's loaders to those of a shard; they differ in the samplers' rank."""
     for position in chain(positions["training"], positions["validation"]):
         for captured in filter(None, ((position or {}).get(name) for name in ("birth", "order", "now"))):
             captured["scalars"].update({path: shard for path in captured["scalars"] if path.endswith("sampler.rank")})
 
 
 class _Sharded:
-    """In the place of an evaluation loader's batch sampler, or sampler: what several shards have, one after the other."""
+    """Replaces an evaluation loader's batch sampler, or sampler: the batches of several shards in sequence."""
 
     def __init__(self, loader: Any, name: str, shards: Callable[[], Sequence[int]]) -> None:
         self._own, self._sampler, self._shards = getattr(loader, name), loader.sampler, shards
@@ -109,10 +110,10 @@ class _Sharded:
 
 
 def evaluate_shards(loader: Any, shards: Callable[[], Sequence[int]], seed: int) -> None:
-    """Have an evaluation loader give the batches of all shards that are this rank's when it is iterated.
+    """Make an evaluation loader return the batches of all of this rank's shards.
 
     Args:
-        loader: One whose data is not dealt to ranks is left as it is.
+        loader: One whose data is not distributed is not changed.
         shards: Says which are this rank's.
         seed: The job's seed of random numbers.
 

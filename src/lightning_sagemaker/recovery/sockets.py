@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of a process group, so that what waits on them can be made to fail.
+"""Connections of a process group, which are shut down to abort what waits on them.
 
 gloo waits for a peer that is frozen or cut off until its time limit of half an hour, and its ``abort`` does nothing
-(torch 2.13). A connection that is shut down wakes it at once.
+(torch 2.13). Shutting down a connection wakes it at once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def open_sockets() -> set[int]:
 
 
 def shut_down(numbers: set[int], but_at: int) -> None:
-    """End these connections, for whoever waits on them; their numbers stay taken until their owner closes them.
+    """Shut down these connections; their descriptors stay open until their owner closes them.
 
     Args:
         numbers: File descriptors of sockets.
-        but_at: A port of this process: connections that others have made to it are left alone.
+        but_at: A port of this process: connections accepted on it are not shut down.
 
     """
     for number in numbers:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An optimizer step of all shards: those of ranks that are gone are trained on by others."""
+"""An optimizer step over all shards: other ranks train on those of lost ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lightning_sagemaker.recovery.seeds import seed_batch
 
 
 class RanksChanged(RuntimeError):
-    """A rank was lost, or has come: the training goes on from its last step with those who are there."""
+    """A rank was lost, or has joined: training resumes from its last step with the current ranks."""
 
 
 class Steps:
@@ -39,11 +39,11 @@ class Steps:
 
     @property
     def own_shards(self) -> list[int]:
-        """This rank's own, and those that it has taken over."""
+        """This rank's own shards, and those that it has adopted."""
         return [self._shard, *self._adopted]
 
     def begin_quorum(self, adopted: Sequence[int]) -> None:
-        """Train on these shards too from here on; what was accumulated is gone."""
+        """Also train on these shards from here on; accumulated gradients are dropped."""
         self._adopted, self._iterators, self._batches = list(adopted), {}, []
 
     def begin_batch(self, batch: Any, batch_idx: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the training goes on in the job when a rank dies: a supervisor started this process, or it was asked for."""
+"""Whether training recovers in the job when a rank dies: a supervisor started this process, or it was requested."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lightning_sagemaker.recovery import wire
 
 
 def is_supervised(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a supervisor started this process and it is to go on without ranks that die."""
+    """Whether a supervisor started this process with recovery in the job."""
     return environment.get(wire.MODE) == "in_job" and wire.ADDRESS in environment
 
 
@@ -18,11 +18,11 @@ def recovers_in_job(recovery: str | None) -> bool:
     """Whether a strategy recovers in the job.
 
     Args:
-        recovery: ``"in_job"``; ``"restart"`` to leave it to the job, which starts again from a checkpoint; None: in the job
+        recovery: ``"in_job"``; ``"restart"``: the job restarts from a checkpoint; None: in the job
             where a supervisor started this process.
 
     Raises:
-        ValueError: If it is another word.
+        ValueError: If it is another value.
 
     """
     if recovery not in (None, "in_job", "restart"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training's state from one rank's memory to another's: plain containers first, then each tensor where it lies."""
+"""Transfers a training state from one rank's memory to another's: plain containers first, then each tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 
 class _Place:
-    """Stands for a tensor in what is sent before it."""
+    """Placeholder of a tensor in the containers."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape, self.dtype, self.device = tuple(tensor.shape), tensor.dtype, tensor.device.type
@@ -36,7 +36,7 @@ def take(source: int, device: torch.device) -> Any:
 
     Args:
         source: Rank of the default group that sends.
-        device: Where tensors go that lie on an accelerator there.
+        device: Device for tensors that are on an accelerator at the source.
 
     """
     size = torch.zeros(1, dtype=torch.int64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between the ranks and their coordinator: four bytes of length, then JSON; and the variables that tell of it."""
+"""Messages between the ranks and their coordinator: four bytes of length, then JSON; and their variables."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 ADDRESS = "LIGHTNING_SAGEMAKER_COORDINATOR"
 """``host:port`` of the coordinator; set by ``lightning-sagemaker supervise`` for each rank."""
 TOKEN = "LIGHTNING_SAGEMAKER_COORDINATOR_TOKEN"
-"""What a rank must say before it is heard."""
+"""Token that a rank must send first."""
 HOST = "LIGHTNING_SAGEMAKER_HOST"
 """Name or address by which other ranks reach this one's host."""
 MODE = "LIGHTNING_SAGEMAKER_RECOVERY"
-"""``in_job`` where the job's ranks go on without those that die."""
+"""``in_job`` if the job's ranks continue without those that die."""
 
 _HEAD = struct.Struct("!I")
 _LARGEST = 1 << 20
@@ -29,7 +29,7 @@ def send(connection: socket.socket, message: dict[str, Any]) -> None:
 
 
 def receive(connection: socket.socket) -> dict[str, Any] | None:
-    """The next message; None when the other side has gone, or says what is no message."""
+    """The next message; None when the other side has closed, or sends an invalid message."""
     head = _exactly(connection, _HEAD.size)
     if head is None:
         return None

@@ -14,7 +14,7 @@ from types import ModuleType
 from lightning_sagemaker.simulator.contract import MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE, Cluster, LocalClusterError
 
 MAX_TEMPORARY = 64
-"""Bytes in the path of a folder for sockets: the whole address has at most 104 (macOS), its name in the folder up to 40."""
+"""Bytes in the path of a folder for sockets: the full address has at most 104 (macOS), its name in the folder up to 40."""
 _SECONDS = 3.0
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -29,7 +29,7 @@ def check_system() -> None:
     """Check that hosts can be simulated here."""
     if not hasattr(os, "fork"):
         raise LocalClusterError(
-            "A simulated job needs processes that fork, which Windows has not."
+            "A simulated job needs fork, which Windows does not have."
             " HINT: run it in WSL 2, or train on one process: python train.py."
         )
     try:
@@ -46,7 +46,7 @@ def check_counts(hosts: int, processes_per_host: int) -> None:
     """Check that there is something to run."""
     for what, given in (("hosts", hosts), ("processes_per_host", processes_per_host)):
         if given < 1:
-            raise LocalClusterError(f"{what}={given} was set. HINT: it counts from 1.")
+            raise LocalClusterError(f"{what}={given} was set. HINT: it must be at least 1.")
 
 
 def make_root(root: Path) -> Path:
@@ -57,7 +57,7 @@ def make_root(root: Path) -> Path:
             pass
     except OSError as error:
         raise LocalClusterError(
-            f"The hosts' folders cannot be made in {str(root)!r}: {error.strerror}. HINT: choose another --root."
+            f"The hosts' folders cannot be created in {str(root)!r}: {error.strerror}. HINT: choose another --root."
         ) from error
     return root.resolve()
 
@@ -83,7 +83,7 @@ def scratch_folder(parent: str) -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix="lightning-sagemaker-", dir=parent)
     except OSError as error:
         raise LocalClusterError(
-            f"No temporary folder can be made in {parent!r}: {error.strerror}. HINT: set TMPDIR to one whose path has at"
+            f"No temporary folder can be created in {parent!r}: {error.strerror}. HINT: set TMPDIR to one whose path has at"
             " most 64 characters."
         ) from error
 
@@ -92,7 +92,7 @@ def check_folder(what: str, path: str | os.PathLike[str]) -> Path:
     """The absolute path of an existing folder."""
     if not os.path.isdir(path):
         raise LocalClusterError(
-            f"{what} was set to {os.fspath(path)!r}, which is no folder. HINT: give an existing one."
+            f"{what} was set to {os.fspath(path)!r}, which is not a directory. HINT: give an existing one."
         )
     return Path(path).resolve()
 
@@ -102,23 +102,23 @@ def check_limits(cluster: Cluster, module: ModuleType) -> None:
     values = module.hyperparameters_file(cluster)
     if len(values) > MAX_HYPERPARAMETERS:
         raise LocalClusterError(
-            f"{len(values)} hyperparameters were given, SageMaker takes {MAX_HYPERPARAMETERS}. HINT: pass a file."
+            f"{len(values)} hyperparameters were given, SageMaker accepts {MAX_HYPERPARAMETERS}. HINT: pass a file."
         )
     for name, value in values.items():
         if len(name) > MAX_NAME or len(value) > MAX_VALUE:
             raise LocalClusterError(
-                f"Hyperparameter {name[:MAX_NAME]!r} has {len(value)} characters, SageMaker takes {MAX_VALUE} (and"
+                f"Hyperparameter {name[:MAX_NAME]!r} has {len(value)} characters, SageMaker accepts {MAX_VALUE} (and"
                 f" {MAX_NAME} in a name). HINT: pass a file."
             )
     for name in cluster.channels:
         if not _CHANNEL_NAME.fullmatch(name):
             raise LocalClusterError(
-                f"Channel {name!r} was set. HINT: SageMaker takes 1 to 64 letters, digits, dots, dashes and underscores."
+                f"Channel {name!r} was set. HINT: SageMaker accepts 1 to 64 letters, digits, dots, dashes and underscores."
             )
     temporary = cluster.environment.get("TMPDIR", "")
     if len(os.fsencode(temporary)) > MAX_TEMPORARY:
         raise LocalClusterError(
-            f"TMPDIR was set to {temporary!r}, whose path is too long for the sockets of loaders' workers. HINT: at most"
+            f"TMPDIR was set to {temporary!r}, whose path is too long for the sockets of loader workers. HINT: use at most"
             f" {MAX_TEMPORARY} characters, such as /tmp."
         )
     parallel = cluster.hyperparameters.get("mp_parameters")

@@ -57,7 +57,8 @@ class LocalResult:
     """How a simulated job ended.
 
     Attributes:
-        returncode: 0, or the exit code of the rank or launcher that failed first; 130 after Ctrl-C, 124 after a timeout.
+        returncode: 0, or the exit code of the rank or launcher that failed first; 130 after Ctrl-C, 124 after a
+            timeout.
         root: The folder with one folder per host.
         launcher: ``torchrun``, ``mpirun``, ``supervise`` or ``direct``.
         failure: What failed first, with its last lines; None after success.
@@ -93,11 +94,11 @@ def run_local_cluster(
     """Run ``command`` as a SageMaker job of ``hosts`` hosts on this machine.
 
     Args:
-        command: ``["python", "train.py", "--epochs", "1"]``, ``["train.py", ...]``, ``["python", "-m", "module", ...]`` or
-            any program. Its ``--name value`` arguments become hyperparameters as well.
-        hosts: Number of hosts, named ``algo-1`` and so on. ``"2:4"`` begins with two, and up to two more join and leave:
-            ``lightning-sagemaker supervise`` starts the ranks then, and the script recovers in the job. How many there shall
-            be can be written into the file ``hosts`` in ``root`` at any time.
+        command: ``["python", "train.py", "--epochs", "1"]``, ``["train.py", ...]``, ``["python", "-m", "module", ...]``
+            or any program. Its ``--name value`` arguments become hyperparameters as well.
+        hosts: Number of hosts, named ``algo-1`` and so on. ``"2:4"`` begins with two, and up to two more join and
+            leave: ``lightning-sagemaker supervise`` starts the ranks then, and the script recovers in the job. How many
+            there shall be can be written into the file ``hosts`` in ``root`` at any time.
         schedule: When hosts join and leave, such as ``"10:+1,30:-1"`` in seconds after the start.
         processes_per_host: Processes that the launcher starts on each host.
         distribution: ``smddp``, ``ddp``, ``torch_distributed``, ``mpi``, ``smp`` (with ``mp_parameters`` among the
@@ -108,17 +109,19 @@ def run_local_cluster(
         hyperparameters: Further ones; they reach the program's command line as the container writes them.
         environment: Variables that every process gets, as the estimator's ``environment=`` does.
         channels: Channel name -> local folder, linked into ``input/data``.
-        source_dir: Copied to each host's code folder, where the program then runs; None runs it in the working directory.
+        source_dir: Copied to each host's code folder, where the program then runs; None runs it in the working
+            directory.
         instance_type: What the hosts are told they are.
-        network: ``netns`` or ``netns:RATE`` (``netns:1gbit``) gives each host a network namespace with an address, a name
-            and a link of that rate. None, and wherever namespaces are not permitted, shares this machine's loopback.
-        preload: Whether torch and Lightning are imported once, in a process from which every other is forked. None does so
-            where there are more processes than cores, and the program is a Python script or module.
+        network: ``netns`` or ``netns:RATE`` (``netns:1gbit``) gives each host a network namespace with an address, a
+            name and a link of that rate. None, and wherever namespaces are not permitted, shares this machine's
+            loopback.
+        preload: Whether torch and Lightning are imported once, in a process from which every other is forked. None does
+            so where there are more processes than cores, and the program is a Python script or module.
         timeout: Seconds after which everything is stopped.
         output: Where the prefixed lines go; ``sys.stdout`` when None, below which a terminal has a table of the hosts.
-        debug: Show every line of every rank. Otherwise a warning of several ranks is shown once, and after a failure only
-            the failed rank's last lines, its traceback only if the error does not say what to do (``HINT:``). The files in
-            ``root/logs`` have everything.
+        debug: Show every line of every rank. Otherwise a warning of several ranks is shown once, and after a failure
+            only the failed rank's last lines, its traceback only if the error does not say what to do (``HINT:``). The
+            files in ``root/logs`` have everything.
 
     Raises:
         LocalClusterError: If something in the request is wrong; nothing has been started then.
@@ -206,14 +209,14 @@ class _Run:
         if checks.temporary_folder() != tempfile.gettempdir():
             _say(
                 self.output,
-                f"TMPDIR is {checks.temporary_folder()} for the job: sockets cannot have as long a path as yours",
+                f"TMPDIR is {checks.temporary_folder()} for the job: your path is too long for sockets",
             )
         if self.network is not None:
-            _say(self.output, f"each host has a network of its own, {self.network.rate or 'not limited'} outwards")
+            _say(self.output, f"each host has its own network, egress limit {self.network.rate or 'none'}")
         if self.visible_gpus and not self.cluster.gpus_per_host:
             _say(
                 self.output,
-                f"no GPU is used: this machine has {len(self.visible_gpus)}, fewer than there are processes",
+                f"not using GPUs: this machine has {len(self.visible_gpus)}, fewer than processes",
             )
         shown = self._display(len(launch.ranks))
         job = Job(self.folder, shown, self._make_logs())
@@ -282,14 +285,14 @@ class _Run:
     def _report(self, failure: Failure) -> None:
         """Say last what came first, and leave it where SageMaker would look for it."""
         if failure.host is None:
-            _say(self.output, f"{failure.reason}; every process has ended")
+            _say(self.output, f"{failure.reason}; all processes have exited")
             return
         where = f"{failure.reason} on {failure.host}"
-        _say(self.output, f"{where}; every other process was stopped. It wrote last:")
+        _say(self.output, f"{where}; all other processes were stopped. Its last output:")
         prefix = failure.host if failure.rank is None else f"{failure.host} [{failure.rank}]"
         for line in failure.last_lines if self.debug else sentence_of(failure.last_lines):
             self.output.write(f"{prefix} | {line}\n")
-        _say(self.output, f"everything that each rank wrote is in {self.root / LOGS}")
+        _say(self.output, f"the full output of each rank is in {self.root / LOGS}")
         path = Folders(self.root / failure.host).failure
         if not path.exists() or not path.stat().st_size:  # a script's own words are better; SageMaker keeps them too
             write_atomically(path, failure_text(where, failure.last_lines))

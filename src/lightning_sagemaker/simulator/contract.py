@@ -55,7 +55,7 @@ RDMA_TYPES = frozenset(
     ]
 )
 EFA_TYPES = RDMA_TYPES | {"ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g5.48xlarge", "ml.p3dn.24xlarge"}
-"""Instance types for which ``sagemaker-training`` 5.1.4 sets EFA's RDMA variables, and EFA's at all."""
+"""Instance types for which ``sagemaker-training`` 5.1.4 sets EFA's RDMA variables, and EFA's in general."""
 
 _DRIVERS_WITHOUT_EFA = frozenset(("ml.p6e-gb200.36xlarge",))
 
@@ -131,7 +131,7 @@ def resource_config(cluster: Cluster, host: str) -> dict[str, Any]:
 
 
 def input_data_config(channels: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """``inputdataconfig.json``: every channel is a folder that each host has whole."""
+    """``inputdataconfig.json``: every channel is a folder that is complete on each host."""
     entry = {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"}
     return {name: dict(entry) for name in channels}
 

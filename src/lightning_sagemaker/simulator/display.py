@@ -190,7 +190,7 @@ class Digest(Lines):
         """Show what waits."""
         self._release_all()
         if self._late:
-            what = "warning of another rank repeats" if self._late == 1 else "warnings of other ranks repeat"
+            what = "warning from another rank repeats" if self._late == 1 else "warnings from other ranks repeat"
             self.say(f"{self._late} more {what} one above")
         self._shown.close()
 

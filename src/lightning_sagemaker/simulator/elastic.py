@@ -32,7 +32,7 @@ def host_range(text: str) -> tuple[int, int]:
     fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 1 <= fewest <= most:
         raise LocalClusterError(
-            f"hosts={text} was set. HINT: set a number from 1 on, or MIN:MAX such as 2:4 for hosts that join and leave."
+            f"hosts={text} was set. HINT: set an integer >= 1, or MIN:MAX such as 2:4 for hosts that join and leave."
         )
     return fewest, most
 
@@ -61,7 +61,7 @@ def parse_schedule(text: str, fewest: int, most: int) -> list[tuple[float, int]]
         if not fewest <= wanted <= most:
             raise LocalClusterError(
                 f"--schedule {text!r} leads to {wanted} host(s) after {match[1]} s, and --hosts is {fewest}:{most}. HINT:"
-                f" the job begins with {fewest}; stay between these numbers."
+                f" the job starts with {fewest}; stay within this range."
             )
         found.append((before, wanted))
     return found

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first process of a simulated host, and of each of its ranks: run by path, with the standard library only.
 
-``host_init.py host`` stands for a container's first process: when its program ends, or the simulator is gone, nothing of the
-host survives. ``host_init.py rank`` sits between the launcher (torchrun, mpirun) and the user's program: it gives the rank
-an output stream of its own, so that lines never mix, restores what mpirun would say on separate hosts, and reports how
-the rank ended before the launcher reacts to it.
+``host_init.py host`` stands for a container's first process: when its program ends, or the simulator is gone, nothing
+of the host survives. ``host_init.py rank`` sits between the launcher (torchrun, mpirun) and the user's program: it
+gives the rank an output stream of its own, so that lines never mix, restores what mpirun would say on separate hosts,
+and reports how the rank ended before the launcher reacts to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POLL = 0.02
 """Seconds between two looks at the child and the parent."""
 
 FORK_POLL = 0.5
-"""The same for a child of the preload server, which tells of its end."""
+"""The same for a child of the preload server, which reports its exit."""
 
 PRELOAD = "preload"
 """The preload server's socket, in the simulator's own folder."""
@@ -119,7 +119,7 @@ def run_program(command: list[str], environment: dict[str, str], folder: str, gr
 
 
 def _follow(server: socket.socket, grace: float | None) -> int:
-    """As :func:`supervise`, of a fork: the server is told of signals, and tells how it ended."""
+    """As :func:`supervise`, of a fork: signals are sent to the server, which reports how it ended."""
     parent, asked_to_end = os.getppid(), [float("inf")]
 
     def pass_on(number: int, _frame: object) -> None:
@@ -179,10 +179,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("role", choices=("host", "rank"))
     parser.add_argument("--grace", type=float, help="seconds between SIGTERM and SIGKILL, for a host")
-    parser.add_argument("--hostname", help="of a host with a name space of its own")
-    parser.add_argument("--folder", help="the simulator's own folder: host-K.json, rank-R.out, control, preload")
+    parser.add_argument("--hostname", help="network namespace of the host")
+    parser.add_argument("--folder", help="the simulator's folder: host-K.json, rank-R.out, control, preload")
     parser.add_argument("--processes-per-host", type=int)
-    parser.add_argument("--node-rank", type=int, help="for a host without a launcher: its one process is its only rank")
+    parser.add_argument("--node-rank", type=int, help="host without a launcher: its one process is its only rank")
     parser.add_argument("--restore-hosts", action="store_true")
     split = sys.argv.index("--")
     arguments, command = parser.parse_args(sys.argv[1:split]), sys.argv[split + 1 :]
@@ -210,7 +210,7 @@ def _run_rank(arguments: argparse.Namespace, command: list[str]) -> int:
     code = exit_code(run_program(command, environment, arguments.folder))
     report = json.dumps({"rank": rank, "node_rank": node_rank, "code": code}) + "\n"
     control = os.open(os.path.join(arguments.folder, "control"), os.O_WRONLY)
-    os.write(control, report.encode())  # shorter than PIPE_BUF, so it arrives whole
+    os.write(control, report.encode())  # shorter than PIPE_BUF, so it is atomic
     os.close(control)
     return code
 

@@ -56,7 +56,7 @@ class Program:
         if not os.path.basename(first).startswith("python"):
             if shutil.which(first, path=_search_path(cwd)) is None:
                 raise LocalClusterError(
-                    f"The command {first!r} was not found. HINT: name a program on the PATH, `train.py`, `python train.py`"
+                    f"The command {first!r} was not found. HINT: give a program on the PATH, `train.py`, `python train.py`"
                     " or `python -m package.module`."
                 )
             return cls((), (first,), tuple(rest))
@@ -69,7 +69,7 @@ class Program:
         size = 2 if rest[:1] in (["-m"], ["-c"]) else 1
         target = rest[:size]
         if len(target) < size:
-            raise LocalClusterError(f"{' '.join(command)!r} names no script. HINT: write `python train.py`.")
+            raise LocalClusterError(f"{' '.join(command)!r} contains no script. HINT: write `python train.py`.")
         if size == 1 and not (cwd / target[0]).is_file():
             raise LocalClusterError(
                 f"The script {target[0]!r} was not found in {cwd}. HINT: give its path from there, or use --source-dir."
@@ -83,7 +83,7 @@ class Program:
 
     @property
     def command(self) -> list[str]:
-        """The whole command again, with the interpreter resolved."""
+        """The full command, with the interpreter resolved."""
         return [*self.interpreter, *self.target, *self.arguments]
 
     @property
@@ -184,7 +184,7 @@ def plan_elastic(cluster: Cluster, program: Program, fewest: int) -> Launch:
         index: [([*command, "--host-rank", str(index), *program.target, *program.arguments], {})]
         for index in range(len(cluster.hosts))
     }
-    reason = f"supervise on each host, {cluster.processes_per_host} process(es) per host; it begins with {fewest}"
+    reason = f"supervise on each host, {cluster.processes_per_host} process(es) per host; it starts with {fewest}"
     return Launch("supervise", reason, commands)
 
 
@@ -224,7 +224,9 @@ def _mpirun(open_mpi: OpenMPI, cluster: Cluster, program: Program, folder: Path,
     why = "as in the container"
     if cluster.contract == "modeltrainer" and len(cluster.hosts) > 1:
         ranks = dict.fromkeys(range(count), 0)
-        why = f"as SDK 3's MPI driver does it: -np is the number per host, so only {cluster.hosts[0]} gets processes"
+        why = (
+            f"as SDK 3's MPI driver does it: -np is the number per host, so processes start on {cluster.hosts[0]} only"
+        )
     rank_command = program.command
     if program.interpreter:
         rank_command = [*program.interpreter, "-m", "mpi4py", *program.target, *program.arguments]

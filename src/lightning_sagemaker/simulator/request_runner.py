@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a CreateTrainingJob request on simulated hosts, from the request alone: its objects, its channels, its drivers.
 
-What stands for SageMaker: processes for containers, a folder for each host's /opt/ml. So the paths in the SDK's own drivers
-are changed to that folder; nothing else in them is.
+What stands for SageMaker: processes for containers, a folder for each host's /opt/ml. So the paths in the SDK's own
+drivers are changed to that folder; nothing else in them is.
 """
 
 from __future__ import annotations
@@ -135,13 +135,14 @@ class _Run:
         parts = [*specification.get("ContainerEntrypoint", []), *specification.get("ContainerArguments", [])]
         if not parts:
             raise LaunchError(
-                "The request has no ContainerEntrypoint, so only its image knows what to run. HINT: run the image itself; or"
-                " build the request by `lightning-sagemaker launch` or the SDK's ModelTrainer, which name a program."
+                "The request has no ContainerEntrypoint, so only its image determines what to run. HINT: run the image "
+                "itself; or"
+                " build the request with `lightning-sagemaker launch` or the SDK's ModelTrainer, which set an entry point."
             )
         return [part.replace(_BASE, str(self.folders(host).base)) for part in parts]
 
     def variables(self, index: int) -> dict[str, str]:
-        """What SageMaker sets in a container, and what tells that this is none."""
+        """What SageMaker sets in a container, and what marks this as a simulation."""
         name = self._request["TrainingJobName"]
         own, base = own_environment(), self.folders(self._hosts[index]).base
         threads = max(1, (os.cpu_count() or 1) // len(self._hosts))
@@ -191,7 +192,7 @@ class _Run:
             return
         if "S3DataSource" not in source:
             raise LaunchError(
-                f"Channel {name!r} is a file system, which is not here. HINT: give a folder with a sample of it:"
+                f"Channel {name!r} is a file system, which does not exist here. HINT: give a folder with a sample of it:"
                 f" --rehearse-channel {name}=DIR."
             )
         target.mkdir(parents=True)

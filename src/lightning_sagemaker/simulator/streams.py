@@ -52,7 +52,7 @@ class Stream:
         self._log = None if logs is None else (logs / source.log_name).open("wb", buffering=0)
 
     def feed(self, data: bytes) -> None:
-        """Take the whole lines of ``data``; keep the rest until its end arrives."""
+        """Process the complete lines of ``data``; buffer the rest until its end arrives."""
         if self._log is not None:
             with contextlib.suppress(OSError):  # a full disk is not the job's end
                 self._log.write(data)

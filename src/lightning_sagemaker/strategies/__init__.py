@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategies of the Trainer and their twins for Fabric."""
+"""The strategies for the Trainer and their Fabric counterparts."""

@@ -27,7 +27,7 @@ def choose_backend(job: SageMakerJob, device: torch.device) -> tuple[str, str]:
 
 
 def choose_for_device(selection: Selection, job: SageMakerJob, device: torch.device) -> tuple[str, str]:
-    """As :func:`choose_backend`, for what was selected: a CPU has gloo only."""
+    """As :func:`choose_backend`, for a given selection: a CPU has gloo only."""
     if device.type == "cpu" and (selection.backend == "nccl" or _is_aws_library(selection.backend, job)):
         return "gloo", f"{selection.backend} needs a GPU and this process trains on the CPU, so gloo is used."
     return selection.backend, selection.reason

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints written while the training goes on, as an option of the strategies that shard parameters."""
+"""Asynchronous checkpoints, as an option of the strategies that shard parameters."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, LightningModule, PathLike, StateDict
 
 _PATIENCE = 60.0
-"""Seconds that a checkpoint under way is given when the Trainer ends, by an error too."""
+"""Seconds to wait for a checkpoint in progress when the Trainer ends, also after an error."""
 
 
 class WritesBeside:
     """Mixin before :class:`~lightning_sagemaker.strategies.sharded.SMPShardedStrategy`'s base.
 
     Args:
-        async_checkpoint: Checkpoints of a fit are copied in memory, and written from there while it goes on, each process
-            its part. One that failed is an error at the next, or at the end of the fit, on all processes. Implies
+        async_checkpoint: Checkpoints of a fit are copied in memory and written from there asynchronously, each process
+            its shard. A failure is raised at the next checkpoint, or at the end of the fit, on all processes. Implies
             ``save_distributed_checkpoint``.
-        save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
+        save_distributed_checkpoint: Each process writes its shard into a folder; else rank zero writes one file.
         **kwargs: Those of the strategy.
 
     Raises:
-        MisconfigurationException: If one file is asked for beside the training.
+        MisconfigurationException: If a single file is requested for asynchronous checkpoints.
 
     """
 
@@ -51,8 +51,8 @@ class WritesBeside:
     ) -> None:
         if async_checkpoint and save_distributed_checkpoint is False:
             raise MisconfigurationException(
-                "async_checkpoint=True was set beside save_distributed_checkpoint=False, but what is written beside the"
-                " training is a folder of parts. HINT: leave one out; `lightning-sagemaker convert` makes one file of it."
+                "async_checkpoint=True was set with save_distributed_checkpoint=False, but asynchronous checkpoints "
+                "are sharded folders. HINT: leave one out; `lightning-sagemaker convert` merges one into a file."
             )
         in_parts = async_checkpoint or bool(save_distributed_checkpoint)
         super().__init__(*args, **{**kwargs, "save_distributed_checkpoint": in_parts})
@@ -61,16 +61,16 @@ class WritesBeside:
 
     @property
     def background_seconds(self) -> float:
-        """What the last checkpoint took from its beginning until it was complete."""
+        """Seconds that the last checkpoint took until it was complete."""
         return self._background.seconds if self._background is not None else 0.0
 
     @property
     def update_wait_seconds(self) -> float:
-        """What the update after the last checkpoint's beginning waited for copies of the optimizer states."""
+        """Seconds that the update after the start of the last checkpoint waited for copies of the optimizer states."""
         return self._background.deferred.waited if self._background is not None else 0.0
 
     def lightning_module_state_dict(self) -> StateDict:
-        """The weights of this process; where they are copied for a checkpoint anyway, as they are."""
+        """The weights of this process; without a copy where the checkpoint copies them anyway."""
         if not self.async_checkpoint:
             found: StateDict = super().lightning_module_state_dict()  # type: ignore[misc]
             return found
@@ -87,7 +87,7 @@ class WritesBeside:
         return dict(get_optimizer_state_dict(self.model, optimizer, options=StateDictOptions()))
 
     def save_checkpoint(self, checkpoint: Checkpoint, filepath: PathLike, storage_options: object = None) -> None:
-        """Begin to write a checkpoint; called on all processes.
+        """Start writing a checkpoint; called on all processes.
 
         Raises:
             RuntimeError: On all of them, if the last one failed.
@@ -105,19 +105,19 @@ class WritesBeside:
         optimizers = {f"optimizer_{number}": optimizer for number, optimizer in enumerate(self.optimizers)}
         deferred = {name: found for name, found in optimizers.items() if isinstance(found, Optimizer)}
         self._background.begin(parts, rest, str(filepath), deferred)
-        if self.lightning_module.trainer.state.finished:  # nothing goes on beside which it could be written
+        if self.lightning_module.trainer.state.finished:  # there is no training to overlap with
             self.finish_saving()
 
     def barrier(self, name: str | None = None) -> None:
-        """Wait for all processes; not after a checkpoint has begun to be written, as none can rely on it yet."""
+        """Wait for all processes; not while a checkpoint is being written, as none can rely on it yet."""
         if not (self.async_checkpoint and name == "Trainer.save_checkpoint"):
             super().barrier(name)  # type: ignore[misc]
 
     def finish_saving(self) -> None:
-        """Wait for a checkpoint under way.
+        """Wait for a checkpoint in progress.
 
         Raises:
-            RuntimeError: On all processes, if one could not write its part.
+            RuntimeError: On all processes, if one could not write its shard.
 
         """
         if self._background is not None:
@@ -130,7 +130,7 @@ class WritesBeside:
         return found
 
     def remove_checkpoint(self, filepath: PathLike) -> None:
-        """Remove a checkpoint; one that a checkpoint under way takes the place of, when that one is whole."""
+        """Remove a checkpoint; one that is being replaced is removed once its replacement is complete."""
         if self._background is not None and self._background.is_under_way:
             self._background.after(lambda: self._remove(filepath))
         else:
@@ -140,12 +140,12 @@ class WritesBeside:
         super().remove_checkpoint(filepath)  # type: ignore[misc]
 
     def on_train_end(self) -> None:
-        """Called when a fit ends well."""
+        """Called when a fit ends without an error."""
         super().on_train_end()  # type: ignore[misc]
         self.finish_saving()
 
     def teardown(self) -> None:
-        """Called when the Trainer ends, by an error too."""
+        """Called when the Trainer ends, also after an error."""
         if self._background is not None:
             self._background.give_up(_PATIENCE)
         super().teardown()  # type: ignore[misc]

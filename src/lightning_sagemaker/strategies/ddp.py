@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``"sagemaker"`` chooses without SMDDP: Lightning's DDP in a job, for the Trainer and Fabric."""
+"""What ``"sagemaker"`` selects without SMDDP: Lightning's DDP in a job, for the Trainer and Fabric."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
     """Base of the Trainer's strategies with one checkpoint file.
 
-    A checkpoint is replaced only by a complete one; if the process that writes it cannot, all processes fail, instead of
+    A checkpoint is replaced only by a complete one; if the writing process fails, all processes fail, instead of
     waiting for it.
     """
 
     @property
     @override
     def checkpoint_io(self) -> CheckpointIO:
-        """How checkpoints are written: the user's plugin, around this package's where it wraps another and has none."""
+        """How checkpoints are written: the user's plugin, wrapping this package's if it has no other to wrap."""
         if self._checkpoint_io is None:
             self._checkpoint_io = SafeCheckpointIO()
         complete(self._checkpoint_io, SafeCheckpointIO())
@@ -70,7 +70,7 @@ def in_its_place(kind: type[T], recovery: str | None, args: tuple[object, ...], 
     """A new object of ``kind``, or a strategy that recovers in the job.
 
     Raises:
-        MisconfigurationException: If that one is to reduce gradients as it cannot.
+        MisconfigurationException: If that one does not support the requested gradient reduction.
 
     """
     if getattr(kind, "recovers", False) or not recovers_in_job(recovery):
@@ -82,7 +82,7 @@ def in_its_place(kind: type[T], recovery: str | None, args: tuple[object, ...], 
 
 
 class _ServesOneProcess:
-    """What the Trainer's and Fabric's strategies have in common."""
+    """Shared by the Trainer's and Fabric's strategies."""
 
     world_size: int
 
@@ -102,10 +102,11 @@ class SageMakerDDPStrategy(_ServesOneProcess, ReducedGradients, JobDDPStrategy):
 
     Args:
         job: The job; read from the process's environment when None.
-        recovery: ``"in_job"``: the training goes on when a rank dies, by
-            :class:`~lightning_sagemaker.strategies.in_job.InJobDDPStrategy`, which is made in this one's place;
-            ``"restart"``: it does not. Default: it does where ``lightning-sagemaker supervise`` started the process.
-        gradient_reduction: ``"flat"``, ``"hierarchical"`` or ``"auto"``, as in :class:`~lightning_sagemaker.SMDDPStrategy`.
+        recovery: ``"in_job"``: training continues when a rank dies, with
+            :class:`~lightning_sagemaker.strategies.in_job.InJobDDPStrategy`, which is created instead of this one;
+            ``"restart"``: it does not. Default: ``"in_job"`` if ``lightning-sagemaker supervise`` started the process.
+        gradient_reduction: ``"flat"``, ``"hierarchical"`` or ``"auto"``, as in
+            :class:`~lightning_sagemaker.SMDDPStrategy`.
         gradient_compression: ``"bf16"``, ``"fp16"``, ``"powersgd"`` or None, likewise.
         powersgd_rank: Likewise.
         powersgd_start: Likewise.
@@ -113,12 +114,12 @@ class SageMakerDDPStrategy(_ServesOneProcess, ReducedGradients, JobDDPStrategy):
 
     Raises:
         SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
-        MisconfigurationException: If the gradients' options do not go together.
+        MisconfigurationException: If the gradient options contradict each other.
 
     """
 
     def __new__(cls, *args: object, recovery: str | None = None, **kwargs: Any) -> SageMakerDDPStrategy:
-        """One that recovers in the job, where that is asked for."""
+        """One that recovers in the job, if requested."""
         return in_its_place(cls, recovery, args, kwargs)
 
     def __init__(self, *args: object, recovery: str | None = None, **kwargs: Any) -> None:
@@ -145,7 +146,7 @@ class SageMakerDDPStrategy(_ServesOneProcess, ReducedGradients, JobDDPStrategy):
 
 
 class _NothingToSync:
-    """One process holds no gradients back while they are accumulated."""
+    """A single process has nothing to synchronize while gradients are accumulated."""
 
     def no_backward_sync(self, module: nn.Module, enabled: bool) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -156,7 +157,8 @@ class FabricSageMakerDDPStrategy(_ServesOneProcess, FabricReducedGradients, JobA
 
     Args:
         job: The job; read from the process's environment when None.
-        gradient_reduction: ``"flat"``, ``"hierarchical"`` or ``"auto"``, as in :class:`~lightning_sagemaker.SMDDPStrategy`.
+        gradient_reduction: ``"flat"``, ``"hierarchical"`` or ``"auto"``, as in
+            :class:`~lightning_sagemaker.SMDDPStrategy`.
         gradient_compression: ``"bf16"``, ``"fp16"``, ``"powersgd"`` or None, likewise.
         powersgd_rank: Likewise.
         powersgd_start: Likewise.

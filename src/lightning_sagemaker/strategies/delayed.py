@@ -32,7 +32,8 @@ class DelayedModel(Host):
     """Mixin before a strategy whose module is partitioned at its first step.
 
     Parameters that ``configure_model`` makes are on the meta device until then, if the job or the script asks for it
-    (``delayed_parameter_initialization``), as are those that the script has put there. What a checkpoint has is read then.
+    (``delayed_parameter_initialization``), as are those that the script has put there. What a checkpoint has is read
+    then.
     """
 
     degrees: ParallelDegrees

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The former place of a class that scripts import."""
+"""The former location of a class that scripts import."""
 
 from lightning_sagemaker.strategies.sharded import FabricSMPShardedStrategy
 

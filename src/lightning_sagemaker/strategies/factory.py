@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the names of strategies stand for in a job, for the Trainer and Fabric; each class is loaded when it is needed."""
+"""What the strategy names select in a job, for the Trainer and Fabric; each class is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TRAINER = {
 }
 """What :func:`~lightning_sagemaker.selection.select_strategy` may choose -> module of this folder, and a name in it."""
 IN_JOB = {"ddp": "in_job.InJobDDPStrategy"}
-"""What the Trainer's data parallel strategies are under a supervisor."""
+"""The Trainer's data parallel strategies under a supervisor."""
 FABRIC = {
     "single_device": "ddp.FabricSageMakerDDPStrategy",
     "ddp": "ddp.FabricSageMakerDDPStrategy",
@@ -47,7 +47,7 @@ FABRIC = {
 
 
 def sagemaker_strategy(**kwargs: object) -> JobStrategy:
-    """What ``Trainer(strategy="sagemaker")`` stands for: the strategy that fits the job.
+    """Create the strategy of ``Trainer(strategy="sagemaker")``: the one that fits the job.
 
     Args:
         **kwargs: Those of the strategy, such as those of ``lightning.pytorch.strategies.DDPStrategy``.
@@ -62,7 +62,7 @@ def sagemaker_strategy(**kwargs: object) -> JobStrategy:
 
 
 def fabric_sagemaker_strategy(**kwargs: object) -> JobAware:
-    """What ``Fabric(strategy="sagemaker")`` stands for; see :func:`sagemaker_strategy`.
+    """Create the strategy of ``Fabric(strategy="sagemaker")``; see :func:`sagemaker_strategy`.
 
     Args:
         **kwargs: Those of the strategy, such as those of ``lightning.fabric.strategies.DDPStrategy``.
@@ -86,7 +86,7 @@ def _build_for_job(table: Mapping[str, str], kwargs: Mapping[str, object]) -> An
 
 
 def load(table: Mapping[str, str], name: str) -> Any:
-    """The class or function that makes a strategy.
+    """The class or function that creates a strategy.
 
     Args:
         table: :data:`TRAINER` or :data:`FABRIC`.
@@ -97,9 +97,7 @@ def load(table: Mapping[str, str], name: str) -> Any:
 
     """
     if name not in table:
-        raise SageMakerJobError(
-            f"There is no strategy {name!r} for a job to choose. HINT: choose one of {', '.join(table)} by its name."
-        )
+        raise SageMakerJobError(f"{name!r} does not select a strategy by job. HINT: use one of {', '.join(table)}.")
     module, attribute = table[name].split(".")
     return getattr(import_module(f"lightning_sagemaker.strategies.{module}"), attribute)
 
@@ -110,7 +108,7 @@ def smp_strategy(
     job: SageMakerJob | None = None,
     **kwargs: Any,
 ) -> SMPStrategy | SMPShardedStrategy:
-    """What ``Trainer(strategy="smp")`` stands for: pipeline stages, or tensor parallelism and sharded parameters.
+    """Create the strategy of ``Trainer(strategy="smp")``: pipeline stages, or tensor parallelism and sharded parameters.
 
     Args:
         parameters: ``mp_parameters``; those of the job if None.
@@ -130,14 +128,14 @@ def smp_strategy(
 
 
 def fabric_smp_strategy(**kwargs: Any) -> FabricSMPShardedStrategy:
-    """What ``Fabric(strategy="smp")`` stands for: tensor parallelism and sharded parameters.
+    """Create the strategy of ``Fabric(strategy="smp")``: tensor parallelism and sharded parameters.
 
     Args:
         **kwargs: Those of :class:`~lightning_sagemaker.strategies.sharded.FabricSMPShardedStrategy`.
 
     Raises:
-        ParallelConfigError: If the parameters ask for partitions: a loop that calls the model and then
-            ``fabric.backward`` leaves no room for a pipeline, which runs backward passes between forward passes.
+        ParallelConfigError: If the parameters request partitions: a pipeline interleaves forward and backward passes,
+            which a loop that calls the model and then ``fabric.backward`` cannot do.
 
     """
     from lightning_sagemaker.strategies.sharded import FabricSMPShardedStrategy
@@ -145,8 +143,9 @@ def fabric_smp_strategy(**kwargs: Any) -> FabricSMPShardedStrategy:
     strategy = FabricSMPShardedStrategy(**kwargs)
     if strategy.degrees.pipeline > 1:
         raise ParallelConfigError(
-            f"Fabric(strategy='smp') was asked for partitions={strategy.degrees.pipeline}, but a pipeline runs backward"
-            " passes between forward passes, which a loop of model(...) and fabric.backward(...) cannot. HINT: use"
+            f"Fabric(strategy='smp') was given partitions={strategy.degrees.pipeline}, but a pipeline interleaves "
+            "forward and"
+            " backward passes, which a loop of model(...) and fabric.backward(...) cannot. HINT: use"
             " Trainer(strategy='smp'), or tensor_parallel_degree and a shard degree instead of partitions."
         )
     return strategy

@@ -17,18 +17,19 @@ from lightning_sagemaker.strategies.sharded import FabricSMPShardedStrategy, SMP
 class SMDDPFSDPStrategy(GathersBySMDDP, TakesShardOptions, SMPShardedStrategy):
     """Sharded data parallel (FSDP2) with SageMaker's AllGather (SMDDP).
 
-    The LightningModule stays as it is: after ``configure_model`` the parameters of each repeated block are sharded as a
-    unit, what is left as another. A ``configure_model`` that calls ``fully_shard`` itself, on ``self.device_mesh``, is left
-    to it. Parameters are gathered by SMDDP where it takes them, all else goes to nccl or gloo; rank zero logs the share of
-    both once. While gradients are accumulated they stay whole on each process and are not communicated.
+    The LightningModule stays unchanged: after ``configure_model`` the parameters of each repeated block are sharded as
+    a unit, the remaining ones as another. If ``configure_model`` itself calls ``fully_shard`` on ``self.device_mesh``,
+    its sharding is kept. SMDDP gathers parameters where it supports them, everything else goes to nccl or gloo; rank
+    zero logs the share of both once. While gradients are accumulated they stay unsharded on each process and are not
+    communicated.
 
     Args:
-        **kwargs: ``hybrid_shard_degree``, ``auto_wrap_policy``, ``mp_policy``, ``cpu_offload`` and ``reshard_after_forward``
-            of :class:`~lightning_sagemaker.strategies.fsdp_options.TakesShardOptions`, ``async_checkpoint`` and
-            ``save_distributed_checkpoint`` of :class:`~lightning_sagemaker.strategies.beside.WritesBeside`,
-            ``activation_checkpointing``, ``parameters``, ``degrees`` and ``job`` of
-            :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of
-            ``lightning.pytorch.strategies.ModelParallelStrategy``; ``process_group_backend`` overrides the choice.
+        **kwargs: ``hybrid_shard_degree``, ``auto_wrap_policy``, ``mp_policy``, ``cpu_offload`` and
+            ``reshard_after_forward`` of :class:`~lightning_sagemaker.strategies.fsdp_options.TakesShardOptions`,
+            ``async_checkpoint`` and ``save_distributed_checkpoint`` of
+            :class:`~lightning_sagemaker.strategies.beside.WritesBeside`, ``activation_checkpointing``, ``parameters``,
+            ``degrees`` and ``job`` of :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those
+            of ``lightning.pytorch.strategies.ModelParallelStrategy``; ``process_group_backend`` overrides the choice.
 
     Raises:
         ParallelConfigError: If the parameters contradict each other or the number of processes.
@@ -63,10 +64,10 @@ class SMDDPFSDPStrategy(GathersBySMDDP, TakesShardOptions, SMPShardedStrategy):
 
 
 class FabricSMDDPFSDPStrategy(GathersBySMDDP, TakesShardOptions, FabricSMPShardedStrategy):
-    """The twin of :class:`~lightning_sagemaker.SMDDPFSDPStrategy` for ``Fabric(strategy="smddp_fsdp")``.
+    """The counterpart of :class:`~lightning_sagemaker.SMDDPFSDPStrategy` for ``Fabric(strategy="smddp_fsdp")``.
 
     Args:
-        save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
+        save_distributed_checkpoint: Each process writes its shard into a folder; else rank zero writes one file.
         **kwargs: Those of :class:`~lightning_sagemaker.SMDDPFSDPStrategy`.
 
     Raises:

@@ -32,20 +32,20 @@ class TakesShardOptions(Host):
     """Mixin before :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`.
 
     Args:
-        hybrid_shard_degree: Processes that share the parameters of a model replica; 0: all. Default: as the job's
-            ``mp_parameters`` say, else 0. Overrides ``parameters`` and ``degrees``.
+        hybrid_shard_degree: Number of processes that the parameters of a replica are sharded across; 0: all. Default:
+            from the job's ``mp_parameters``, else 0. Overrides ``parameters`` and ``degrees``.
         auto_wrap_policy: Classes of the modules whose parameters are gathered and freed together. Default: the repeated
-            blocks of the model. Has no effect where the user's ``configure_model`` has called ``fully_shard``, as have the
-            next three.
-        mp_policy: Precision of gathers and reductions. Default: with ``precision="bf16-mixed"`` parameters are gathered as
-            bfloat16 and gradients reduced as float32, else both as they are.
-        cpu_offload: Shards, their gradients and the optimizer's states are kept in the host's memory.
-        reshard_after_forward: Whether parameters are freed between the forward and the backward pass. Default: those of
-            blocks are, the rest are not.
+            blocks of the model. Has no effect where the user's ``configure_model`` has called ``fully_shard``, as have
+            the next three.
+        mp_policy: Precision of gathers and reductions. Default: with ``precision="bf16-mixed"`` parameters are gathered
+            as bfloat16 and gradients reduced as float32, else both in their own precision.
+        cpu_offload: Keep shards, their gradients and the optimizer's states in CPU memory.
+        reshard_after_forward: Whether parameters are freed between the forward and the backward pass. Default: True for
+            blocks, False for the rest.
         **kwargs: Those of :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`.
 
     Raises:
-        ParallelConfigError: If pipeline stages were asked for.
+        ParallelConfigError: If pipeline stages are requested.
 
     """
 
@@ -76,8 +76,8 @@ class TakesShardOptions(Host):
         super().__init__(*args, **given)
         if self.degrees.pipeline > 1:
             raise ParallelConfigError(
-                f"strategy='smddp_fsdp' was asked for partitions={self.degrees.pipeline}, but it shards parameters and cuts"
-                " no layers. HINT: use strategy='smp', or a shard degree instead of partitions."
+                f"strategy='smddp_fsdp' was given partitions={self.degrees.pipeline}, but it shards parameters and has no"
+                " pipeline. HINT: use strategy='smp', or a shard degree instead of partitions."
             )
 
     def options_for(self, precision: Precision | FabricPrecision) -> ShardOptions:
@@ -93,7 +93,7 @@ class TakesShardOptions(Host):
         name = str(precision.precision)
         if name not in PRECISIONS:
             raise MisconfigurationException(
-                f"precision={name!r} was set beside strategy='smddp_fsdp'. HINT: choose one of {', '.join(PRECISIONS)}."
+                f"precision={name!r} was set with strategy='smddp_fsdp'. HINT: choose one of {', '.join(PRECISIONS)}."
             )
         if self.shard_options.mp_policy is not None or name != "bf16-mixed":
             return self.shard_options
@@ -111,7 +111,7 @@ def _checked(degree: object) -> int:
 
 @contextlib.contextmanager
 def without_sync(module: nn.Module) -> Iterator[None]:
-    """Within it a backward pass adds to whole gradients on each process, which the next one outside reduces."""
+    """Context in which backward passes accumulate unsharded gradients; the next one outside reduces them."""
     units = [unit for unit in module.modules() if isinstance(unit, FSDPModule)]
     for unit in units:
         unit.set_requires_gradient_sync(False, recurse=False)
@@ -123,7 +123,7 @@ def without_sync(module: nn.Module) -> Iterator[None]:
 
 
 def move_buffers(module: nn.Module, device: torch.device) -> None:
-    """Bring what is not sharded to where is computed; shards stay in the host's memory."""
+    """Move what is not sharded to the compute device; shards stay in CPU memory."""
     for part in module.modules():
         for name, buffer in part._buffers.items():
             if buffer is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ``torch.distributed`` backend sharded data parallel training uses, and why; what it gathered, said once."""
+"""Which ``torch.distributed`` backend sharded data parallel training uses, and why; logs once what it gathered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lightning_sagemaker.strategies.host import Host
 class GathersBySMDDP(Host):
     """Mixin before a ``ModelParallelStrategy``: its parameters are gathered by SMDDP.
 
-    ``process_group_backend`` overrides the choice; ``"smddp"`` stands for SMDDP wherever it takes a tensor.
+    ``process_group_backend`` overrides the choice; ``"smddp"`` means SMDDP for every tensor that it supports.
     """
 
     job: SageMakerJob
@@ -38,7 +38,7 @@ class GathersBySMDDP(Host):
         return gathering.GATHERING_BACKEND
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> object:
-        """Called for each step; after the first, rank zero logs which engine has gathered how much of it."""
+        """Called for each step; after the first, rank zero logs how much each engine gathered."""
         result = super().optimizer_step(*args, **kwargs)
         if not self._has_said:
             self._has_said = True

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mixins of the Trainer's and Fabric's strategies use of the strategy that they are put before.
+"""What mixins of the Trainer's and Fabric's strategies use of the strategy they are mixed into.
 
-It has no content at run time: a mixin derives from ``object`` then.
+At run time it is empty: a mixin then derives from ``object``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import torch
 
     class _Host:
-        """Any of Lightning's strategies for several processes.
+        """Any Lightning strategy for several processes.
 
         Attributes:
             root_device: Device of this process.
             world_size: Number of processes.
-            global_rank: This process's number among all.
-            local_rank: Its number on its host.
-            node_rank: Number of its host.
+            global_rank: Rank of this process.
+            local_rank: Rank on its host.
+            node_rank: Index of its host.
             num_processes: Processes on this host.
 
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data parallel training that goes on in the job when a rank dies (``recovery="in_job"``)."""
+"""Data parallel training that continues in the job when a rank dies (``recovery="in_job"``)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _QuorumEnvironment(SageMakerEnvironment):
-    """Ranks among those that train now; the job's among those that it was started with."""
+    """Ranks in the current quorum; the job's ranks are those of the start."""
 
     def __init__(self, job: SageMakerJob, rank: JobRank) -> None:
         super().__init__(job)
@@ -39,7 +39,7 @@ class _QuorumEnvironment(SageMakerEnvironment):
         self.update()
 
     def update(self) -> None:
-        """Take the ranks of the present quorum."""
+        """Use the ranks of the current quorum."""
         order = self._rank.order
         self._global_rank, self._world_size = order.index(self._rank.number), len(order)
         if self._rank.joins:  # a replacement is not rank zero while it prepares, alone in its group: it writes nothing
@@ -48,15 +48,15 @@ class _QuorumEnvironment(SageMakerEnvironment):
 
 
 class InJobDDPStrategy(JobDDPStrategy):
-    """Lightning's DDP whose training goes on when a rank dies.
+    """Lightning's DDP, which keeps training when a rank dies.
 
-    The ranks that are left train on the whole of each global batch, so a step has the same samples and the same mean
-    gradient; a rank that the supervisor starts in the place of a lost one gets the state from another's memory. The
-    processes must be started by ``lightning-sagemaker supervise``.
+    The remaining ranks train on the full global batch, so a step has the same samples and the same mean gradient; a
+    replacement rank that the supervisor starts gets the state from another rank's memory. The processes must be started
+    by ``lightning-sagemaker supervise``.
 
     Args:
         job: The job; read from the process's environment when None.
-        **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``; what concerns torch's wrapper is not used.
+        **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``; those of torch's DDP wrapper are ignored.
 
     Raises:
         RecoveryError: If no supervisor started this process.
@@ -82,7 +82,7 @@ class InJobDDPStrategy(JobDDPStrategy):
     @property
     @override
     def distributed_sampler_kwargs(self) -> StateDict:
-        """In a fit data is dealt to the ranks that the job was started with, whoever is left; else to those who are left."""
+        """In a fit data is distributed to the ranks that the job was started with; else to the remaining ranks."""
         module = self.lightning_module
         if self._rank is not None and module is not None and module.trainer.state.fn != "fit":
             return {"num_replicas": len(self._rank.order), "rank": self._rank.order.index(self._rank.number)}
@@ -107,7 +107,7 @@ class InJobDDPStrategy(JobDDPStrategy):
         self._fit = RecoveringFit(rank, self._form, self._world)
         rank_zero_info(
             f"Recovery in the job: {self._world} ranks, by {self._get_process_group_backend()}. SMDDP is not used: its"
-            " groups cannot be made anew in a process."
+            " groups cannot be recreated in a process."
         )
 
     def _resume_from_checkpoint(self) -> None:
@@ -154,7 +154,7 @@ class InJobDDPStrategy(JobDDPStrategy):
     def reduce(
         self, tensor: Tensor, group: ProcessGroup | None = None, reduce_op: dist.ReduceOp | str | None = "mean"
     ) -> Tensor:
-        """As in DDP, but a mean of integers is not cut off: Lightning counts samples in them, and ranks have other numbers.
+        """As in DDP, but a mean of integers is not truncated: Lightning counts samples in them, and ranks differ.
 
         Args:
             tensor: Tensor of this rank.
@@ -180,10 +180,10 @@ class InJobDDPStrategy(JobDDPStrategy):
     def optimizer_step(
         self, optimizer: Optimizer, closure: Callable[[], object], model: nn.Module | None = None, **kwargs: object
     ) -> object:
-        """Make a step if all ranks can.
+        """Step if all ranks can.
 
         Raises:
-            RanksChanged: If it does not count.
+            RanksChanged: If the step is not committed.
 
         """
         fit = self._fit

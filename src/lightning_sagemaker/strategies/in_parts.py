@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A strategy of which each process may write its part of a checkpoint."""
+"""A strategy with sharded checkpoints."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ class InParts:
 
     @property
     def remote_checkpoints(self) -> S3CheckpointIO:
-        """What reads and writes S3; callbacks list checkpoints by it."""
+        """Reads and writes S3; callbacks use it to list checkpoints."""
         return self._parts.remote

@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 
 _REPLACED = (LightningEnvironment, MPIEnvironment, TorchElasticEnvironment)
-"""What Lightning picks by itself where this package runs. SLURM, LSF, Kubeflow and a user's own class are kept."""
+"""What Lightning detects where this package runs. SLURM, LSF, Kubeflow and a user's own class are kept."""
 
 
 class JobAware(Host):
     """Mixin before a ``DDPStrategy``: reconciles what the Trainer sets with what the job has.
 
-    The Trainer fills a strategy in after building it, with defaults that are wrong in a job: one node, one process on a
-    CPU host, the environment that it detected. So these are taken over in the setters, never in ``__init__``, where they
-    would silently beat what the user passed to the Trainer.
+    The Trainer sets up a strategy after its construction, with defaults that are wrong in a job: one node, one process
+    on a CPU host, the environment that it detected. So the job's values are applied in the setters, never in
+    ``__init__``, where they would silently override what the user passed to the Trainer.
 
     Args:
         job: The job; read from the process's environment when None.
 
     Raises:
         SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
-        TypeError: If an argument is none of this strategy's.
+        TypeError: If this strategy does not have an argument.
 
     """
 
@@ -68,7 +68,7 @@ class JobAware(Host):
 
     @property
     def _job_knows_more(self) -> bool:
-        """Whether there is a job or a launcher; on a bare machine Lightning's own environment is as good."""
+        """Whether there is a job or a launcher; on a bare machine Lightning's own environment is sufficient."""
         return self.job.in_container or self.job.launcher is not Launcher.NONE
 
     @property
@@ -91,7 +91,7 @@ class JobAware(Host):
 
     @property
     def parallel_devices(self) -> list[torch.device] | None:
-        """One device for each process of this host."""
+        """One device per process on this host."""
         return self._parallel_devices
 
     @parallel_devices.setter
@@ -110,7 +110,7 @@ class JobAware(Host):
         """Called with each loader before it is used.
 
         Raises:
-            MisconfigurationException: If its processes could not pass their batches on this host.
+            MisconfigurationException: If its workers could not pass their batches on this host.
 
         """
         prepare_sharing(dataloader)
@@ -122,7 +122,7 @@ class JobAware(Host):
             super()._configure_launcher()
 
     def setup_environment(self) -> None:
-        """Called in each process before it does anything; makes the process group.
+        """Called first in each process; creates the process group.
 
         Raises:
             SageMakerJobError: If what was set by hand contradicts the Trainer's arguments.
@@ -148,8 +148,8 @@ def _is_detected(environment: ClusterEnvironment | None) -> bool:
 def _fit_devices(devices: list[torch.device], launched: int) -> list[torch.device]:
     """The devices of the ``launched`` processes of this host, from those that the Trainer chose.
 
-    ``devices="auto"`` is one process on a CPU host and all visible GPUs elsewhere; launchers may have started another
-    number, and may show each process its own GPU only.
+    ``devices="auto"`` means one process on a CPU host and all visible GPUs elsewhere; launchers may have started a
+    different number, and may show each process only its own GPU.
     """
     found = len(devices)
     if found == launched:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A misspelt argument of a strategy is refused when the strategy is made.
+"""A misspelt argument of a strategy is refused when the strategy is created.
 
-Lightning passes what its ``DDPStrategy`` does not know on to torch's wrapper, which is made after the rendezvous, and not
-at all for one process.
+Lightning passes unknown arguments of its ``DDPStrategy`` on to torch's wrapper, which is created after the rendezvous,
+and never for one process.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from torch.nn.parallel import DistributedDataParallel
 from lightning_sagemaker._lightning import DDPStrategy, FabricDDPStrategy
 
 _SET_BY_LIGHTNING = {"module", "device_ids"}
-"""Of torch's wrapper."""
+"""Arguments of torch's wrapper."""
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _CLOSE = 0.75
-"""Share of two names that must be the same for one to be offered for the other."""
+"""Minimum similarity of two names for one to be suggested."""
 
 
 def check_keywords(given: Mapping[str, object], *kinds: type) -> None:
-    """Refuse what no strategy takes.
+    """Refuse unknown arguments.
 
     Args:
         given: Names and values of arguments.
         kinds: The strategy; several where it is not known yet which it will be.
 
     Raises:
-        TypeError: If there is no such argument; says which there are.
+        TypeError: If an argument is unknown; lists the known ones.
 
     """
     accepted = set().union(*(accepted_keywords(kind) for kind in kinds))
@@ -40,12 +40,12 @@ def check_keywords(given: Mapping[str, object], *kinds: type) -> None:
             did_you_mean = f"did you mean {close[0]}? " if close else ""
             raise TypeError(
                 f"{' or '.join(kind.__name__ for kind in kinds)} was given {name}={value!r}, but has no argument {name!r}."
-                f" HINT: {did_you_mean}It takes {', '.join(sorted(accepted))}."
+                f" HINT: {did_you_mean}It accepts {', '.join(sorted(accepted))}."
             )
 
 
 def accepted_keywords(kind: type) -> set[str]:
-    """Arguments of a strategy, of the strategies that it is made of, and of the wrapper that it puts around the model."""
+    """Arguments of a strategy, of its base classes, and of the wrapper that it puts around the model."""
     names = {name for base in kind.__mro__ if "__init__" in vars(base) for name in _names(base)}
     if issubclass(kind, (DDPStrategy, FabricDDPStrategy)):
         names |= set(_names(DistributedDataParallel)) - _SET_BY_LIGHTNING

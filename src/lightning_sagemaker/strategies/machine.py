@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What our strategies do where Lightning would end a run: broken environments, and Macs."""
+"""What our strategies do where Lightning would fail: broken environments, and Macs."""
 
 from __future__ import annotations
 
@@ -30,18 +30,15 @@ def is_ours(strategy: object) -> bool:
 
 
 def broken_environment(kind: type, error: Exception) -> str:
-    """What is wrong with an environment of Lightning that cannot be asked whether it is in force."""
+    """What is wrong with a Lightning environment whose detection fails."""
     cause = " ".join(str(error).split("\n")[0].split())
-    remedy = _REMEDIES.get(kind.__name__, "repair or uninstall the package that it asks")
-    return (
-        f"{kind.__name__} of Lightning cannot be asked whether it is in force ({type(error).__name__}: {cause})."
-        f" HINT: {remedy}."
-    )
+    remedy = _REMEDIES.get(kind.__name__, "repair or uninstall the package that it imports")
+    return f"{kind.__name__} of Lightning cannot be detected ({type(error).__name__}: {cause}). HINT: {remedy}."
 
 
 def pass_over(kind: type, error: Exception) -> None:
-    """Say once that training goes on without an environment."""
-    say_once(f"{broken_environment(kind, error)} Training goes on as if it were not there.")
+    """Log once that training continues without an environment."""
+    say_once(f"{broken_environment(kind, error)} Training continues without it.")
 
 
 def leaves_mps(strategy: object, accelerator: object, devices: object, num_nodes: int) -> bool:
@@ -54,7 +51,7 @@ def leaves_mps(strategy: object, accelerator: object, devices: object, num_nodes
         num_nodes: Hosts.
 
     Raises:
-        SageMakerJobError: If MPS was asked for by name.
+        SageMakerJobError: If MPS was requested explicitly.
 
     """
     reason = _reason_against_mps(strategy, devices, num_nodes)
@@ -65,7 +62,7 @@ def leaves_mps(strategy: object, accelerator: object, devices: object, num_nodes
             f"accelerator={accelerator!r} was set on a Mac, but {reason}."
             " HINT: leave accelerator out, or set accelerator='cpu'."
         )
-    say_once(f"Training on the CPU and not on the MPS device: {reason}.")
+    say_once(f"Training on the CPU instead of the MPS device: {reason}.")
     return True
 
 
@@ -82,7 +79,7 @@ def _reason_against_mps(strategy: object, devices: object, num_nodes: int) -> st
 
 
 def knows_ranks(strategy: object) -> bool:
-    """Whether a strategy, as given, finds its ranks in the variables of the launcher, so that MPI need not start."""
+    """Whether a strategy, as given, reads its ranks from the launcher's variables, so that MPI need not be initialized."""
     return _job(strategy).launcher is not Launcher.NONE
 
 
@@ -91,7 +88,7 @@ def _job(strategy: object) -> SageMakerJob:
 
 
 def _count(devices: object) -> int:
-    """Processes on a host that ``devices`` stands for; 1 for all of a Mac's."""
+    """Number of processes on a host for ``devices``; 1 for "all" on a Mac."""
     if isinstance(devices, (list, tuple)):
         return len(devices)
     text = str(devices)

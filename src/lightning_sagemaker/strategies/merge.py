@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a step gives for each microbatch to what it would have given for the whole batch; tensors within results."""
+"""Merges a step's results for microbatches into the result for the full batch; tensors within results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lightning_sagemaker._compat import pytree
 
 
 def merge(parts: Sequence[Any], weights: Sequence[float] | None = None) -> Any:
-    """Join the results of microbatches: rows one after the other, numbers as their mean.
+    """Merge the results of microbatches: rows are concatenated, numbers averaged.
 
     Tensors with dimensions are concatenated along the first, those without and numbers are averaged, lists are joined,
     tuples and mappings of equal form are merged entry by entry, other mappings are united. Values that are equal in all
@@ -23,7 +23,7 @@ def merge(parts: Sequence[Any], weights: Sequence[float] | None = None) -> Any:
 
     Args:
         parts: What the step returned for each microbatch.
-        weights: How much each counts in a mean; their sum is 1. Default: all alike.
+        weights: Weight of each in a mean; their sum is 1. Default: equal.
 
     """
     first = parts[0]

@@ -52,22 +52,22 @@ T = TypeVar("T")
 
 
 class SMPStrategy(ReplicaBatches, DelayedModel, WholeModel, ParallelLayout, JobDDPStrategy):
-    """SageMaker's model parallelism: the layers of a model on several processes, its replicas on others.
+    """SageMaker's pipeline parallelism: the layers of a model on several processes, with replicas on others.
 
-    The LightningModule stays as it is, as long as each step calls its model once, and the model's forward pass is
-    something, then a list of blocks one after the other, then something. It is cut at the first step. Each batch is cut
-    into microbatches; the loss is the mean of theirs, so it is that of the batch where the loss is a mean over
-    samples. All processes of a model replica train on the batch of the first of them.
+    The LightningModule stays unchanged, as long as each step calls its model once, and the model's forward pass is a
+    sequence of modules, such as a list of blocks with other code before and after it. It is partitioned at the first
+    step. Each batch is split into microbatches; the loss is the mean of theirs, which equals that of the batch if the
+    loss is a mean over samples. All processes of a model replica train on the batch of the first of them.
 
     ``self.log`` works as on one process: what the last stage logs is logged on all ranks, as the mean over the
-    microbatches. In validation, test and prediction the rest of the step is run on all ranks, with the model's real
-    output; in training it is run on the last stage only.
+    microbatches. In validation, test and prediction the rest of the step runs on all ranks, with the model's real
+    output; in training it runs on the last stage only.
 
     Args:
-        ends: Number of blocks up to the end of each stage. Default: even costs.
+        ends: Number of blocks up to the end of each stage. Default: balanced costs.
         save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
-        stages_per_rank: Stages of each process: more make the bubble smaller and the traffic larger.
-        whole_batches: Each process is sent all of its replica's batch; False: what it has read in the first step of a kind.
+        stages_per_rank: Stages per process: more reduce the bubble and increase the traffic.
+        whole_batches: Whether each process receives the full batch; False: what it read in the first step of a kind.
         overlap_reduction: Gradients of replicas are averaged during the backward passes; False: after them.
         **kwargs: ``parameters``, ``degrees``, ``job`` and ``activation_checkpointing`` of
             :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of
@@ -103,7 +103,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, WholeModel, ParallelLayout, JobD
         check_trainer(module.trainer, partitions=True)  # before there is any process group
         if self.saves_parts and keep_averages(callbacks_of(module.trainer)):
             raise MisconfigurationException(
-                "save_distributed_checkpoint=True was set beside a callback that averages weights, whose checkpoints are"
+                "save_distributed_checkpoint=True was set with a callback that averages weights, whose checkpoints are"
                 " one file. HINT: leave it out."
             )
         super().setup_environment()
@@ -144,7 +144,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, WholeModel, ParallelLayout, JobD
             metric.dist_sync_fn = self._gather_of_last_stages
 
     def _cut(self, step: Callable[[T], object], microbatch: T) -> PipelinedModel:
-        """The pipeline, made at the first step."""
+        """The pipeline, created at the first step."""
         if self._pipeline is None:
             module = self.lightning_module
             assert module is not None
@@ -299,13 +299,13 @@ class SMPStrategy(ReplicaBatches, DelayedModel, WholeModel, ParallelLayout, JobD
     def reduce(
         self, tensor: Tensor, group: ProcessGroup | None = None, reduce_op: dist.ReduceOp | str | None = "mean"
     ) -> Tensor:
-        """Over the replicas, since all stages of a model replica have the same value."""
+        """Reduce over the replicas, since all stages of a replica have the same value."""
         group = self.groups.groups["RDP"] if group is None and self._groups is not None else group
         return super().reduce(tensor, group, reduce_op)
 
     @override
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Over all processes: each counts."""
+        """Reduce over all processes."""
         votes = torch.tensor(int(decision), device=self.root_device)
         dist.all_reduce(votes)
         return int(votes) == self.world_size if all else bool(votes)
@@ -315,7 +315,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, WholeModel, ParallelLayout, JobD
 
 
 def _accumulate(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
-    """Add gradients to those that parameters have."""
+    """Add to the parameters' gradients."""
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)

@@ -18,7 +18,7 @@ def check_options(degrees: ParallelDegrees, has_ends: bool, activation_checkpoin
     Args:
         degrees: The parallel layout.
         has_ends: Whether the stages' ends were given.
-        activation_checkpointing: Whether activations are computed again in the backward pass.
+        activation_checkpointing: Whether activations are recomputed in the backward pass.
 
     Raises:
         ParallelConfigError: If they do.
@@ -26,13 +26,13 @@ def check_options(degrees: ParallelDegrees, has_ends: bool, activation_checkpoin
     """
     if not degrees.auto_partition and not has_ends:
         raise ParallelConfigError(
-            "auto_partition is false, but nothing says where to cut. HINT: pass SMPStrategy(ends=...), the number of"
+            "auto_partition is false, but no partition is given. HINT: pass SMPStrategy(ends=...), the number of"
             " blocks up to the end of each stage, or set auto_partition to true."
         )
     if degrees.schedule == "zero_bubble" and (activation_checkpointing or degrees.offload_activations):
         raise ParallelConfigError(
-            "pipeline=zero_bubble was set with activation_checkpointing or offload_activations, but it goes back through"
-            " each block twice. HINT: set pipeline to interleaved."
+            "pipeline=zero_bubble was set with activation_checkpointing or offload_activations, but it runs the backward"
+            " pass of each block twice. HINT: set pipeline to interleaved."
         )
 
 
@@ -49,11 +49,11 @@ def check_module(module: LightningModule, syncs_batch_norm: bool) -> None:
     """
     if syncs_batch_norm:
         raise MisconfigurationException(
-            "sync_batchnorm=True was set with strategy='smp', but stages compute at different times. HINT: leave it out;"
-            " BatchNorm's statistics are each microbatch's."
+            "sync_batchnorm=True was set with strategy='smp', but stages run at different times. HINT: leave it out;"
+            " BatchNorm uses each microbatch's statistics."
         )
     if not module.automatic_optimization:
         raise MisconfigurationException(
-            f"{type(module).__name__} uses manual optimization, which strategy='smp' cannot: it runs backward passes"
-            " between forward passes. HINT: set automatic_optimization = True."
+            f"{type(module).__name__} uses manual optimization, which strategy='smp' does not support: it interleaves"
+            " forward and backward passes. HINT: set automatic_optimization = True."
         )

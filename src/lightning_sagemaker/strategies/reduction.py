@@ -38,18 +38,18 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class _WithOptions(Host):
-    """Mixin before a ``DDPStrategy``: its gradients are reduced in the way that was asked for.
+    """Mixin before a ``DDPStrategy``: its gradients are reduced as configured.
 
     Args:
-        gradient_reduction: ``"flat"``: by DDP's own all-reduce; ``"hierarchical"``: within hosts, between hosts, within
-            hosts; ``"auto"``: by what is fastest in a measurement of about two seconds.
-        gradient_compression: What is sent: ``"bf16"`` or ``"fp16"`` numbers, or matrices of low rank (``"powersgd"``).
+        gradient_reduction: ``"flat"``: DDP's own all-reduce; ``"hierarchical"``: within hosts, between hosts, within
+            hosts; ``"auto"``: the fastest in a measurement of about two seconds.
+        gradient_compression: Compression: ``"bf16"``, ``"fp16"``, or low-rank matrices (``"powersgd"``).
         powersgd_rank: Rank of these matrices; 4 if None.
-        powersgd_start: Optimizer steps that are exact before they are sent; 1000 if None.
+        powersgd_start: Exact optimizer steps before PowerSGD starts; 1000 if None.
         **kwargs: Those of the strategy.
 
     Raises:
-        MisconfigurationException: If they do not go together, or with the strategy's other arguments.
+        MisconfigurationException: If they contradict each other, or the strategy's other arguments.
 
     """
 
@@ -73,7 +73,7 @@ class _WithOptions(Host):
         """Called in each process before it does anything; makes the process group.
 
         Raises:
-            MisconfigurationException: If gradients of this precision cannot be compressed so.
+            MisconfigurationException: If gradients of this precision cannot be compressed this way.
 
         """
         plugin = getattr(self, "precision_plugin", None) or getattr(self, "precision", None)
@@ -81,7 +81,7 @@ class _WithOptions(Host):
         super().setup_environment()
 
     def _reduced(self, model: M) -> M:
-        """A wrapper, which reduces as was asked from now on. Collective over all ranks."""
+        """Configure a wrapper's gradient reduction. Collective over all ranks."""
         if self._reduction.is_default or not isinstance(model, DistributedDataParallel):
             return model
         if self._groups is None or not self._groups.is_current:
@@ -89,14 +89,14 @@ class _WithOptions(Host):
             self._groups = Groups(Topology.of(of_all(self.node_rank, self.world_size)), backend, self._timeout)
         size = sum(parameter.nbytes for parameter in _trained(model))
         self._engine = Engine(self._reduction, self._groups, self.root_device, size, self._before)
-        rank_zero_info(f"Gradients are reduced: {self._engine.plan.words}. {self._engine.reason}")
+        rank_zero_info(f"Gradient reduction: {self._engine.plan.words}. {self._engine.reason}")
         if self._engine.reducer is not None:
             attach(model, self._engine.reducer)
         return model
 
 
 class ReducedGradients(_WithOptions, TrainerHost):
-    """The Trainer's; a checkpoint has what was chosen, and what PowerSGD has not sent yet."""
+    """For the Trainer; a checkpoint has the selected algorithm, and PowerSGD's error buffers."""
 
     def _setup_model(self, model: nn.Module) -> DistributedDataParallel:
         wrapped = self._reduced(super()._setup_model(model))
@@ -104,7 +104,9 @@ class ReducedGradients(_WithOptions, TrainerHost):
         if isinstance(reducer, LowRankReducer) and "powersgd" in self._before:
             if reducer.load_state_dict(self._before["powersgd"], _trained(wrapped)):
                 return wrapped
-            rank_zero_info("PowerSGD begins anew: its errors in the checkpoint are of a model with other parameters.")
+            rank_zero_info(
+                "PowerSGD state is reset: the error buffers in the checkpoint belong to a model with other parameters."
+            )
         return wrapped
 
     def save_checkpoint(self, checkpoint: Checkpoint, *args: Any, **kwargs: Any) -> None:
@@ -132,10 +134,10 @@ class FabricReducedGradients(_WithOptions, FabricHost):
 
 
 def refuse_beside_recovery(arguments: dict[str, object]) -> None:
-    """See that a strategy that recovers in the job, whose groups come and go, is given none of the options.
+    """Refuse the options for a strategy that recovers in the job, whose process groups are recreated.
 
     Args:
-        arguments: As given; the options are taken out.
+        arguments: As given; the options are removed.
 
     Raises:
         MisconfigurationException: If one differs from its default.
@@ -146,8 +148,8 @@ def refuse_beside_recovery(arguments: dict[str, object]) -> None:
     if wanted:
         listed = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
         raise MisconfigurationException(
-            f"{listed} was set, but the training recovers in the job (recovery='in_job'), and reduces gradients in its own"
-            " way. HINT: set recovery='restart', or leave the option out."
+            f"{listed} was set, but recovery='in_job' reduces gradients in its own way. HINT: set recovery='restart', "
+            "or leave the option out."
         )
 
 

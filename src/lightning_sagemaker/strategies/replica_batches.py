@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of a pipeline's model replicas exchange around a step: batches before it, metrics' states after it."""
+"""What the ranks of a pipeline's replicas exchange around a step: batches before it, metric states after it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def batch_of_first(batch: object, groups: ParallelGroups, device: torch.device, 
     """The batch of the first process of this model replica, on all of them. Collective over the replica.
 
     Args:
-        batch: What this process has read.
+        batch: The batch of this process.
         groups: Process groups of the parallel layout.
         device: Device of this process.
         use: What is done with it: only what this process has read in the first such step has values; None: all of it.
@@ -94,7 +94,7 @@ def noting_reads(parts: Sequence[object], groups: ParallelGroups, use: str | Non
 
 
 def gather_of_last_stages(tensor: Tensor, degrees: ParallelDegrees, world_size: int) -> list[Tensor]:
-    """A metric's states of all replicas; those of the last stages count, which see every step. Collective.
+    """A metric's states of all replicas, from their last stages, which see every step. Collective.
 
     Args:
         tensor: State of this process.

@@ -47,7 +47,7 @@ _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
 class ShardedLayout(ParallelLayout):
-    """What the Trainer's and Fabric's strategies have in common: the mesh, and the module that is put on it."""
+    """Shared by the Trainer's and Fabric's strategies: the mesh, and parallelizing the module on it."""
 
     degrees: ParallelDegrees
     activation_checkpointing: bool
@@ -72,14 +72,14 @@ class ShardedLayout(ParallelLayout):
         Args:
             module: Complete module.
             mesh: As :meth:`mesh` makes it.
-            methods: Names of its methods that are called from outside beside ``forward``.
+            methods: Names of its methods other than ``forward`` that are called from outside.
 
         """
         with torch.no_grad():
             for tensor in [*module.parameters(), *module.buffers()]:
                 if isinstance(tensor, DTensor) or tensor.is_meta:  # sharded or made by the user, materialized later
                     continue
-                found = tensor.data.to(self.root_device)  # one by one: the whole need not fit there
+                found = tensor.data.to(self.root_device)  # one by one: all of them may not fit there
                 dist.broadcast(found, 0)
                 tensor.data.copy_(found)
         saving = self.activation_checkpointing, self.degrees.offload_activations
@@ -87,11 +87,11 @@ class ShardedLayout(ParallelLayout):
 
 
 class _ChecksummedStrategy(InParts, ModelParallelStrategy):
-    """Lightning's strategy; where each process writes its part, they have checksums, and may be at an address in S3."""
+    """Lightning's strategy; sharded checkpoints have checksums, and may be in S3."""
 
     @property
     def num_nodes(self) -> int:
-        """Number of hosts, as in Lightning's other strategies: what the job says, which a plain attribute cannot."""
+        """Number of hosts, as in Lightning's other strategies: from the job, which a plain attribute cannot be."""
         return self._num_nodes
 
     @num_nodes.setter
@@ -103,7 +103,7 @@ class _ChecksummedStrategy(InParts, ModelParallelStrategy):
         """Write a checkpoint; called on all processes.
 
         Raises:
-            RuntimeError: On all of them, if one cannot write or send its part.
+            RuntimeError: On all of them, if one cannot write or upload its shard.
 
         """
         if self._save_distributed_checkpoint:
@@ -121,16 +121,16 @@ class _ChecksummedStrategy(InParts, ModelParallelStrategy):
 
 
 class SMPShardedStrategy(WritesBeside, ShardedLayout, JobAware, JobDefaults, _ChecksummedStrategy):
-    """SageMaker's tensor parallelism and sharded data parallelism, by DTensor and FSDP2.
+    """SageMaker's tensor parallelism and sharded data parallelism, with DTensor and FSDP2.
 
-    The LightningModule stays as it is: after ``configure_model`` its linear layers are shared among
-    ``tensor_parallel_degree`` processes, and the parameters of each block are sharded.
+    The LightningModule stays unchanged: after ``configure_model`` its linear layers are sharded across
+    ``tensor_parallel_degree`` processes, and the parameters of each block are sharded with FSDP2.
 
     Args:
         **kwargs: ``async_checkpoint`` and ``save_distributed_checkpoint`` of
             :class:`~lightning_sagemaker.strategies.beside.WritesBeside`, ``parameters``, ``degrees``, ``job`` and
-            ``activation_checkpointing`` of :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those
-            of ``lightning.pytorch.strategies.ModelParallelStrategy``.
+            ``activation_checkpointing`` of :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and
+            those of ``lightning.pytorch.strategies.ModelParallelStrategy``.
 
     Raises:
         ParallelConfigError: If the parameters contradict each other or the number of processes, or there are none.
@@ -191,12 +191,12 @@ class SMPShardedStrategy(WritesBeside, ShardedLayout, JobAware, JobDefaults, _Ch
 
 
 class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrategy):
-    """The twin of :class:`~lightning_sagemaker.SMPShardedStrategy` for ``Fabric(strategy="smp")``.
+    """The counterpart of :class:`~lightning_sagemaker.SMPShardedStrategy` for ``Fabric(strategy="smp")``.
 
-    Processes of a tensor parallel group must be given the same batches, which ``fabric.setup_dataloaders`` sees to.
+    Processes of a tensor parallel group must be given the same batches, which ``fabric.setup_dataloaders`` ensures.
 
     Args:
-        save_distributed_checkpoint: Each process writes its part, into a folder; else the first writes one file.
+        save_distributed_checkpoint: Each process writes its shard into a folder; else rank zero writes one file.
         **kwargs: ``parameters``, ``degrees``, ``job`` and ``activation_checkpointing`` of
             :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of
             ``lightning.fabric.strategies.ModelParallelStrategy`` but ``parallelize_fn``.
@@ -228,7 +228,7 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
     def setup_module_and_optimizers(
         self, module: nn.Module, optimizers: list[Optimizer], scheduler: Any = None
     ) -> tuple[nn.Module, list[Optimizer], Any]:
-        """Sharding replaces parameters, so optimizers that were made before are given the new ones."""
+        """Sharding replaces parameters, so optimizers created before it get the new ones."""
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         module = self.setup_module(module)
         parameters = dict(module.named_parameters())
@@ -258,6 +258,6 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
         norm = clip_norm(self.precision.main_params(optimizer), max_norm)
         if error_if_nonfinite and not norm.isfinite():
             raise RuntimeError(
-                f"The norm of the gradients is {norm.item()}. HINT: pass error_if_nonfinite=False to go on."
+                f"The norm of the gradients is {norm.item()}. HINT: pass error_if_nonfinite=False to continue."
             )
         return norm

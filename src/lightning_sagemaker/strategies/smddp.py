@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 class SMDDPStrategy(SMDDPBackend, ReducedGradients, JobDDPStrategy):
     """Distributed data parallel with SageMaker's all-reduce library (SMDDP).
 
-    Gradients are reduced by SMDDP: AWS's library where it is installed and can work, this package's open shim on a laptop
-    or a simulated cluster. Every other collective goes to nccl or gloo, so nothing that Lightning or torchmetrics does is
-    refused. In a job whose image has no SMDDP, nccl or gloo is used for everything; one line says why.
+    Gradients are reduced by SMDDP: AWS's library where it is installed and supported, this package's open shim on a
+    laptop or a simulated cluster. Every other collective goes to nccl or gloo, so nothing that Lightning or
+    torchmetrics does is refused. In a job whose image has no SMDDP, nccl or gloo is used for everything; one line says
+    why.
 
     Args:
         job: The job; read from the process's environment when None.
-        recovery: As of :class:`~lightning_sagemaker.SageMakerDDPStrategy`; without SMDDP then, whose groups cannot be made
-            anew in a process.
-        gradient_reduction: How gradients are reduced. ``"flat"``: by DDP's own all-reduce. ``"hierarchical"``: within hosts,
-            between hosts on slices, within hosts. ``"auto"``: by the fastest way, found by a measurement of about two
-            seconds, whose result may differ from one start to the next.
-        gradient_compression: What is sent in fewer bytes, and changes the numbers: ``"bf16"``, ``"fp16"`` (added up in
-            float32), or matrices of low rank with error feedback (``"powersgd"``). ``"auto"`` compresses only where that
-            is faster.
+        recovery: As in :class:`~lightning_sagemaker.SageMakerDDPStrategy`; then without SMDDP, whose groups cannot be
+            recreated in a process.
+        gradient_reduction: How gradients are reduced. ``"flat"``: DDP's own all-reduce. ``"hierarchical"``: within
+            hosts, between hosts on slices, within hosts. ``"auto"``: the fastest in a measurement of about two seconds,
+            whose result may differ across starts.
+        gradient_compression: Lossy compression: ``"bf16"``, ``"fp16"`` (summed in float32), or low-rank matrices with
+            error feedback (``"powersgd"``). ``"auto"`` compresses only where that is faster.
         powersgd_rank: Rank of PowerSGD's matrices; 4 if None.
-        powersgd_start: Optimizer steps that are exact before PowerSGD begins; 1000 if None.
+        powersgd_start: Exact optimizer steps before PowerSGD starts; 1000 if None.
         **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``; ``process_group_backend`` overrides the choice.
 
     Raises:
         SageMakerJobError: If the environment contradicts itself, or the Trainer's arguments contradict the job.
-        MisconfigurationException: If the gradients' options do not go together.
+        MisconfigurationException: If the gradient options contradict each other.
 
     """
 
     def __new__(cls, *args: object, recovery: str | None = None, **kwargs: Any) -> SMDDPStrategy:
-        """One that recovers in the job, where that is asked for."""
+        """One that recovers in the job, if requested."""
         return in_its_place(cls, recovery, args, kwargs)
 
     def __init__(self, *args: object, recovery: str | None = None, **kwargs: Any) -> None:
@@ -62,11 +62,12 @@ class SMDDPStrategy(SMDDPBackend, ReducedGradients, JobDDPStrategy):
 
 
 class FabricSMDDPStrategy(SMDDPBackend, FabricReducedGradients, JobAware, FabricDDPStrategy):
-    """The twin of :class:`~lightning_sagemaker.SMDDPStrategy` for ``Fabric(strategy="smddp")``.
+    """The counterpart of :class:`~lightning_sagemaker.SMDDPStrategy` for ``Fabric(strategy="smddp")``.
 
     Args:
         job: The job; read from the process's environment when None.
-        gradient_reduction: ``"flat"``, ``"hierarchical"`` or ``"auto"``, as in :class:`~lightning_sagemaker.SMDDPStrategy`.
+        gradient_reduction: ``"flat"``, ``"hierarchical"`` or ``"auto"``, as in
+            :class:`~lightning_sagemaker.SMDDPStrategy`.
         gradient_compression: ``"bf16"``, ``"fp16"``, ``"powersgd"`` or None, likewise.
         powersgd_rank: Likewise.
         powersgd_start: Likewise.

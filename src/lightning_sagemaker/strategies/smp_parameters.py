@@ -28,11 +28,11 @@ class ParallelLayout(Host):
         parameters: SageMaker's ``mp_parameters``. Default: those of the job.
         degrees: The same as an object; overrides ``parameters``.
         job: The job; read from the process's environment when None.
-        activation_checkpointing: Blocks keep their inputs only for the backward pass, in which they run again.
+        activation_checkpointing: Blocks save only their inputs for the backward pass, and are recomputed there.
 
     Raises:
         ParallelConfigError: If the parameters contradict each other, or there are none.
-        TypeError: If an argument is none of this strategy's; a misspelt `parameters` is not taken for none.
+        TypeError: If this strategy does not have an argument; so a misspelt `parameters` is not ignored.
 
     """
 
@@ -60,7 +60,7 @@ class ParallelLayout(Host):
         return {"num_replicas": replicas, "rank": self.degrees.coordinates(self.global_rank, self.world_size).replica}
 
     def sync_seed(self, group: ProcessGroup | None) -> None:
-        """Give all processes of a tensor parallel group the same seed: dropout of what all hold must not differ. Collective.
+        """Give a tensor parallel group the same seed, as dropout on replicated activations must not differ. Collective.
 
         Args:
             group: Process group of the tensor parallel processes.
@@ -80,7 +80,7 @@ class ParallelLayout(Host):
 def degrees_of(
     job: SageMakerJob, parameters: Mapping[str, object] | None, degrees: ParallelDegrees | None
 ) -> tuple[ParallelDegrees, list[str]]:
-    """The layout that ``strategy="smp"`` follows, and a line for each parameter without effect.
+    """The layout of ``strategy="smp"``, and a line for each parameter without effect.
 
     Args:
         job: The job as read.
@@ -88,19 +88,19 @@ def degrees_of(
         degrees: Overrides both.
 
     Raises:
-        ParallelConfigError: If there are none, or this version cannot meet them.
+        ParallelConfigError: If there are none, or this version does not support them.
 
     """
     given = job.model_parallel_parameters if parameters is None else parameters
     if degrees is None and not given:
         raise ParallelConfigError(
-            "strategy='smp' was chosen, but neither the job nor the strategy says how to divide the model. HINT: set"
+            "strategy='smp' was chosen, but neither the job nor the strategy says how to partition the model. HINT: set"
             " mp_parameters in the job, or pass SMPStrategy(parameters={'partitions': 2, 'microbatches': 4, 'ddp': True})."
         )
     found, notes = ParallelDegrees.from_parameters(given) if degrees is None else (degrees, [])
     if found.pipeline > 1 and found.shard not in (0, 1):
         raise ParallelConfigError(
-            f"partitions={found.pipeline} was set beside a shard degree of {found.shard}, which cannot be combined: each"
+            f"partitions={found.pipeline} was set with a shard degree of {found.shard}, which cannot be combined: each"
             " microbatch would gather the parameters again. HINT: use partitions with tensor_parallel_degree, or a shard"
             " degree without partitions."
         )

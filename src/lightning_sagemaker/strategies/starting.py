@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the processes of this host come about: by a launcher, by Lightning (``start_method``), or by hand."""
+"""How the processes of this host are started: by a launcher, by Lightning (``start_method``), or manually."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lightning_sagemaker.job import SPAWNED_BY_LIGHTNING, Launcher, SageMakerJob
 from lightning_sagemaker.strategies.machine import say_once
 
 _POPEN = "popen"
-"""Lightning's default: the script is run again for each other process."""
+"""Lightning's default: the script is re-run for each other process."""
 
 
 class _Startable(Protocol):
@@ -37,21 +37,21 @@ class _Startable(Protocol):
 
 
 def is_interactive() -> bool:
-    """Whether this is a notebook or an interactive interpreter, where no script can be run again; as Lightning asks."""
+    """Whether this is a notebook or an interactive interpreter, without a script to re-run; as Lightning checks it."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
 def choose(strategy: _Startable) -> bool:
-    """Settle the start method of a strategy, before its launcher is made.
+    """Choose the start method of a strategy, before its launcher is created.
 
     Args:
         strategy: With its environment and devices.
 
     Returns:
-        Whether it needs a launcher: one process of its own does not, in a notebook.
+        Whether it needs a launcher: a single process in a notebook does not.
 
     Raises:
-        MisconfigurationException: If the script would have to be run again in a notebook; ``RuntimeError`` in Fabric.
+        MisconfigurationException: If the script would have to be re-run in a notebook; ``RuntimeError`` in Fabric.
 
     """
     job, environment = strategy.job, strategy.cluster_environment
@@ -60,7 +60,7 @@ def choose(strategy: _Startable) -> bool:
     method = getattr(strategy, "_start_method", _POPEN)
     if job.launcher is not Launcher.NONE:
         if method != _POPEN:
-            say_once(f"start_method={method!r} is not used: {job.launcher.value} has started the processes.")
+            say_once(f"start_method={method!r} is ignored: {job.launcher.value} has already started the processes.")
             strategy._start_method = _POPEN
         return True
     assert environment is not None
@@ -77,14 +77,14 @@ def choose(strategy: _Startable) -> bool:
         kind = RuntimeError if isinstance(strategy, FabricDDPStrategy) else MisconfigurationException
         raise kind(
             f"{type(strategy).__name__} was made in a notebook or an interactive interpreter, whose program cannot be run"
-            f" again for the other {strategy.world_size - 1} process(es). HINT: set strategy='smddp_notebook',"
+            f" again in the other {strategy.world_size - 1} process(es). HINT: set strategy='smddp_notebook',"
             " 'sagemaker' or start_method='fork', or run the code as a script."
         )
     return False
 
 
 def check(strategy: _Startable) -> None:
-    """See that processes started by hand are those that the strategy expects.
+    """Check that manually started processes match the strategy.
 
     Raises:
         SageMakerJobError: If not.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``self.log`` in a pipeline: what the last stage logs for microbatches is logged once for the batch, on all ranks."""
+"""``self.log`` in a pipeline: the last stage's logs for microbatches are merged into one for the batch, on all ranks."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class StockCallback(NamedTuple):
         name: Name of the class.
         partitions: Why it cannot work with pipeline partitions; empty: it works.
         sharded: Why it cannot work with tensor parallelism and sharded parameters; empty: it works.
-        note: What to know of it.
+        note: Remark.
 
     """
 
@@ -29,29 +29,29 @@ class StockCallback(NamedTuple):
     note: str = ""
 
 
-_PRUNES = "it compares all weights and puts masks in their place, and each process has a part of them"
-_BATCH = "Lightning has it for one process only"
-_AVERAGES = "its average is a whole copy of the module, whose parameters are sharded"
-_RESTORES = "it goes back to an optimizer that has made no step, which Lightning's ModelParallelStrategy cannot load"
-_CUT = "the average is cut as the module is; checkpoints hold it whole"
+_PRUNES = "it prunes by comparing all weights, and each process has only a shard"
+_BATCH = "Lightning supports it in one process only"
+_AVERAGES = "its average is a full copy of the module, whose parameters are sharded"
+_RESTORES = "it restores an optimizer that has not stepped, which Lightning's ModelParallelStrategy cannot load"
+_CUT = "the average is partitioned like the module; checkpoints hold all of it"
 
 STOCK_CALLBACKS = (
-    StockCallback("BackboneFinetuning", note="a module that is frozen at first may be on any process"),
+    StockCallback("BackboneFinetuning", note="a module that starts frozen may be on any process"),
     StockCallback("BaseFinetuning", note="likewise"),
     StockCallback("BasePredictionWriter", note="called on all processes, with the predictions of their samples"),
     StockCallback("BatchSizeFinder", _BATCH, _BATCH),
-    StockCallback("Callback", note="in training, parameters that a process has no part of are empty"),
+    StockCallback("Callback", note="during training, parameters that a process does not hold are empty"),
     StockCallback("Checkpoint"),
-    StockCallback("DeviceStatsMonitor", note="of the process that logs"),
+    StockCallback("DeviceStatsMonitor", note="of the logging process"),
     StockCallback("EMAWeightAveraging", "", _AVERAGES, _CUT),
     StockCallback("EarlyStopping"),
     StockCallback("GradientAccumulationScheduler"),
     StockCallback("LambdaCallback"),
-    StockCallback("LearningRateFinder", "", _RESTORES, "the model is made whole again afterwards"),
+    StockCallback("LearningRateFinder", "", _RESTORES, "the full model is restored afterwards"),
     StockCallback("LearningRateMonitor"),
     StockCallback("ModelCheckpoint"),
     StockCallback("ModelPruning", _PRUNES, _PRUNES),
-    StockCallback("ModelSummary", note="of the whole module, with partitions; of this process's shards otherwise"),
+    StockCallback("ModelSummary", note="of the full module with partitions; otherwise of this process's shards"),
     StockCallback("OnExceptionCheckpoint", note="for errors that all processes raise, as in a step"),
     StockCallback("ProgressBar"),
     StockCallback("RichModelSummary", note="as ModelSummary"),
@@ -66,11 +66,11 @@ STOCK_CALLBACKS = (
 
 
 def check_trainer(trainer: Trainer, partitions: bool) -> None:
-    """See that each callback of a Trainer can work, if it is about to fit.
+    """Check that a Trainer's callbacks are supported, if it is about to fit.
 
     Args:
         trainer: With all its callbacks.
-        partitions: Whether the model is cut into pipeline partitions, or else its parameters are sharded.
+        partitions: Whether the model has pipeline partitions; otherwise its parameters are sharded.
 
     Raises:
         MisconfigurationException: If one cannot.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Trainer's strategies do by default so that nothing is lost."""
+"""Defaults of the Trainer's strategies that protect a job's progress."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ else:
 
 
 class JobDefaults(Host):
-    """Mixin after :class:`~lightning_sagemaker.strategies.job_aware.JobAware`: what a training job has by default.
+    """Mixin after :class:`~lightning_sagemaker.strategies.job_aware.JobAware`: defaults for a training job.
 
-    The first failure is written where SageMaker looks for it. Where ``stops_together``, a
-    :class:`~lightning_sagemaker.SpotInterruption` and a :class:`~lightning_sagemaker.Heartbeat` are added to a Trainer that
-    has none, and what would end the job later is looked at.
+    The first failure is written where SageMaker reads it. With ``stops_together``, a
+    :class:`~lightning_sagemaker.SpotInterruption` and a :class:`~lightning_sagemaker.Heartbeat` are added to a Trainer
+    that has none, and preflight checks are run.
     """
 
     job: SageMakerJob
@@ -59,11 +59,11 @@ def _look_before(job: SageMakerJob) -> None:
 
 
 def add_callbacks(trainer: Trainer, beats: bool = True) -> None:
-    """Have a Trainer stop together when one rank is asked to, and miss one that is frozen.
+    """Add callbacks that stop all ranks together, and detect a frozen rank.
 
     Args:
-        trainer: What it has already is left.
-        beats: Whether nothing else notices a rank that is frozen.
+        trainer: Its existing callbacks are kept.
+        beats: Whether to add a heartbeat, if nothing else detects a frozen rank.
 
     """
     from lightning_sagemaker.callbacks.heartbeat import Heartbeat

@@ -36,7 +36,7 @@ class WholeModel(InParts, Host):
 
     @property
     def groups(self) -> ParallelGroups:
-        """Where this process is in the parallel layout, and its process groups; from the launch on."""
+        """This process's position in the parallel layout, and its process groups; available after launch."""
         assert self._groups is not None
         return self._groups
 
@@ -44,7 +44,7 @@ class WholeModel(InParts, Host):
         """Write a checkpoint; called on all processes.
 
         Raises:
-            RuntimeError: On all of them, if one cannot write its part.
+            RuntimeError: On all of them, if one cannot write its shard.
 
         """
         if self.saves_parts:
@@ -65,13 +65,16 @@ class WholeModel(InParts, Host):
         return self._parts.load(checkpoint_path, read) if self.saves_parts else read(checkpoint_path)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, object], strict: bool = True) -> None:
-        """Into the complete module: one that is partitioned, as by a learning rate finder, is so again at its next step."""
+        """Load into the complete module, which is partitioned again at its next step (as with a learning rate finder)."""
         if self._pipeline is not None:
             self._make_whole()
         super().load_model_state_dict(checkpoint, strict)
 
     def lightning_module_state_dict(self) -> StateDict:
-        """That of the complete model on the first process; with parts, this process's. Collective over all processes."""
+        """The complete model's state on rank zero; for sharded checkpoints, this process's.
+
+        Collective over all processes.
+        """
         state: StateDict = super().lightning_module_state_dict()
         if self._pipeline is None:
             return state
@@ -92,7 +95,7 @@ class WholeModel(InParts, Host):
             pipeline.keep_own_state(optimizer)
 
     def _make_whole(self) -> None:
-        """Leave the module as it was found, on all processes, and the optimizers complete on the first one."""
+        """Restore the full module on all processes, and the complete optimizer state on the first one."""
         pipeline = self._pipeline
         assert pipeline is not None
         states = [pipeline.gather_optimizer(optimizer) for optimizer in self.optimizers]

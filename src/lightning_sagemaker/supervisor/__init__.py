@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host's processes are started, watched and replaced; who takes part in a step is agreed on in one place."""
+"""Starts, monitors and replaces a host's processes; one coordinator decides which ranks take part in a step."""

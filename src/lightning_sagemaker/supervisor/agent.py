@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the ranks of one host, and another in the place of each that dies, until the training is over."""
+"""Starts the ranks of one host, and replaces those that die, until training has ended."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lightning_sagemaker.supervisor.link import Training
 
 _POLL = 0.02
 _TO_LEAVE = 30.0
-"""Seconds for a step to end, after which ranks that are to leave are killed."""
+"""Seconds for a step to end, after which leaving ranks are killed."""
 _GRACE = 150.0
 """Seconds from a signal that asks the ranks to end to one that they cannot ignore: SageMaker gives 120."""
 _START = "import sys; from lightning_sagemaker.supervisor import template; template.main(sys.argv[1:])"
 _GROUPS = "torch,transformers,torchmetrics,lightning"
 _WITHOUT_PROGRESS = 3
-"""Times that a rank is replaced while no step counts."""
+"""Times that a rank is replaced without a committed step."""
 _GAVE_UP = 1
 
 
@@ -36,9 +36,9 @@ class Rank:
     Attributes:
         number: Its rank.
         environment: Variables of the process.
-        pid: Id of the present process; None if there is none.
+        pid: Id of the current process; None if there is none.
         code: Exit code of the last one.
-        deaths: At which step -> how often.
+        deaths: Step -> number of deaths.
 
     """
 
@@ -50,13 +50,13 @@ class Rank:
 
 
 class Agent:
-    """Of one host.
+    """Agent of one host.
 
     Args:
         command: What each rank runs; the interpreter first.
         ranks: The ranks of this host.
         training: The job's coordinator, on its first host; a connection to it on the others.
-        max_restarts: Replacements of each rank.
+        max_restarts: Maximum replacements per rank.
         preload: Whether ranks are forked from a process that has imported torch and Lightning.
 
     """
@@ -84,7 +84,7 @@ class Agent:
         self._failed_later: list[int] = []
 
     def run(self) -> int:
-        """Until all ranks have ended for good.
+        """Run until all ranks have exited for good.
 
         Returns:
             0 if the training came to its end, 128 + the number of a signal that ended it, else a rank's exit code.
@@ -121,7 +121,7 @@ class Agent:
         return next((code if code > 0 else 128 - code for code in failed), _GAVE_UP)
 
     def kill(self, number: int) -> None:
-        """End a rank that is frozen; called by any thread."""
+        """Kill a frozen rank; called by any thread."""
         for rank in self._ranks:
             if rank.number == number and rank.pid is not None:
                 with suppress(ProcessLookupError):
@@ -169,34 +169,33 @@ class Agent:
             return
         if not training.is_reachable:
             self._due.append(rank)
-            _say(f"rank {rank.number} ended with {why}; another is started when the coordinator can be reached.")
+            _say(f"rank {rank.number} ended with {why}; restarting it once the coordinator is reachable.")
             return
         step = training.step
         rank.deaths[step] += 1
         if rank.deaths.total() > self._max_restarts:
-            _say(f"rank {rank.number} ended with {why}, and is not replaced: it was {self._max_restarts} times.")
+            _say(f"rank {rank.number} ended with {why}, and is not replaced: --max-restarts is {self._max_restarts}.")
         elif code > 0 and not step:
             _say(f"rank {rank.number} ended with {why} before the first step, and is not replaced.")
             if not training.has_started:  # the others would wait for it
                 self._gave_up = True
                 self._kill_all()
         elif rank.deaths[step] >= _WITHOUT_PROGRESS:
-            _say(
-                f"rank {rank.number} ended with {why}, and is not replaced: no step counted since it was {step} times."
-            )
+            died = f"it died {rank.deaths[step]} times after step {step}"
+            _say(f"rank {rank.number} ended with {why}, and is not replaced: {died}.")
         else:
-            _say(f"rank {rank.number} ended with {why}; another is started in its place.")
+            _say(f"rank {rank.number} ended with {why}; starting a replacement.")
             self._start(rank)
 
     def _start_due_ones(self) -> None:
-        """Ranks that a cut network has ended, when it has healed."""
+        """Restart ranks that were lost in a network failure, once it has recovered."""
         training = self._training
         if not self._due or not (training.is_reachable or training.is_gone or self._signal):
             return
         due, self._due = self._due, []
         if training.is_gone:
             numbers = ", ".join(str(rank.number) for rank in due)
-            _say(f"the coordinator is gone, so there is no replacement for rank {numbers}. HINT: start the job again.")
+            _say(f"the coordinator is gone; not replacing rank {numbers}. HINT: start the job again.")
         elif not (training.finished or training.ended or self._signal):
             for rank in due:
                 self._start(rank)
@@ -221,7 +220,7 @@ class Agent:
             return
         self._has_said_it = True
         self._due.clear()
-        _say("this host leaves the job after the present step.")
+        _say("this host leaves the job after the current step.")
         self._training.leave([rank.number for rank in self._ranks])
 
     def _end_late_ones(self) -> None:
@@ -255,7 +254,7 @@ class _Template:
         self._lines: list[dict[str, int]] = []
         self._rest = b""
         if (threads := self._answer("ready")["ready"]) > 1:
-            _say(f"each rank imports for itself, because importing started {threads - 1} thread(s).")
+            _say(f"each rank imports by itself, because importing started {threads - 1} thread(s).")
             self.close()
 
     @property
@@ -296,7 +295,7 @@ class _Template:
                     self._lines.remove(line)
                     return line
             if not self._read(None):
-                raise RuntimeError("the process that ranks are forked from has ended. HINT: use --no-preload.")
+                raise RuntimeError("the process that ranks are forked from has exited. HINT: use --no-preload.")
 
     def _read(self, seconds: float | None) -> bool:
         assert self._process.stdout is not None

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part, and whether a step counts: decided for all ranks in one place, so that no two can disagree.
+"""Decides which ranks take part, and whether a step is committed, in one place, so that no two ranks can disagree.
 
-A *quorum* is the ranks that train together. Each step is put to the vote when its gradients have been summed: it counts if
-all of the quorum have them. A rank is lost when its connection ends (the kernel ends it with the process), when its
-supervisor says so, or when it is silent for too long (it is frozen, or its network is cut). Then the step in flight does not
-count, the others are told, and those that ask for a quorum form the next one, with the replacements that have come by then.
+A *quorum* is the set of ranks that train together. They vote on each step once its gradients are reduced: it is committed if
+all of them have them. A rank is lost when its connection ends (the kernel closes it with the process), when its supervisor
+reports it, or when it sends no heartbeat for too long (it is frozen, or its network is cut). Then the step in flight is
+discarded, the others are notified, and form the next quorum with the replacements that have arrived by then.
 
-It runs in the supervisor of the first host, which is no rank: any rank may die.
+It runs in the supervisor of the first host, which is not a rank: any rank may die.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from lightning_sagemaker.supervisor.step_notes import StepNotes
 
 _TICK = 0.1
 _OTHERS_END = 150.0
-"""Seconds for which the other hosts' ranks may still end: SageMaker gives 120."""
+"""Seconds in which the other hosts' ranks may still exit: SageMaker gives 120."""
 
 
 class Coordinator:
     """Serves the ranks of one job until it is closed.
 
     Args:
-        settings: What the job asks of its quorums.
-        token: What a rank must say.
-        on_silent: Called with a rank of this host that is frozen, which must end; those of others are ended by theirs.
-        say: Called with a sentence for the log.
+        settings: The job's requirements for quorums.
+        token: Token that a rank must send.
+        on_silent: Called with a frozen rank of this host, which must be killed; other hosts kill their own.
+        say: Called with a log message.
         note: Called with the name of an event and its values, for the job's file of them.
 
     """
@@ -67,13 +67,13 @@ class Coordinator:
         self._failures: Counter[int] = Counter()
         self._lost_at: dict[int, list[int]] = {}
         self.step = 0
-        """Steps that count."""
+        """Number of committed steps."""
         self.finished = False
         """Whether the ranks have reached the end of their first fit."""
         self.ended = False
-        """Whether the ranks were told to end, with a checkpoint."""
+        """Whether the ranks were told to exit, with a checkpoint."""
         self.is_stopping = False
-        """Whether the ranks were asked to stop: one that ends is not missed."""
+        """Whether the ranks were asked to stop: one that exits is not replaced."""
         self.is_reachable, self.is_gone = True, False
         self._closed = threading.Event()
         self._hosts = Hosts(settings.silence, self._status, self.lose, self._stop, self.leave)
@@ -83,7 +83,7 @@ class Coordinator:
         threading.Thread(target=self._tick, name="coordinator", daemon=True).start()
 
     def close(self) -> None:
-        """End; the ranks of this host must have. It serves those of other hosts until they have too."""
+        """Stop, after the ranks of this host have exited. Serves those of other hosts until they have too."""
         deadline = time.monotonic() + _OTHERS_END
         while self.has_started and self._hosts.are_there and (self._trains or time.monotonic() < deadline):
             time.sleep(_TICK)
@@ -97,11 +97,11 @@ class Coordinator:
 
     @property
     def has_started(self) -> bool:
-        """Whether all ranks have met."""
+        """Whether all ranks have joined."""
         return self._quorum > 0
 
     def lose(self, rank: int) -> None:
-        """A rank's supervisor has seen it end."""
+        """A rank's supervisor has seen it exit."""
         with self._lock:
             member = self._members.get(rank)
             if member is not None:
@@ -110,28 +110,28 @@ class Coordinator:
                 self._break()
 
     def leave(self, ranks: Collection[int]) -> None:
-        """Let ranks go, by plan, at the end of a step: nothing is done again for it.
+        """Release ranks, as planned, at the end of a step: no work is repeated.
 
         Args:
-            ranks: Those of a host that leaves the job. If nobody would be left, they stay.
+            ranks: Those of a host that leaves the job. If no rank would be left, they stay.
 
         """
         with self._lock:
             if self._active and not set(self._active) - self._leaving - set(ranks):
-                self._say("a host was asked to leave and stays: no other one trains.")
+                self._say("a host was asked to leave but stays: it is the only one training.")
                 return
             self._leaving |= set(ranks)
             self._dismiss()
 
     def _dismiss(self) -> None:
-        """Ranks that leave and wait are told that it is over for them; the others form the next quorum."""
+        """Tell leaving ranks that wait to exit; the others form the next quorum."""
         for rank in sorted(self._leaving & self._members.keys()):
             member = self._members[rank]
             if member.starting is None and member.asking is None:
                 continue
             if rank in self._active:
                 self._active.remove(rank)
-                self._say(f"rank {rank} leaves after step {self.step}; {len(self._active)} go on.")
+                self._say(f"rank {rank} leaves after step {self.step}; {len(self._active)} continue.")
                 self._note("left", rank=rank, step=self.step)
             del self._members[rank]
             self._leaving.discard(rank)
@@ -148,7 +148,7 @@ class Coordinator:
         return {name: getattr(self, name) for name in ("step", "has_started", "finished", "ended")}
 
     def _serve(self, connection: socket.socket, hello: dict[str, Any]) -> None:
-        """A rank, until its connection ends."""
+        """Serve a rank until its connection ends."""
         self._hosts.is_replaced(int(hello["rank"]))
         member = Member(int(hello["rank"]), connection, hello["info"], time.monotonic())
         with self._lock:
@@ -187,7 +187,7 @@ class Coordinator:
                 for member in list(self._members.values()):
                     # What a script does after its training may take the interpreter for long.
                     if now - member.heard > self._settings.silence and not self.finished:
-                        self._say(f"rank {member.rank} has been silent for {self._settings.silence:g} s.")
+                        self._say(f"rank {member.rank} has sent no heartbeat for {self._settings.silence:g} s.")
                         self._drop(member)
                         self._on_silent(member.rank)
                         self._hosts.kill(member.rank)
@@ -204,7 +204,7 @@ class Coordinator:
 
     @property
     def _over(self) -> dict[str, Any] | None:
-        """What a rank is told that comes too late."""
+        """Response to a rank that arrives too late."""
         return {"kind": "over", "code": int(not self.finished)} if self.finished or self.ended else None
 
     def _form(self) -> None:
@@ -292,7 +292,7 @@ class Coordinator:
                 self._members[rank].tell({"id": number, **decision})
 
     def _break(self) -> None:
-        """The step in flight does not count, and the others are told."""
+        """Discard the step in flight, and notify the others."""
         if self._broken_at is None:
             self._broken_at = time.monotonic()
             self._failures[self.step] += 1
@@ -316,12 +316,12 @@ class Coordinator:
             elif not self.is_stopping:
                 self._lost_at.setdefault(self.step, []).append(member.rank)
                 self._note("lost", rank=member.rank, step=self.step, since=round(self._steps.last, 3))
-                self._say(f"rank {member.rank} is lost after step {self.step}; {len(self._active)} go on.")
+                self._say(f"rank {member.rank} is lost after step {self.step}; {len(self._active)} continue.")
                 self._break()
         self._form()
 
     def _finish(self, member: Member, number: int) -> None:
-        """The first fit is over; a replacement could not join what follows, but the others may train again."""
+        """The first fit has ended; a replacement could not join what follows, but the others may train again."""
         if not self.finished:
             self._note("finished", step=self.step)
         self.finished = True

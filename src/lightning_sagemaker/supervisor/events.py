@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the coordinator notes of a job, for :mod:`.goodput`: one line of JSON for each event."""
+"""The coordinator's event log of a job, for :mod:`.goodput`: one line of JSON per event."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FILE = "recovery.jsonl"
 
 
 class Events:
-    """A file that grows; a job that is started again goes on in it.
+    """An append-only file; a restarted job continues it.
 
     Args:
-        path: Its folder is made.
+        path: Its folder is created.
 
     """
 
@@ -27,7 +27,7 @@ class Events:
         self._file = path.open("a")
 
     def note(self, event: str, **values: Any) -> None:
-        """Write a line, with the time in seconds since 1970. A disk that is full ends the notes, not the job."""
+        """Write a line, with the time in seconds since 1970. A full disk ends the event log, not the job."""
         if self._file.closed:
             return
         try:
@@ -40,4 +40,4 @@ class Events:
 
 
 def no_notes(event: str, **values: Any) -> None:
-    """In the place of :meth:`Events.note`, where there is no file."""
+    """Replaces :meth:`Events.note` if there is no file."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a supervised job's time went into, from the coordinator's notes (:mod:`.events`).
+"""Where a supervised job's time went, from the coordinator's event log (:mod:`.events`).
 
-Steps of a full quorum count at full speed. From a loss on, and before it back to the last step that counted, until the next
-step counts, the job recovers. A step with fewer ranks has the same samples, so it counts too, but takes longer.
+Steps of a full quorum count at full speed. Recovery lasts from the last committed step before a loss until the next
+committed step. A step with fewer ranks has the same samples, so it counts too, but takes longer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lightning_sagemaker.supervisor.events import FILE
 
 STARTING, TRAINING, SMALLER = "starting", "training", "in smaller quorum"
 RECOVERING, WAITING, ENDING = "recovering", "waiting for a replacement", "ending"
-RESTARTING = "between two starts"
+RESTARTING = "between restarts"
 CAUSES = (STARTING, TRAINING, SMALLER, RECOVERING, WAITING, ENDING, RESTARTING)
 
 
@@ -41,13 +41,13 @@ class Span:
 
 @dataclass(frozen=True)
 class Goodput:
-    """Of one job, its restarts included.
+    """Goodput of one job, including its restarts.
 
     Attributes:
         spans: In order, without gaps.
         losses: Seconds since 1970 of each rank that was lost.
-        steps: That counted.
-        smaller_steps: Those of a smaller quorum among them, by the coordinator's notes.
+        steps: Number of committed steps.
+        smaller_steps: Those of a smaller quorum among them, by the coordinator's event log.
 
     """
 
@@ -71,7 +71,7 @@ class Goodput:
 
     @property
     def share(self) -> float:
-        """Goodput: the share of all time in which steps counted at full speed."""
+        """Goodput: the share of all time spent in committed steps at full speed."""
         return self.seconds.get(TRAINING, 0.0) / self.total if self.total else 0.0
 
     @property
@@ -82,14 +82,14 @@ class Goodput:
 
     @property
     def worth(self) -> float:
-        """Goodput if a smaller quorum's steps count for the time that they take at full speed."""
+        """Goodput if steps in a smaller quorum count at their full-speed duration."""
         full = self.steps - self.smaller_steps
         training = self.seconds.get(TRAINING, 0.0)
         return self.share * (1 + self.smaller_steps / full) if full > 0 and training else self.share
 
 
 def read(place: Path) -> Goodput:
-    """The notes in a file, or of a folder.
+    """The events in a file, or of a folder.
 
     Raises:
         LaunchError: If there are none.
@@ -103,7 +103,7 @@ def read(place: Path) -> Goodput:
         )
     rows = [row for row in map(_row, path.read_text().splitlines()) if row is not None]
     if len(rows) < 2:
-        raise LaunchError(f"{path} holds {len(rows)} event(s). HINT: name the file of 'supervise --events'.")
+        raise LaunchError(f"{path} holds {len(rows)} event(s). HINT: give the file of 'supervise --events'.")
     return analyse(rows)
 
 
@@ -177,5 +177,5 @@ def table(goodput: Goodput) -> Iterable[str]:
     yield f"{len(goodput.losses)} ranks were lost; {goodput.steps} steps count, {goodput.smaller_steps} in a smaller quorum."
     yield (
         f"goodput {goodput.share:.2%}, {goodput.share_after_start:.2%} of the time after the first step;"
-        f" {goodput.worth:.2%} if steps of a smaller quorum count for what they take at full speed"
+        f" {goodput.worth:.2%} if steps in a smaller quorum count at their full-speed duration"
     )

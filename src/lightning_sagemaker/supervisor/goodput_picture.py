@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's time as one bar, each cause in its color, with the losses above: SVG that needs nothing else."""
+"""A job's time as one bar, each cause in its color, with the losses above: a self-contained SVG."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COLORS = {
 
 
 def draw(goodput: Goodput) -> str:
-    """The picture, a file's whole text."""
+    """The picture as SVG text."""
     begin, inner = goodput.spans[0].begin, _WIDTH - 2 * _MARGIN
 
     def x(at: float) -> float:

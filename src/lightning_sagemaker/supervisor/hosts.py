@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator's side of the supervisors of other hosts: they hear how the training is, and which rank to kill."""
+"""The coordinator's connections to the supervisors of other hosts, which receive its state, and ranks to kill."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Hosts:
     """Supervisors that are connected, by the ranks of their hosts.
 
     Args:
-        silence: Seconds without a sign of life after which a host is cut off; it makes another connection when it can.
-        status: What they hear with each answer.
-        lose: Called with a rank that one has seen end.
-        stop: Called when one was asked to stop its ranks.
-        leave: Called with the ranks of one that leaves the job.
+        silence: Seconds without a heartbeat after which a host is disconnected; it reconnects when it can.
+        status: Sent with each response.
+        lose: Called with a rank that has exited.
+        stop: Called when a host was asked to stop its ranks.
+        leave: Called with the ranks of a host that leaves the job.
 
     """
 
@@ -38,7 +38,7 @@ class Hosts:
         self._lock = threading.Lock()
 
     def serve(self, connection: socket.socket, hello: dict[str, Any]) -> None:
-        """Until the supervisor has gone."""
+        """Serve until the supervisor disconnects."""
         ranks = [int(rank) for rank in hello["ranks"]]
         host = _Host(connection)
         connection.settimeout(self._silence)
@@ -63,7 +63,7 @@ class Hosts:
         host.end()
 
     def kill(self, rank: int) -> None:
-        """Have a frozen rank's host end it: now, or as soon as the network has healed."""
+        """Have a frozen rank's host kill it: now, or as soon as the network has recovered."""
         with self._lock:
             self._to_kill.add(rank)
             host = self._of_rank.get(rank)
@@ -71,13 +71,13 @@ class Hosts:
             host.tell({"kill": [rank]})
 
     def is_replaced(self, rank: int) -> None:
-        """The rank that was to be killed is none any more."""
+        """The rank that was to be killed has been replaced."""
         with self._lock:
             self._to_kill.discard(rank)
 
     @property
     def are_there(self) -> bool:
-        """Whether the ranks of one have not ended yet."""
+        """Whether a host's ranks are still running."""
         return bool(self._hosts())
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the supervisor of another host than the first has in the coordinator's place: a connection to it."""
+"""The connection of another host's supervisor to the coordinator."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.recovery import wire
 
 _SIGN = 1.0
-"""Seconds between signs of life."""
+"""Seconds between heartbeats."""
 _RETRY = 0.3
 _CONNECT = 3.0
 """Seconds for one try; a packet that is lost is sent again after one and three."""
 
 
 class Training(Protocol):
-    """What a supervisor needs to know of the whole job."""
+    """What a supervisor needs to know about the job."""
 
     is_stopping: bool
     """Whether the ranks were asked to stop: one that ends is not missed."""
@@ -50,7 +50,7 @@ class Training(Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether none that is started later can either."""
+        """Whether ranks that are started later cannot either."""
 
     def lose(self, rank: int) -> None:
         """A rank's supervisor has seen it end."""
@@ -60,16 +60,16 @@ class Training(Protocol):
 
 
 class Link:
-    """Of one host; it is made again when the network was cut and heals.
+    """Connection of one host; it is reestablished after a network failure.
 
     Args:
         address: ``host:port`` of the coordinator.
-        token: What it wants to hear.
+        token: Token that it expects.
         host: Number of this host.
         ranks: Numbers of this host's ranks.
-        on_kill: Called by another thread with a rank that is frozen or was cut off.
-        patience: Seconds for which a coordinator that does not answer is tried again.
-        to_start: Seconds for which its first answer is waited for: hosts do not start at once.
+        on_kill: Called by another thread with a rank that is frozen or disconnected.
+        patience: Seconds to retry an unresponsive coordinator.
+        to_start: Seconds to wait for its first response: hosts do not start at the same time.
 
     Raises:
         LaunchError: If there is no coordinator.
@@ -99,7 +99,7 @@ class Link:
         if not self._connect(to_start, is_first=True):
             raise LaunchError(
                 f"The coordinator at {address} has not answered for {to_start:g} s. HINT: start"
-                " 'lightning-sagemaker supervise --host-rank 0' on the first host; look at --coordinator and the network."
+                " 'lightning-sagemaker supervise --host-rank 0' on the first host; check --coordinator and the network."
             )
         assert self._connection is not None
         self.own_address: str = self._connection.getsockname()[0]
@@ -108,7 +108,7 @@ class Link:
 
     @property
     def step(self) -> int:
-        """Of the coordinator's last answer, as all that follows."""
+        """From the coordinator's last response, like the following ones."""
         return int(self._status.get("step", 0))
 
     @property
@@ -132,7 +132,7 @@ class Link:
         return self._connection is not None
 
     def lose(self, rank: int) -> None:
-        """Say it, and wait until the coordinator has answered with what is true then, or is found to be out of reach."""
+        """Report it, and wait until the coordinator has responded with the new state, or is unreachable."""
         while not self._replies.empty():
             self._replies.get()
         number = next(self._numbers)
@@ -141,11 +141,11 @@ class Link:
                 pass
 
     def leave(self, ranks: Collection[int]) -> None:
-        """Say it; the ranks are told when they may end."""
+        """Report it; the ranks are told when they may exit."""
         self._send({"id": 0, "leaving": sorted(ranks), "stopping": self.is_stopping})
 
     def close(self) -> None:
-        """This host's ranks have ended for good."""
+        """This host's ranks have exited for good."""
         self._closed.set()
         if (connection := self._connection) is not None:
             _end(connection)
@@ -214,7 +214,7 @@ class Link:
 
 
 def _end(connection: socket.socket) -> None:
-    """Have whoever waits on it go on."""
+    """Wake up its waiters."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the coordinator knows of a job, and of each of its ranks."""
+"""The coordinator's state of a job, and of each of its ranks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from lightning_sagemaker.recovery import wire
 
 @dataclass
 class Settings:
-    """What a job asks of its quorums.
+    """A job's requirements for quorums.
 
     Attributes:
         world_size: Ranks of the job, which is the number of shards that its data has.
-        minimum: Ranks without which it does not go on.
-        rejoin_timeout: Seconds for which a replacement is waited for before the others go on without it.
-        silence: Seconds without a sign of life after which a rank is lost.
+        minimum: Minimum number of ranks to continue.
+        rejoin_timeout: Seconds to wait for a replacement before the others continue without it.
+        silence: Seconds without a heartbeat after which a rank is lost.
         attempts: Times that the same step may fail.
-        patience: Seconds for which the minimum is waited for.
-        to_begin: Ranks with which the training begins; the others join when they come. None: all.
+        patience: Seconds to wait for the minimum.
+        to_begin: Number of ranks to start training with; the others join later. None: all.
 
     """
 
@@ -43,13 +43,13 @@ class Member:
     Attributes:
         rank: Its rank in the job.
         connection: To it.
-        info: What the others shall know of it.
-        heard: When it last gave a sign of life.
+        info: Information for the others.
+        heard: Time of its last heartbeat.
         joined: Number of its first quorum.
-        starting: Number of its question, while it waits for the first quorum.
-        asking: Number of its question, while it waits for a later quorum.
-        at: Where in the training it is; None if it has no state.
-        sending: Whose turn it is to send.
+        starting: Id of its request, while it waits for the first quorum.
+        asking: Id of its request, while it waits for a later quorum.
+        at: Its training position; None if it has no state.
+        sending: Lock for sending.
 
     """
 
@@ -64,6 +64,6 @@ class Member:
     sending: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Send it a message; whether it is still there shows elsewhere."""
+        """Send it a message; a lost connection is detected elsewhere."""
         with self.sending, contextlib.suppress(OSError):
             wire.send(self.connection, message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to the coordinator: who may have one, and whether it is of a rank or of another host's supervisor."""
+"""Connections to the coordinator: authentication, and whether it is a rank or another host's supervisor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Serve = Callable[[socket.socket, dict[str, Any]], None]
 """Serves a connection until it ends, given its first message."""
 
 _HELLO = 10.0
-"""Seconds in which a connection must say who it is."""
+"""Seconds in which a connection must identify itself."""
 
 
 class Reception:
@@ -25,12 +25,12 @@ class Reception:
         host: Address to listen at; empty: all of this machine.
         port: Port to listen at; 0: a free one.
         backlog: Connections that may wait to be accepted.
-        token: What each connection must say first.
+        token: Token that each connection must send first.
         rank: Serves a rank.
         other_host: Serves the supervisor of another host.
 
     Attributes:
-        port: Port that is listened at.
+        port: Listening port.
 
     """
 

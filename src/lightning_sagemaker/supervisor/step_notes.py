@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes of steps that count: the first of a quorum, and others from time to time."""
+"""Events of committed steps: the first of a quorum, and others periodically."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StepNotes:
 
     Attributes:
         is_first: Whether the next step is the first of its quorum.
-        last: When the last step counted, by ``time.time``.
+        last: Time of the last committed step, by ``time.time``.
 
     """
 
@@ -27,11 +27,11 @@ class StepNotes:
         self.is_first, self.last = False, time.time()
 
     def counted(self, step: int, ranks: int) -> None:
-        """A step counts.
+        """A step was committed.
 
         Args:
             step: Number of the step.
-            ranks: Number of ranks that have made it.
+            ranks: Number of its ranks.
 
         """
         self.last = time.time()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that has imported what a training imports, and is forked for each rank, a replacement included.
+"""A process that has imported what training imports, and is forked for each rank, including replacements.
 
 It reads a line of JSON for each rank from its standard input, and writes a line for each that has started or ended.
 """
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> None:
     """Serve until the supervisor closes the standard input.
 
     Args:
-        arguments: Names of groups to import, then words that nobody reads: room for what ``ps`` shall show of the ranks.
+        arguments: Names of groups to import, then unused words, as space for the title of the ranks in ``ps``.
 
     """
     host_init.prctl(host_init.PR_SET_PDEATHSIG, signal.SIGKILL)

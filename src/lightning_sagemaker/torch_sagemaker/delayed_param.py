@@ -57,7 +57,7 @@ class DelayedParamIniter:
             own = _own_tensors(module)
             if not any(tensor.is_meta for tensor in own.values()):
                 continue
-            for key, tensor in own.items():  # shared matrices get values as a whole, as the script's function expects
+            for key, tensor in own.items():  # sharded matrices get full values, as the script's function expects
                 empty = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
                 _put(module, key, empty.fill_(torch.nan if tensor.is_floating_point() else _nothing(tensor)))
             self._init(module)

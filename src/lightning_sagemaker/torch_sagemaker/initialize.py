@@ -38,7 +38,7 @@ def init(config: str | Mapping[str, object] | None = None) -> None:
     """Set up the layout. Every FSDP wrapper that is built afterwards follows it. Collective over all processes.
 
     Args:
-        config: A dictionary, or the path of a JSON file with one; the job's ``mp_parameters`` go before it, as AWS
+        config: A dictionary, or the path of a JSON file with one; overridden by the job's ``mp_parameters``, as AWS
             documents.
 
     Raises:

@@ -20,6 +20,6 @@ class Refused(nn.Module):
 
     def __init__(self, *_: object, **__: object) -> None:
         raise ParallelConfigError(
-            f"torch.sagemaker's {type(self).__name__} was built, which this stand-in for AWS's library does not have."
+            f"torch.sagemaker's {type(self).__name__} was built, which this stand-in for AWS's library does not support."
             f" HINT: use {self.instead}."
         )

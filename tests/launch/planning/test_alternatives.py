@@ -62,8 +62,8 @@ def test_lists_are_read_and_the_number_of_processes_is_kept():
     alone = JobConfig.from_mapping({**JOB, "distribution": None, "instance_type": TYPES, "instance_count": 2})
     assert [one.instance_count for one in alternative_configs(alone)] == [2, 2, 2]
     for kinds, wanted in (
-        (["ml.g5.xlarge", "ml.g5.12xlarge"], "the global batch would be another"),
-        (["ml.g5.xlarge", "ml.m5.xlarge"], "of which one has no GPU"),
+        (["ml.g5.xlarge", "ml.g5.12xlarge"], "the global batch size would change"),
+        (["ml.g5.xlarge", "ml.m5.xlarge"], "one of which has no GPU"),
         (["ml.g5.xlarge", "ml.g5.xlarg"], "did you mean 'ml.g5.xlarge'"),
     ):
         with pytest.raises(LaunchError, match=f"{wanted}.*"):
@@ -128,7 +128,7 @@ def test_other_failures_and_the_last_are_the_jobs_own(scarce, aws, monkeypatch):
         Estimator(**JOB, instance_type=TYPES[:2]).fit(poll=0.05, logs=False)
     assert len(asked) == 3
     scarce(at_once=TYPES)
-    with pytest.raises(LaunchError, match=r"None of 2 ways to run the job was possible; the last: .*HINT: "):
+    with pytest.raises(LaunchError, match=r"None of 2 configurations could be started; the last: .*HINT: "):
         Estimator(**JOB, instance_type=TYPES[:2]).fit(wait=False)
 
 
@@ -145,11 +145,11 @@ def test_nothing_over_the_limit_of_cost_is_started(scarce, capsys):
     assert cli.main([*command, "--max-cost", "21"]) == 0
     shown = capsys.readouterr().out
     assert [kind for kind, _, _ in asked] == ["ml.g5.12xlarge", "ml.g5.48xlarge"]
-    assert "1 x ml.p4d.24xlarge in us-east-1 is not started: it may cost $25.25, and max_cost is $21.00" in shown
-    assert "ml.p5en.48xlarge in us-east-1 is not started: the price of ml.p5en.48xlarge is not known" in shown
+    assert "not starting 1 x ml.p4d.24xlarge in us-east-1: it may cost $25.25, and max_cost is $21.00" in shown
+    assert "ml.p5en.48xlarge in us-east-1: the price of ml.p5en.48xlarge is unknown" in shown
     assert "otherwise     2 x ml.g5.12xlarge in us-east-1" in shown
     assert cli.main([*command, "--max-cost", "1"]) == 2
-    assert "None of 4 ways to run the job was possible" in capsys.readouterr().err
+    assert "None of 4 configurations could be started" in capsys.readouterr().err
     assert len(asked) == 2
 
 
@@ -212,7 +212,7 @@ def test_a_source_in_s3_is_fetched_and_looked_through(aws, tmp_path, monkeypatch
     job = {**JOB, "region": "us-east-1", "instance_type": "ml.g5.xlarge"}
     bundle = Estimator(**job, source_dir="s3://sources/a/source.tar.gz").plan().bundle
     assert (bundle.files, bundle.left_out) == (("train.py",), {".env": "credentials"})
-    with pytest.raises(LaunchError, match="is no object in S3. HINT"):
+    with pytest.raises(LaunchError, match="is not an S3 object. HINT"):
         Estimator(**job, source_dir="s3://sources/b.tar.gz").plan()
 
 

@@ -42,7 +42,7 @@ def test_the_plan_says_the_global_batch_and_the_price():
     assert dict(describe(make_plan(JobConfig.from_mapping(parallel))))["global batch"].startswith("32: 4 ")
     spot = dict(describe(make_plan(JobConfig.from_mapping({**P4D, "use_spot_instances": True, "max_run": 3600}))))
     assert spot["cost"].startswith("$20.20 an hour")
-    assert spot["spot"] == "yes, waiting at most 2 h in all"
+    assert spot["spot"] == "yes, max_wait 2 h"
 
 
 def test_secrets_in_hyperparameters_and_variables_are_said():

@@ -211,7 +211,11 @@ def test_our_distributions_are_taken_by_the_estimator(sdk):
         ("ExpiredTokenException", "The security token included in the request is expired", "expired. HINT"),
         ("AccessDeniedException", "not authorized to perform: sagemaker:CreateTrainingJob", "is not allowed: .*HINT"),
         ("ResourceLimitExceeded", "The account-level service limit is 0 Instances", "quota"),
-        ("UnrecognizedClientException", "The security token included in the request is invalid.", "does not know"),
+        (
+            "UnrecognizedClientException",
+            "The security token included in the request is invalid.",
+            "rejects these credentials",
+        ),
     ],
 )
 def test_a_refusal_of_aws_is_one_sentence(code, message, wanted, aws, sdk):
@@ -228,7 +232,7 @@ def test_a_role_that_sagemaker_may_not_take_is_refused_by_the_sdk(aws, sdk):
     trust = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
     aws.client("iam").create_role(RoleName="other", AssumeRolePolicyDocument=trust)
     begin = len(aws.calls)
-    with pytest.raises(LaunchError, match="The SageMaker SDK refuses the job: .*other.*HINT"):
+    with pytest.raises(LaunchError, match="The SageMaker SDK rejects the job: .*other.*HINT"):
         Estimator(**{**SMALL, "role": "arn:aws:iam::123456789012:role/other"}).fit(wait=False)
     assert not uploads(aws, begin)
 
@@ -249,7 +253,7 @@ def test_a_quota_that_is_too_small_is_said_before_the_upload(aws, sdk):
     aws.quotas = [{"QuotaName": name, "Value": 1.0, "QuotaCode": "L-1", "ServiceCode": "sagemaker"}]
     begin = len(aws.calls)
     try:
-        with pytest.raises(LaunchError, match=f"may have 1 of {name}, the job wants 2. HINT"):
+        with pytest.raises(LaunchError, match=f"quota for {name} is 1, the job needs 2. HINT"):
             Estimator(**SMALL, instance_count=2).fit(wait=False)
         assert not uploads(aws, begin)
         Estimator(**SMALL, instance_count=1).fit(wait=False)

@@ -182,7 +182,7 @@ OTHERWISE = {
 """Call -> why it is taken by both, and differs."""
 
 REFUSED = {
-    "container_entry_point": "the container's first process is this package's, which passes signals on",
+    "container_entry_point": "the container's first process is this package's, which forwards signals",
     "container_arguments": "as container_entry_point",
     "use_spot_instances 1": "the service refuses max_wait of a job on demand: said before anything is uploaded",
 }

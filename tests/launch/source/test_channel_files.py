@@ -115,7 +115,7 @@ def test_only_the_beginnings_are_searched_and_the_rest_is_counted(tmp_path, monk
 def test_nothing_to_send_is_an_error(tmp_path):
     put(tmp_path, ".env")
     for place in (tmp_path, tmp_path / ".env"):
-        with pytest.raises(LaunchError, match=r"Nothing of channel 'train' is sent \(\.env: credentials\)\. HINT: "):
+        with pytest.raises(LaunchError, match=r"Nothing in channel 'train' is sent \(\.env: credentials\)\. HINT: "):
             choose_channel_files("train", place)
 
 

@@ -126,7 +126,7 @@ def test_a_job_without_network_installs_what_was_sent(tmp_path, monkeypatch):
     (tmp_path / "source" / "train.py").write_text("import first, second, third\n")
     (tmp_path / "source" / "requirements.txt").write_text("first\n")
     plan = isolated(tmp_path / "source").plan()
-    assert dict(describe(plan))["wheels"] == "3 go along, as there is no network: first 1.0, second 1.0, third 1.0"
+    assert dict(describe(plan))["wheels"] == "3 are included, as there is no network: first 1.0, second 1.0, third 1.0"
     assert plan.bundle.files[-3:] == tuple(sorted(plan.bundle.files[-3:]))
     assert all(name.startswith(f"{FOLDER}/") for name in plan.bundle.files[-3:])
     with tarfile.open(fileobj=io.BytesIO(plan.bundle.content)) as archive:
@@ -157,7 +157,7 @@ def test_without_requirements_nothing_is_asked_of_pip(tmp_path, monkeypatch):
 def test_a_python_that_is_not_known_is_asked_for(tmp_path):
     (tmp_path / "train.py").write_text("print()\n")
     image = {"image_uri": "own/image:1", "pytorch_version": None}
-    with pytest.raises(LaunchError, match="which Python image_uri has.*set py_version"):
+    with pytest.raises(LaunchError, match="the Python version of image_uri.*set py_version"):
         isolated(tmp_path, **image).plan()
     (tmp_path / "requirements.txt").write_text("fourth\n")
     found = isolated(tmp_path, **image, py_version="py312").plan().bundle.files
@@ -168,5 +168,5 @@ def test_wheels_that_are_too_large_are_refused(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text("print()\n")
     (tmp_path / "requirements.txt").write_text("fourth\n")
     monkeypatch.setattr("lightning_sagemaker.launch.source.bundle.MAX_BYTES", 100)
-    with pytest.raises(LaunchError, match="The wheels of requirements.txt .* at most are sent"):
+    with pytest.raises(LaunchError, match="The wheels of requirements.txt .* at most can be sent"):
         isolated(tmp_path).plan()

@@ -45,17 +45,17 @@ BAD = [
     ({"instance_groups": [group(str(index)) for index in range(6)]}, "1 to 5"),
     ({"instance_groups": ["gpu"]}, "instance_groups has 'gpu'"),
     ({"instance_groups": [group(count="2")]}, "a type and a number of hosts"),
-    ({"instance_groups": [group(), group()]}, "Two instance groups are called 'gpu'"),
+    ({"instance_groups": [group(), group()]}, "Two instance groups are named 'gpu'"),
     ({"instance_groups": [{"instance_group_name": "gpu", "instance_typ": "x"}]}, "did you mean 'instance_type'"),
     ({"instance_groups": [group(kind="ml.g5.xlarg")]}, "did you mean 'ml.g5.xlarge'"),
     ({"instance_groups": [group(), group("data", "ml.c5.xlarg")]}, "did you mean 'ml.c5.xlarge'"),
     ({"instance_groups": [group(), group("data", count=0)]}, "instance_count=0"),
-    ({"instance_type": "ml.g5.xlarge"}, "instance_type was set beside instance_groups"),
-    ({"instance_count": 2}, "instance_count was set beside instance_groups"),
-    ({"distribution": "smddp"}, "has 2 groups, of which a distribution has one"),
-    ({"distribution": {**MPI, "instance_groups": ["gpus"]}}, "'gpus' is to train.*did you mean 'gpu'"),
-    ({"distribution": {**MPI, "instance_groups": [DATA, GPU]}}, "names the instance groups data, gpu.*name one"),
-    ({"distribution": {"instance_groups": [GPU]}}, "enables nothing that starts processes"),
+    ({"instance_type": "ml.g5.xlarge"}, "instance_type was set with instance_groups"),
+    ({"instance_count": 2}, "instance_count was set with instance_groups"),
+    ({"distribution": "smddp"}, "has 2 groups, but a distribution covers one"),
+    ({"distribution": {**MPI, "instance_groups": ["gpus"]}}, "training group is 'gpus'.*did you mean 'gpu'"),
+    ({"distribution": {**MPI, "instance_groups": [DATA, GPU]}}, "names the instance groups data, gpu.*use one"),
+    ({"distribution": {"instance_groups": [GPU]}}, "but enables no launcher"),
     ({"distribution": MPI, "instance_group": "data"}, "names the instance group 'gpu', and instance_group 'data'"),
     (
         {"distribution": {"smdistributed": {"dataparallel": {"enabled": True}}, "instance_groups": ["data"]}},
@@ -64,7 +64,7 @@ BAD = [
     ({"instance_groups": None, "distribution": MPI}, "names the instance group 'gpu', but the hosts are in no groups"),
     ({"instance_groups": None, "other_groups": [{}]}, "other_groups was set without instance_group"),
     ({"inputs": {"train": TrainingInput("s3://bucket/x", instance_groups=["cpu"])}}, "instance group 'cpu', which the job"),
-    ({"keep_alive_period_in_seconds": 60}, "Warm pools have one group"),
+    ({"keep_alive_period_in_seconds": 60}, "Warm pools support one group"),
 ]  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def test_the_group_of_the_distribution_trains_and_all_are_paid_for():
     words = dict(describe(plan))
     assert words["hosts"].startswith("2 x ml.p4d.24xlarge (instance group gpu): 8 A100")
     assert words["beside"] == (
-        "3 x ml.c5.18xlarge (instance group data): no GPU; the program runs once on each, by itself"
+        "3 x ml.c5.18xlarge (instance group data): no GPU; the program runs once on each, independently"
     )
     assert words["inputs"] == "train: s3://bucket/x (File, for data only)"
     assert "-gpu-" in words["image"]
@@ -134,7 +134,7 @@ def test_each_type_has_its_quota(aws, sdk):
     name = "ml.c5.18xlarge for training job usage"
     aws.quotas = [{"QuotaName": name, "Value": 2.0, "QuotaCode": "L-1", "ServiceCode": "sagemaker"}]
     try:
-        with pytest.raises(LaunchError, match=f"may have 2 of {name}, the job wants 3"):
+        with pytest.raises(LaunchError, match=f"quota for {name} is 2, the job needs 3"):
             check_quota(sdk.make_boto_session("us-east-1"), Estimator(**JOB).config)
     finally:
         aws.quotas = []
@@ -230,7 +230,7 @@ def test_a_rehearsal_trains_in_one_group_and_runs_the_program_once_elsewhere(sta
     assert sorted(name for one in alone.values() for name in one["data"]) == ["a", "b", "c"]
     for one in alone.values():
         assert (one["rank"], one["nodes"], one["type"], one["hetero"]) == (None, 1, "ml.c5.18xlarge", "true")
-        assert "not among those that train together (gpu)" in one["notes"][0]
+        assert "not among the training groups (gpu)" in one["notes"][0]
         assert one["params"]["sagemaker_torch_distributed_enabled"] is True
 
 
@@ -255,7 +255,7 @@ def test_without_a_distribution_hosts_train_with_those_of_their_group(tmp_path):
     (tmp_path / "input" / "config" / "resourceconfig.json").write_text(json.dumps(config))
     job = SageMakerJob.from_environment({"MASTER_ADDR": "algo-1", "MASTER_PORT": "7777"}, tmp_path)
     assert (job.hosts, job.num_nodes, job.node_rank, job.main_address) == (("algo-2", "algo-3"), 2, 1, "algo-2")
-    assert "train together with those of their own group, here 'g2'" in job.notes[0]
+    assert "train together within their own group, here 'g2'" in job.notes[0]
 
 
 def test_a_group_whose_hosts_are_not_known_is_no_guess(monkeypatch):

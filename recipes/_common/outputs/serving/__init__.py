@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code that SageMaker serves a model with; copied beside the model, so it imports nothing of this package."""
+"""The code that SageMaker serves a model with; copied next to the model, so it imports nothing from this package."""

@@ -16,7 +16,7 @@ def model_fn(model_dir: str, context: Any = None) -> Any:
     """Load the model from the unpacked archive."""
     model = pipeline(TASK, model=model_dir, tokenizer=model_dir, device=0 if torch.cuda.is_available() else -1)
     if getattr(model.model.config, "pre_layer_norm", False):
-        raise ValueError("the model was trained with pre_layer_norm, which transformers' own classes do not compute")
+        raise ValueError("the model was trained with pre_layer_norm, which transformers' own classes do not support")
     return model
 
 

@@ -19,7 +19,7 @@ def model_fn(model_dir: str, context: Any = None) -> Any:
     """Load model and tokenizer from the unpacked archive."""
     model = AutoModelForQuestionAnswering.from_pretrained(model_dir).eval()
     if getattr(model.config, "pre_layer_norm", False):
-        raise ValueError("the model was trained with pre_layer_norm, which transformers' own classes do not compute")
+        raise ValueError("the model was trained with pre_layer_norm, which transformers' own classes do not support")
     return model.to("cuda" if torch.cuda.is_available() else "cpu"), AutoTokenizer.from_pretrained(model_dir)
 
 

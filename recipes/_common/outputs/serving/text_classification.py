@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves the model on SageMaker: the four functions that its PyTorch inference toolkit looks for.
 
-The request's ``parameters`` are those of transformers' pipeline, and two of the last validation's findings, which are in the
-model's configuration: ``"calibrated": true`` divides the model's outputs by the fitted temperature, and
+The request's ``parameters`` are those of transformers' pipeline, and two of the last validation's findings, which are
+in the model's configuration: ``"calibrated": true`` divides the model's outputs by the fitted temperature, and
 ``"best_threshold": true`` decides between two classes where F1 was best.
 """
 
@@ -21,7 +21,7 @@ def model_fn(model_dir: str, context: Any = None) -> Any:
     """Load the model from the unpacked archive."""
     model = pipeline(TASK, model=model_dir, tokenizer=model_dir, device=0 if torch.cuda.is_available() else -1)
     if getattr(model.model.config, "pre_layer_norm", False):
-        raise ValueError("the model was trained with pre_layer_norm, which transformers' own classes do not compute")
+        raise ValueError("the model was trained with pre_layer_norm, which transformers' own classes do not support")
     return model
 
 
@@ -60,14 +60,14 @@ def _answer(row: list[dict[str, Any]], config: Any, calibrated: bool, decided: b
     """Classes with their probabilities, the chosen one first."""
     found = getattr(config, "calibration", None)
     if found is None:
-        raise ValueError("calibrated or best_threshold was asked for, but the model was exported without a validation")
+        raise ValueError("calibrated or best_threshold was requested, but the model was exported without a validation")
     outputs = {entry["label"]: entry["score"] for entry in row}
     shown = _probabilities(outputs, config, found["temperature"] if calibrated else 1.0)
     best_first = sorted(shown.items(), key=lambda entry: -entry[1])
     ranked = [{"label": name, "score": score} for name, score in best_first]
     if decided:
         if "threshold" not in found or len(outputs) != 2:
-            raise ValueError("best_threshold was asked for, but only models with two classes have one")
+            raise ValueError("best_threshold was requested, but only models with two classes have one")
         second = config.id2label[1]
         is_second = _probabilities(outputs, config, 1.0)[second] >= found["threshold"]
         ranked.sort(key=lambda entry: (entry["label"] == second) != is_second)

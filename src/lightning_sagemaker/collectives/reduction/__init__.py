@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients reduced in other ways than by one all-reduce: within hosts first, in fewer bits, in low rank."""
+"""Gradient reductions other than one all-reduce: hierarchical, with fewer bits, low-rank."""

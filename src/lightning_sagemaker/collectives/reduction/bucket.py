@@ -38,4 +38,4 @@ class BucketReducer(Protocol):
         """Begin to replace a bucket's gradients by their mean over all processes."""
 
     def uncounted(self) -> AbstractContextManager[None]:
-        """While what is reduced is no step's."""
+        """While reductions are outside a step."""

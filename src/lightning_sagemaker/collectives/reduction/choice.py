@@ -35,7 +35,7 @@ def candidates(topology: Topology, compression: str | None, device: torch.device
     Args:
         topology: Topology of all ranks.
         compression: That is allowed.
-        device: Device of the gradients. On GPUs the pieces of a bucket do not overlap, so it stays whole.
+        device: Device of the gradients. On GPUs the pieces of a bucket do not overlap, so it is not split.
 
     """
     pieces = _PIECES if device.type == "cpu" else (_MOST,)
@@ -67,7 +67,7 @@ class Choice:
     def reason(self) -> str:
         """The figures, in a sentence."""
         listed = "; ".join(f"{plan.words} {1e3 * taken:.1f} ms" for plan, taken in self.seconds.items())
-        return f"Measured with {self.tried_bytes / 2**20:.3g} MiB: {listed}."
+        return f"Measured on {self.tried_bytes / 2**20:.3g} MiB: {listed}."
 
 
 def choose(trials: Mapping[Plan, Trial], gradient_bytes: int, device: torch.device, limit: float = SECONDS) -> Choice:

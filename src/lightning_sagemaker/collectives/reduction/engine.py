@@ -36,7 +36,8 @@ class Engine:
     Attributes:
         plan: What is done.
         reason: Why, in a sentence or two.
-        reducer: For :func:`~lightning_sagemaker.collectives.reduction.hook.attach`; None where DDP's own all-reduce is left.
+        reducer: For :func:`~lightning_sagemaker.collectives.reduction.hook.attach`; None where DDP's own all-reduce is
+            left.
 
     """
 
@@ -56,17 +57,17 @@ class Engine:
         options, topology = self._options, self._groups.topology
         if options.measures:
             if before.get("topology") == topology.words and before.get("asked") == options.words:
-                return Plan.from_dict(before["plan"]), f"So it was with {topology.words} before this run was resumed."
+                return Plan.from_dict(before["plan"]), f"As chosen before this run was resumed, with {topology.words}."
             key = (topology, options, self._device.type, gradient_bytes)
             if key in _CHOICES:
-                return _CHOICES[key].plan, "So it was found before, in this process."
+                return _CHOICES[key].plan, "As chosen before in this process."
             if len(candidates(topology, options.compression, self._device)) == 1:
-                return Plan(), f"There is no other way: {topology.obstacle}, and nothing may be compressed."
+                return Plan(), f"There is no alternative: {topology.obstacle}, and compression is off."
             _CHOICES[key] = choose(self._trials(), gradient_bytes, self._device)
             return _CHOICES[key].plan, f"{topology.words}. {_CHOICES[key].reason}"
         if options.reduction == HIERARCHICAL and topology.obstacle:
-            return Plan(FLAT, options.compression), f"Not within hosts first, as {topology.obstacle}."
-        return Plan(options.reduction, options.compression), f"As set, with {topology.words}."
+            return Plan(FLAT, options.compression), f"Not hierarchical, as {topology.obstacle}."
+        return Plan(options.reduction, options.compression), f"As configured, with {topology.words}."
 
     def _make(self, plan: Plan, **low_rank: int) -> Reducer | LowRankReducer:
         if plan.compression != POWERSGD:

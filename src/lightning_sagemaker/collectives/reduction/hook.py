@@ -72,7 +72,7 @@ class Reducer:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """While what is reduced is no step's; a sum remembers nothing."""
+        """While reductions are outside a step; a sum has no state."""
         yield
 
     def _pieces(self, buffer: Tensor) -> list[Tensor]:
@@ -112,7 +112,7 @@ def attach(ddp: DistributedDataParallel, reducer: "BucketReducer") -> None:
     if any(reduced_parameters(ddp)[1]):
         raise MisconfigurationException(
             "gradient_reduction or gradient_compression was set, but an embedding of the model has sparse=True, whose"
-            " gradients only DDP's own all-reduce adds up. HINT: leave both out, or sparse=True."
+            " gradients only DDP's own all-reduce supports. HINT: leave out both options, or sparse=True."
         )
     ddp.register_comm_hook(reducer, reduce_bucket)
 
@@ -126,7 +126,7 @@ def own_reducer(ddp: DistributedDataParallel) -> "BucketReducer | None":
 
 @contextmanager
 def uncounted(ddp: DistributedDataParallel) -> Iterator[None]:
-    """While DDP makes its buckets anew, with gradients that are zeros and no step's."""
+    """While DDP rebuilds its buckets, with zero gradients outside any step."""
     reducer = own_reducer(ddp)
     with contextlib.nullcontext() if reducer is None else reducer.uncounted():
         yield

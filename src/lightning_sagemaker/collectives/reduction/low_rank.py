@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """PowerSGD: torch's hook, whose collectives come in one order on every rank over gloo too.
 
-torch's hook begins the second of its all-reduces of a bucket when the first is done, in gloo's own threads: with several
-buckets under way, ranks may begin them in different orders, and add up what does not belong together. Here a bucket begins
-when the one before it is done, in a thread beside the backward pass.
+torch's hook begins the second of its all-reduces of a bucket when the first is done, in gloo's own threads: with
+several buckets under way, ranks may begin them in different orders, and add up what does not belong together. Here a
+bucket begins when the one before it is done, in a thread during the backward pass.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class LowRankReducer:
     def state_dict(self, parameters: Sequence[Tensor]) -> StateDict:
         """Plain values for a checkpoint. Collective over all ranks, between two steps.
 
-        The method is linear in the processes' mean, so each may go on with the mean of all errors as well as with its own.
+        The method is linear in the processes' mean, so each may continue with the mean of all errors as well as with
+        its own.
 
         Args:
             parameters: All that are trained, in one order.
@@ -112,7 +113,7 @@ class LowRankReducer:
         return {"steps": self._state.iter, "errors": [errors.get(id(parameter)) for parameter in parameters]}
 
     def load_state_dict(self, found: Checkpoint, parameters: Sequence[Tensor]) -> bool:
-        """Go on with the errors of a checkpoint, as soon as DDP's buckets are settled.
+        """Restore the errors of a checkpoint, once DDP's buckets are final.
 
         Args:
             found: From :meth:`state_dict`.

@@ -43,11 +43,11 @@ class ReductionOptions:
                 continue
             if self.compression != POWERSGD:
                 raise MisconfigurationException(
-                    f"{name}={value!r} was set beside gradient_compression={self.compression!r}."
+                    f"{name}={value!r} was set with gradient_compression={self.compression!r}."
                     f" HINT: set gradient_compression='powersgd', or leave {name} out."
                 )
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise MisconfigurationException(f"{name}={value!r} was set. HINT: set a whole number from {least} on.")
+                raise MisconfigurationException(f"{name}={value!r} was set. HINT: set an integer >= {least}.")
 
     @property
     def is_default(self) -> bool:
@@ -77,8 +77,8 @@ class ReductionOptions:
         beside = [name for name in _OTHERS if arguments.get(name) is not None]
         if beside and not self.is_default:
             raise MisconfigurationException(
-                f"{self.words} was set beside {', '.join(beside)}, but gradients are reduced by one of them."
-                " HINT: leave the one or the other out."
+                f"{self.words} was set with {', '.join(beside)}, but only one of them can reduce gradients."
+                " HINT: leave one out."
             )
 
     def check_precision(self, precision: object) -> None:
@@ -93,8 +93,9 @@ class ReductionOptions:
         """
         if self.compression == POWERSGD and str(precision).startswith("16"):
             raise MisconfigurationException(
-                f"gradient_compression='powersgd' was set beside precision={precision!r}, whose gradients overflow now and"
-                " then: PowerSGD would add the overflow to all later steps. HINT: set precision='bf16-mixed', or"
+                f"gradient_compression='powersgd' was set with precision={precision!r}, whose gradients overflow "
+                "occasionally: PowerSGD's"
+                " error feedback would carry the overflow into all later steps. HINT: set precision='bf16-mixed', or"
                 " gradient_compression='bf16'."
             )
 
@@ -102,4 +103,4 @@ class ReductionOptions:
 def _one_of(name: str, value: object, known: tuple[object, ...]) -> None:
     if value not in known:
         listed = ", ".join(map(repr, known))
-        raise MisconfigurationException(f"{name}={value!r} was set. HINT: it is one of {listed}.")
+        raise MisconfigurationException(f"{name}={value!r} was set. HINT: choose one of {listed}.")

@@ -2,9 +2,9 @@
 """Stages of a reduction, one after the other for each piece, at the same time for different pieces.
 
 On processors each stage has a thread and a process group of its own, and pieces pass in the order in which they came:
-while one is between hosts the next is within its host, and the backward pass goes on. All ranks make the same collectives
-in the same order in each group, whatever the threads' timing. On GPUs the stages of all pieces follow each other in one
-stream beside the backward pass: kernels of several communicators at a time may wait for each other's room for ever.
+while one is between hosts the next is within its host, and the backward pass continues. All ranks make the same
+collectives in the same order in each group, whatever the threads' timing. On GPUs the stages of all pieces follow each
+other in one stream during the backward pass: concurrent kernels of several communicators may deadlock on resources.
 """
 
 from __future__ import annotations

@@ -28,9 +28,12 @@ class Plan:
     """One way to reduce gradients.
 
     Attributes:
-        algorithm: ``flat`` (among all processes at once) or ``hierarchical`` (within hosts, between hosts, within hosts).
-        compression: What is sent instead of the gradients' own type: ``bf16``, ``fp16``, ``powersgd``; None: nothing else.
-        piece_bytes: Bytes of a bucket that are sent at once: a piece is between hosts while the next is within its host.
+        algorithm: ``flat`` (among all processes at once) or ``hierarchical`` (within hosts, between hosts, within
+            hosts).
+        compression: What is sent instead of the gradients' own type: ``bf16``, ``fp16``, ``powersgd``; None: nothing
+            else.
+        piece_bytes: Bytes of a bucket that are sent at once: a piece is between hosts while the next is within its
+            host.
 
     """
 
@@ -53,8 +56,8 @@ class Plan:
         """In a few words, for a log line."""
         if self.is_plain:
             return "flat (DDP's own all-reduce)"
-        how = {None: "", POWERSGD: ", in low rank (PowerSGD)"}.get(self.compression, f", sent as {self.compression}")
-        pieces = "" if self.compression == POWERSGD else f", in pieces of {self.piece_bytes / 2**20:g} MiB"
+        how = {None: "", POWERSGD: ", low-rank (PowerSGD)"}.get(self.compression, f", sent as {self.compression}")
+        pieces = "" if self.compression == POWERSGD else f", in chunks of {self.piece_bytes / 2**20:g} MiB"
         return f"{self.algorithm}{how}{pieces}"
 
     def as_dict(self) -> StateDict:
@@ -63,5 +66,5 @@ class Plan:
 
     @classmethod
     def from_dict(cls, found: Checkpoint) -> Plan:
-        """From :meth:`as_dict`; what another version has written beside is passed over."""
+        """From :meth:`as_dict`; additional entries of another version are ignored."""
         return cls(**{field.name: found[field.name] for field in fields(cls) if field.name in found})

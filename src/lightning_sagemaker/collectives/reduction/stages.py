@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two halves of an all-reduce, in which each number is added up in one order wherever it stands.
 
-Gloo's and nccl's own sums depend, by a rounding, on where a number is in what is sent. Here each process is sent one slice
-by all others, adds it up in the order of the ranks, in float32 if what is sent has fewer bits, and sends the result to all.
-The bytes are those of a ring: (N - 1) / N of the vector in each half.
+Gloo's and nccl's own sums depend, by a rounding, on where a number is in what is sent. Here each process is sent one
+slice by all others, adds it up in the order of the ranks, in float32 if what is sent has fewer bits, and sends the
+result to all. The bytes are those of a ring: (N - 1) / N of the vector in each half.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tenso
 
 
 class ScatterSum:
-    """From whole vectors to one slice of their sum.
+    """From full vectors to one slice of their sum.
 
     Args:
         group: Process group.
@@ -60,7 +60,7 @@ class ScatterSum:
 
 
 class Gather:
-    """From one slice on each process to the whole vector on all.
+    """From one slice on each process to the full vector on all.
 
     Args:
         group: Process group.

@@ -34,7 +34,7 @@ def _on(config: JobConfig, name: str) -> JobConfig:
     hosts, per_host = config.instance_count, config.distributed.processes_per_host
     if bool(old.gpus) != bool(new.gpus):
         raise LaunchError(
-            f"instance_type lists {old.name} and {new.name}, of which one has no GPU. HINT: list types of one kind."
+            f"instance_type lists {old.name} and {new.name}, one of which has no GPU. HINT: list either GPU or CPU types."
         )
     has_own_number = per_host is not None and per_host <= (new.gpus or per_host)
     if config.distributed.kind == "none" or has_own_number:
@@ -42,8 +42,9 @@ def _on(config: JobConfig, name: str) -> JobConfig:
     processes = hosts * _processes(old)
     if processes % _processes(new):
         raise LaunchError(
-            f"{hosts} x {old.name} train with {processes} processes, which hosts of {name} with {new.gpus} GPUs cannot make:"
-            " the global batch would be another. HINT: leave the type out, or change instance_count."
+            f"{hosts} x {old.name} train with {processes} processes, which {name} hosts with {new.gpus} GPUs cannot "
+            "match, so"
+            " the global batch size would change. HINT: leave the type out, or change instance_count."
         )
     return config.changed(instance_type=name, instance_count=processes // _processes(new))
 
@@ -77,7 +78,7 @@ def over_limit(plan: JobPlan, spent: float = 0.0) -> str | None:
         return None
     found = price(plan)
     if found is None:
-        return f"the price of {plan.config.instance_type} is not known, and max_cost is ${limit:,.2f}"
+        return f"the price of {plan.config.instance_type} is unknown, and max_cost is ${limit:,.2f}"
     if found.at_most + spent > limit:
         before = f", after ${spent:,.2f} for earlier attempts" if spent else ""
         return f"it may cost ${found.at_most:,.2f}{before}, and max_cost is ${limit:,.2f}"

@@ -77,8 +77,8 @@ def find_image(
         pytorch_version: Such as ``2.8.0`` or ``2.8``.
         transformers_version: Chooses an image of Hugging Face.
         py_version: Such as ``py312``; the image's own when None.
-        parallel_library: Whether AWS's library of model parallelism, version 2, is wanted, which has images of its own for
-            some versions of PyTorch; others train with this package's engine.
+        parallel_library: Whether AWS's library of model parallelism, version 2, is wanted, which has images of its own
+            for some versions of PyTorch; others train with this package's engine.
 
     Raises:
         LaunchError: If there is no such image, or none in the region.
@@ -92,7 +92,7 @@ def find_image(
         tag, suffix = version, f"-{_cuda_of_parallel(version, instance_type)}"
         if not has_gpu:
             raise LaunchError(
-                f"AWS's images of model parallelism need a GPU, and {instance_type} has none. HINT: take an instance with"
+                f"AWS's images of model parallelism need a GPU, and {instance_type} has none. HINT: use an instance with"
                 " GPUs."
             )
     elif transformers_version is None:
@@ -114,7 +114,7 @@ def find_image(
         if not has_gpu:
             raise LaunchError(
                 f"Hugging Face's training images need a GPU, and {instance_type} has none. HINT: leave"
-                " transformers_version out; requirements.txt can ask for transformers."
+                " transformers_version out; list transformers in requirements.txt."
             )
     python = py_version or entry["py"][-1]
     if python not in entry["py"]:

@@ -60,18 +60,18 @@ def find_instance(name: str) -> Instance:
     found = INSTANCES.get(name)
     if name in LOCAL:
         raise LaunchError(
-            f"instance_type={name!r} was set, but containers on this machine are not run. HINT: name the job's own type, and"
+            f"instance_type={name!r} was set, but containers are not run on this machine. HINT: set the job's own type, and"
             " rehearse the job here: `lightning-sagemaker launch ... --rehearse`."
         )
     if found is None:
         raise LaunchError(
-            f"instance_type={name!r} is no training instance of SageMaker ({instance_table_date()}). HINT:"
-            f" {suggestion(name, INSTANCES)} A newer one may be known to --refresh-instances."
+            f"instance_type={name!r} is not a SageMaker training instance ({instance_table_date()}). HINT:"
+            f" {suggestion(name, INSTANCES)} Newer types: --refresh-instances."
         )
     if found.gpu in _NEURON:
         raise LaunchError(
-            f"{name} has {found.gpus} {found.gpu}, for which torch needs AWS's Neuron SDK. HINT: take an instance with GPUs;"
-            " this package trains with CUDA, or on processors."
+            f"{name} has {found.gpus} {found.gpu}, for which torch needs AWS's Neuron SDK. HINT: use an instance with GPUs;"
+            " this package trains on CUDA GPUs or CPUs."
         )
     return found
 
@@ -85,8 +85,8 @@ def instance_table_date() -> str:
 def refresh_instances(region: str, client: Client | None = None) -> Path:
     """Read what is in the instance types from EC2 and keep it; needs credentials for ``ec2:DescribeInstanceTypes``.
 
-    The names are those that the installed botocore knows for CreateTrainingJob. What EC2 does not list in the region, such
-    as types that are no longer sold, stays as it was.
+    The names are those that the installed botocore knows for CreateTrainingJob. What EC2 does not list in the region,
+    such as types that are no longer sold, stays as it was.
 
     Args:
         region: Such as ``us-east-1``.

@@ -44,7 +44,7 @@ def make_plan(config: JobConfig, suffix: str | None = None, like: JobPlan | None
 
     Args:
         config: The job as described.
-        suffix: Tells apart the names of jobs that are made in the same second; random when None.
+        suffix: Distinguishes jobs created in the same second; random when None.
         like: A plan of the same job on other instances, whose source, data and name are taken over.
 
     Raises:
@@ -85,7 +85,8 @@ def _target(config: JobConfig, image: Image) -> Target | None:
     python = image.python or parse_version((config.py_version or "").removeprefix("py").replace("3", "3.", 1))
     if len(python) < 2:
         raise LaunchError(
-            "The container has no network, and which Python image_uri has, for whose wheels to look, is not known. HINT: set"
+            "The container has no network, and the Python version of image_uri, needed to select wheels, is unknown. "
+            "HINT: set"
             " py_version, such as py312."
         )
     return Target(python, image.pytorch)

@@ -87,7 +87,7 @@ def estimate(prices: Prices, hosts: Mapping[str, int], seconds: int, region: str
     if prices.region != region:
         note += f"; those of {region} differ"
     if spot:
-        note += f"; spot taken as {prices.spot_share:.0%} of on demand, it moves"
+        note += f"; spot assumed at {prices.spot_share:.0%} of on demand (spot prices vary)"
     return Estimate(per_hour, per_hour * seconds / 3600, note + "; without storage and transfer")
 
 

@@ -34,12 +34,12 @@ def check_quota(session: Session, config: JobConfig) -> None:
         pages = session.client("service-quotas").get_paginator("list_service_quotas")
         quotas = [quota for page in pages.paginate(ServiceCode="sagemaker") for quota in page["Quotas"]]
     except (BotoCoreError, ClientError) as error:
-        _log.info("The quota of %s is not known here (%s).", ", ".join(wanted), type(error).__name__)
+        _log.info("The quota of %s is unknown (%s).", ", ".join(wanted), type(error).__name__)
         return
     for quota in quotas:
         name = quota["QuotaName"]
         if quota["Value"] < wanted.get(name, 0):
             raise CapacityError(
-                f"The account may have {quota['Value']:.0f} of {name}, the job wants {wanted[name]}. HINT: ask"
-                f" for more in the console of Service Quotas ({quota['QuotaCode']}), or take fewer."
+                f"The account's quota for {name} is {quota['Value']:.0f}, the job needs {wanted[name]}. HINT: request"
+                f" an increase in the Service Quotas console ({quota['QuotaCode']}), or use fewer."
             )

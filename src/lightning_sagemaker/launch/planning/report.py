@@ -52,8 +52,8 @@ def describe(plan: JobPlan) -> list[tuple[str, str]]:
         *(("not sent", line) for line in not_sent(plan)),
         ("inputs", "; ".join(_inputs(plan)) or "none"),
         ("output", config.output_path or "the account's default bucket"),
-        ("checkpoints", plan.checkpoint_uri or ("below the output" if config.use_spot_instances else "not kept in S3")),
-        ("spot", f"yes, waiting at most {_hours(plan.max_wait or 0)} in all" if config.use_spot_instances else "no"),
+        ("checkpoints", plan.checkpoint_uri or ("under the output" if config.use_spot_instances else "not kept in S3")),
+        ("spot", f"yes, max_wait {_hours(plan.max_wait or 0)}" if config.use_spot_instances else "no"),
         ("cost", _cost(plan)),
         *(
             ("otherwise", f"{one.instance_count} x {one.instance_type} in {one.region or plan.region}")
@@ -84,7 +84,7 @@ def _named(group: str | None) -> str:
 def _beside(group: InstanceGroup) -> str:
     """A group that takes no part in the training."""
     hosts = f"{group.instance_count} x {group.instance_type}{_named(group.instance_group_name)}"
-    return f"{hosts}: {_gpus(group.instance_type)}; the program runs once on each, by itself"
+    return f"{hosts}: {_gpus(group.instance_type)}; the program runs once on each, independently"
 
 
 def _global_batch(plan: JobPlan) -> str:
@@ -100,8 +100,8 @@ def _global_batch(plan: JobPlan) -> str:
     for name in ("per_process_batch_size", *_BATCH_NAMES):
         value = settings.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
-            return f"{value * replicas}: {value} ({name}) x {replicas} processes with data of their own"
-    return f"what the program takes, x {replicas} processes with data of their own"
+            return f"{value * replicas}: {value} ({name}) x {replicas} processes with their own data"
+    return f"the program's batch size, x {replicas} processes with their own data"
 
 
 def _settings(plan: JobPlan) -> Mapping[str, object]:
@@ -123,7 +123,7 @@ def _settings(plan: JobPlan) -> Mapping[str, object]:
 def _source(plan: JobPlan) -> str:
     bundle = plan.bundle
     text = f"{len(bundle.files)} files, {len(bundle.content) / 2**20:.1f} MiB packed, sha256 {bundle.digest[:16]}"
-    return text if bundle.is_scanned else f"{text}; not scanned for secrets, which detect-secrets of [launch] does"
+    return text if bundle.is_scanned else f"{text}; not scanned for secrets (needs detect-secrets, in [launch])"
 
 
 def not_sent(plan: JobPlan) -> list[str]:
@@ -144,8 +144,8 @@ def exposed(job: JobPlan | JobConfig) -> list[str]:
         for name, value in values.items():
             if isinstance(value, str) and any([*known_secrets(value), *named_secrets(f"{name}={value}")]):
                 found.append(
-                    f"the {what} {name} looks like a secret, which everybody reads who may describe the job: AWS Secrets"
-                    " Manager keeps it"
+                    f"the {what} {name} looks like a secret, and anyone who may describe the job can read it;"
+                    " use AWS Secrets Manager"
                 )
     return found
 
@@ -159,7 +159,9 @@ def _wheels(plan: JobPlan) -> str:
     names = [name.rpartition("/")[2] for name in plan.bundle.files if name.startswith(f"{FOLDER}/")]
     kinds = [" ".join(name.split("-")[:2]) for name in names]
     return (
-        f"{len(kinds)} go along, as there is no network: {', '.join(kinds[:_SHOWN])}{_more(kinds)}" if kinds else "none"
+        f"{len(kinds)} are included, as there is no network: {', '.join(kinds[:_SHOWN])}{_more(kinds)}"
+        if kinds
+        else "none"
     )
 
 
@@ -183,7 +185,7 @@ def _inputs(plan: JobPlan) -> list[str]:
 
 def _upload(files: ChannelFiles) -> str:
     text = f"is uploaded: {len(files.taken)} files, {_bytes(files.size)}"
-    return text if not files.unsearched else f"{text}, {_bytes(files.unsearched)} of it not searched for secrets"
+    return text if not files.unsearched else f"{text}, {_bytes(files.unsearched)} of it not scanned for secrets"
 
 
 def _bytes(count: int) -> str:
@@ -195,7 +197,7 @@ def _cost(plan: JobPlan) -> str:
     if found is None:
         known = load_prices(plan.region).date
         kinds = " or ".join(dict.fromkeys([config.instance_type, *(group.instance_type for group in config.groups)]))
-        return f"not known: {kinds} is not in the table of {known}; --refresh-prices reads a new one"
+        return f"unknown: {kinds} is not in the table of {known}; refresh it with --refresh-prices"
     return f"${found.per_hour:,.2f} an hour; at most ${found.at_most:,.2f} ({_hours(config.max_run)}); {found.note}"
 
 
@@ -209,19 +211,20 @@ def _remarks(plan: JobPlan) -> list[str]:
         remarks.append(f"{config.instance_type} has no EFA: hosts exchange gradients over TCP")
     if not plan.image.takes_plugin:
         remarks.append(
-            f"the image (PyTorch {plan.image.pytorch}) is older than this package, which is not sent along: the program runs"
-            " with what the image has"
+            f"the image (PyTorch {plan.image.pytorch}) is older than this package supports, so the package is not "
+            "installed: the"
+            " program runs with the image's packages"
         )
     if plan.image.pytorch is None and config.distributed.kind == "smddp":
-        remarks.append("whether your image has SMDDP is not known here; without it, nccl reduces the gradients")
+        remarks.append("whether your image has SMDDP is unknown; without it, nccl reduces the gradients")
     if any(
         not isinstance(source, FileSystemInput) and source.input_mode == "Pipe" for source in plan.channels.values()
     ):
-        remarks.append("a Pipe channel is a named pipe for each epoch: the program must read it as one")
+        remarks.append("a Pipe channel is one named pipe per epoch: the program must read it as such")
     if config.distributed.kind == "smddp" and config.instance_count == 1:
-        remarks.append("SMDDP gains nothing on one host, where nccl is as fast: good for a test")
+        remarks.append("on one host SMDDP is no faster than nccl: use it there for tests only")
     if config.other_groups:
-        remarks.append("the program tells the groups apart by SM_CURRENT_INSTANCE_GROUP")
+        remarks.append("the program can tell its group from SM_CURRENT_INSTANCE_GROUP")
     if not config.use_spot_instances and config.checkpoint_s3_uri is None:
         remarks.append("without checkpoint_s3_uri a job that fails leaves no checkpoint behind")
     return remarks

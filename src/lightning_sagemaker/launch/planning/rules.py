@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What SageMaker, SMDDP and model parallelism ask of a job, checked before anything is uploaded.
 
-Limits are those of the CreateTrainingJob API (botocore 1.44.5); the others have their source beside them.
+Limits are those of the CreateTrainingJob API (botocore 1.44.5); the others have their source next to them.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ def check_role(config: JobConfig) -> None:
     """Check that there is a role: only a dry run does without."""
     if config.role is None:
         raise LaunchError(
-            "role is not set, with whose rights the job runs. HINT: give its ARN; `lightning-sagemaker template role`"
-            " prints a template that makes one."
+            "role is required: the job runs with its permissions. HINT: give its ARN; `lightning-sagemaker template "
+            "role` prints"
+            " a template that creates one."
         )
 
 
@@ -75,13 +76,13 @@ def check_job_name(name: str | None) -> None:
     """Check a name that was given for a job."""
     if name is not None and not _JOB_NAME.fullmatch(name):
         raise LaunchError(
-            f"job_name={name!r} was set. HINT: it is 1 to 63 letters, digits and dashes, no dash at an end."
+            f"job_name={name!r} was set. HINT: use 1 to 63 letters, digits and dashes, without a dash at either end."
         )
 
 
 def _range(name: str, value: int | None, low: int, high: int, what: str) -> None:
     if value is not None and not low <= value <= high:
-        raise LaunchError(f"{name}={value} was set. HINT: it is {what} from {low} to {high}.")
+        raise LaunchError(f"{name}={value} was set. HINT: it must be {what} from {low} to {high}.")
 
 
 def _check_hosts(config: JobConfig) -> None:
@@ -92,7 +93,7 @@ def _check_hosts(config: JobConfig) -> None:
         _range("instance_count", group.instance_count, 1, 1000, "a number of hosts")
     _range("volume_size", config.volume_size, 1, MAX_VOLUME, "GiB")
     if config.region is not None and not _REGION.fullmatch(config.region):
-        raise LaunchError(f"region={config.region!r} was set. HINT: it looks like us-east-1.")
+        raise LaunchError(f"region={config.region!r} was set. HINT: use a region such as us-east-1.")
     if config.role is not None and not _ROLE.fullmatch(config.role):
         raise LaunchError(
             f"role={config.role!r} was set. HINT: give the name, or the ARN, arn:aws:iam::111122223333:role/NAME."
@@ -104,10 +105,11 @@ def _check_time(config: JobConfig) -> None:
     _range("keep_alive_period_in_seconds", config.keep_alive_period_in_seconds, 0, MAX_KEEP_ALIVE, "seconds")
     _range("max_retry_attempts", config.max_retry_attempts, 1, 30, "a number")
     if config.max_cost is not None and not 0 < config.max_cost < math.inf:
-        raise LaunchError(f"max_cost={config.max_cost} was set. HINT: it is US dollars, more than 0.")
+        raise LaunchError(f"max_cost={config.max_cost} was set. HINT: it must be more than 0 US dollars.")
     if config.max_wait is not None and not config.use_spot_instances:
         raise LaunchError(
-            f"max_wait={config.max_wait} was set for a job on demand. HINT: it is of use_spot_instances=True; max_run limits"
+            f"max_wait={config.max_wait} was set for an on-demand job. HINT: it only applies with "
+            "use_spot_instances=True; max_run limits"
             " every job."
         )
     if config.max_wait is not None and config.max_wait < config.max_run:
@@ -116,7 +118,7 @@ def _check_time(config: JobConfig) -> None:
             f" least {config.max_run}."
         )
     if config.use_spot_instances and config.keep_alive_period_in_seconds:
-        raise LaunchError("Warm pools have no spot instances. HINT: leave keep_alive_period_in_seconds out.")
+        raise LaunchError("Warm pools do not support spot instances. HINT: leave keep_alive_period_in_seconds out.")
 
 
 def _check_places(config: JobConfig) -> None:
@@ -125,7 +127,9 @@ def _check_places(config: JobConfig) -> None:
         if value is not None and not S3_ADDRESS.fullmatch(value):
             raise LaunchError(f"{name}={value!r} was set. HINT: write s3://bucket/prefix/.")
     if not config.checkpoint_local_path.startswith("/"):
-        raise LaunchError(f"checkpoint_local_path={config.checkpoint_local_path!r} was set. HINT: it is absolute.")
+        raise LaunchError(
+            f"checkpoint_local_path={config.checkpoint_local_path!r} was set. HINT: it must be an absolute path."
+        )
     if config.input_mode not in INPUT_MODES:
         raise LaunchError(f"input_mode={config.input_mode!r} was set. HINT: choose one of {', '.join(INPUT_MODES)}.")
     if bool(config.subnets) != bool(config.security_group_ids):
@@ -133,8 +137,7 @@ def _check_places(config: JobConfig) -> None:
     shared = [name for name, source in config.channels.items() if isinstance(source, FileSystemInput)]
     if shared and not config.subnets:
         raise LaunchError(
-            f"Channel {shared[0]!r} is a file system, which is reached inside a VPC only. HINT: set subnets and"
-            " security_group_ids."
+            f"Channel {shared[0]!r} is a file system, which needs a VPC. HINT: set subnets and security_group_ids."
         )
 
 
@@ -144,8 +147,8 @@ def _check_groups(config: JobConfig) -> None:
         for group in () if isinstance(source, FileSystemInput) else source.instance_groups or ():
             if group not in known:
                 raise LaunchError(
-                    f"Channel {name!r} is for the instance group {group!r}, which the job does not have. HINT: name its"
-                    " groups by instance_groups, or leave them out of the channel."
+                    f"Channel {name!r} is for the instance group {group!r}, which the job does not have. HINT: define its"
+                    " groups with instance_groups, or leave them out of the channel."
                 )
     if config.distributed.groups not in ((), tuple(known[:1])):
         trains = f"{known[0]!r} trains" if known else "the hosts are in no groups"
@@ -158,55 +161,56 @@ def _check_groups(config: JobConfig) -> None:
             "other_groups was set without instance_group. HINT: give instance_groups, a list of all groups."
         )
     if config.other_groups and config.keep_alive_period_in_seconds:
-        raise LaunchError("Warm pools have one group of hosts. HINT: leave keep_alive_period_in_seconds out.")
+        raise LaunchError("Warm pools support one group of hosts only. HINT: leave keep_alive_period_in_seconds out.")
 
 
 def _check_hyperparameters(config: JobConfig) -> None:
     values = config.hyperparameters
     if len(values) > MAX_HYPERPARAMETERS:
         raise LaunchError(
-            f"{len(values)} hyperparameters were given, SageMaker takes {MAX_HYPERPARAMETERS}. HINT: pass a file."
+            f"{len(values)} hyperparameters were given, SageMaker accepts {MAX_HYPERPARAMETERS}. HINT: pass a file."
         )
     for name, value in values.items():
         try:
             (text,) = carried_values({name: value}).values()
         except (TypeError, ValueError):
             raise LaunchError(
-                f"Hyperparameter {name!r} is {type(value).__name__}. HINT: texts, numbers, lists and dictionaries reach a"
-                " program; pass more in a file of the source."
+                f"Hyperparameter {name!r} is {type(value).__name__}. HINT: use strings, numbers, lists and "
+                "dictionaries; pass"
+                " anything else in a source file."
             ) from None
         if len(name) > MAX_NAME or len(text) > MAX_VALUE:
             raise LaunchError(
-                f"Hyperparameter {name[:MAX_NAME]!r} has {len(text)} characters, SageMaker takes {MAX_VALUE} (and"
+                f"Hyperparameter {name[:MAX_NAME]!r} has {len(text)} characters, SageMaker accepts {MAX_VALUE} (and"
                 f" {MAX_NAME} in a name). HINT: pass a file."
             )
         if _PASSWORD.search(text):
             raise LaunchError(
-                f"Hyperparameter {name!r} has an address with a password, which everybody reads who may describe the job."
-                " HINT: leave it out of the address, and let the program get it from AWS Secrets Manager."
+                f"Hyperparameter {name!r} has a URL with a password, and anyone who may describe the job can"
+                " read it. HINT: remove it from the URL, and let the program get it from AWS Secrets Manager."
             )
 
 
 def _check_environment(config: JobConfig) -> None:
     if len(config.environment) > MAX_ENVIRONMENT:
         raise LaunchError(
-            f"environment has {len(config.environment)} variables. HINT: at most {MAX_ENVIRONMENT} are taken."
+            f"environment has {len(config.environment)} variables. HINT: at most {MAX_ENVIRONMENT} are accepted."
         )
     for name, value in config.environment.items():
         if not _VARIABLE.fullmatch(str(name)) or not isinstance(value, str) or len(value) > MAX_TEXT:
             raise LaunchError(
-                f"environment has {name!r}. HINT: a name of letters, digits and underscores, and a text of at most"
-                f" {MAX_TEXT} characters."
+                f"environment has {name!r}. HINT: use a name of letters, digits and underscores, and a value of at"
+                f" most {MAX_TEXT} characters."
             )
     if len(config.tags) > MAX_TAGS:
-        raise LaunchError(f"{len(config.tags)} tags were set. HINT: at most {MAX_TAGS} are taken.")
+        raise LaunchError(f"{len(config.tags)} tags were set. HINT: at most {MAX_TAGS} are accepted.")
 
 
 def _check_metrics(config: JobConfig) -> None:
     definitions = config.metric_definitions or ()
     if len(definitions) > MAX_DEFINITIONS:
         raise LaunchError(
-            f"{len(definitions)} metric_definitions were given. HINT: at most {MAX_DEFINITIONS} are taken."
+            f"{len(definitions)} metric_definitions were given. HINT: at most {MAX_DEFINITIONS} are accepted."
         )
     for one in definitions:
         try:
@@ -240,8 +244,9 @@ def _check_distribution(config: JobConfig) -> None:
     count = request.processes_per_host
     if instance.gpus and count is not None and count > instance.gpus:
         raise LaunchError(
-            f"{count} processes per host were asked for, {instance.name} has {instance.gpus} GPUs. HINT: leave the number"
-            " out, or take a larger instance."
+            f"{count} processes per host were requested, {instance.name} has {instance.gpus} GPUs. HINT: leave the "
+            "number out,"
+            " or use a larger instance."
         )
     if request.kind == "smp":
         _check_degrees(request.parameters, config.instance_count * (count or instance.gpus or 1), config)
@@ -266,7 +271,7 @@ def _check_smddp(config: JobConfig, image: Image) -> None:
         return
     if config.instance_type not in INSTANCE_TYPES:
         raise LaunchError(
-            f"SMDDP does not run on {config.instance_type}. HINT: take one of {', '.join(INSTANCE_TYPES)} (developer"
+            f"SMDDP does not run on {config.instance_type}. HINT: use one of {', '.join(INSTANCE_TYPES)} (developer"
             ' guide, November 2026), or distribution="ddp".'
         )
     if image.pytorch is not None and image.smddp is None:
@@ -280,7 +285,7 @@ def _check_smddp(config: JobConfig, image: Image) -> None:
     engine = engines.all_gather if engines.mode is SmddpMode.ALL_GATHER else engines.all_reduce
     if engine.name != "smddp":
         raise LaunchError(
-            f"SMDDP {image.smddp} would take no collective: {engine.reason} HINT: take an ml.p4d.24xlarge, or"
+            f"SMDDP {image.smddp} would run no collective: {engine.reason} HINT: use an ml.p4d.24xlarge, or"
             ' distribution="ddp".'
         )
 

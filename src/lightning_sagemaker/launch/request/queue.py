@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job queue of AWS Batch for training jobs: it starts the job when there is room, and may start it more than once.
 
-The calls are those of the SDK's ``sagemaker.train.aws_batch``, whose ``TrainingQueue`` takes a ``ModelTrainer`` only and a
-client of its own making.
+The calls are those of the SDK's ``sagemaker.train.aws_batch``, whose ``TrainingQueue`` takes a ``ModelTrainer`` only
+and a client of its own making.
 """
 
 from __future__ import annotations
@@ -87,7 +87,6 @@ def wait_for_job(session: Session, identifier: str, poll: float, say: Callable[[
             return str(arn).rpartition("/")[2]
         if before in ("FAILED", "SUCCEEDED"):
             raise LaunchError(
-                f"The queue did not start the job: {found.get('statusReason', before)}. HINT: look at it in the console of"
-                " AWS Batch."
+                f"The queue did not start the job: {found.get('statusReason', before)}. HINT: see the AWS Batch console."
             )
         time.sleep(poll)

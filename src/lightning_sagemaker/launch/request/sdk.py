@@ -138,7 +138,7 @@ class ModelParallel(LightningDistributed):
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Errors of the SDK alone: it tells of each default, and warns of ``command`` beside ``entry_script``."""
+    """Only the SDK's errors: it logs each default, and warns about ``command`` with ``entry_script``."""
     logger = logging.getLogger("sagemaker")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -76,7 +76,7 @@ def send(plan: JobPlan, given: object = None, job_name: str | None = None) -> Se
                 request = sdk.make_request(staged, archive, session, job_name)
         except (sdk.RoleValidationError, ValueError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            raise LaunchError(f"The SageMaker SDK refuses the job: {' '.join(lines[:4])} HINT: change that.") from error
+            raise LaunchError(f"The SageMaker SDK rejects the job: {' '.join(lines[:4])} HINT: fix that.") from error
         queued = None
         if plan.config.job_queue is None:
             session.boto_session.client("sagemaker").create_training_job(**request)

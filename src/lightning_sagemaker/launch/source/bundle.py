@@ -97,7 +97,7 @@ def make_bundle(config: JobConfig, include_plugin: bool, target: Target | None =
         if size > MAX_BYTES:
             largest = max(taken, key=lambda name: taken[name].stat().st_size)
             raise LaunchError(
-                f"The source holds {size / 2**20:.0f} MiB, {MAX_BYTES // 2**20} at most are sent; the largest file is"
+                f"The source holds {size / 2**20:.0f} MiB, {MAX_BYTES // 2**20} at most can be sent; the largest file is"
                 f" {largest}. HINT: pass data as an input channel."
             )
         contents = {name: path.read_bytes() for name, path in taken.items()}
@@ -125,7 +125,7 @@ def _vendored(contents: Mapping[str, bytes], target: Target) -> dict[str, bytes]
     if size > MAX_BYTES:
         raise LaunchError(
             f"The wheels of requirements.txt for a container without network hold {size / 2**20:.0f} MiB,"
-            f" {MAX_BYTES // 2**20} at most are sent. HINT: take an image_uri with them."
+            f" {MAX_BYTES // 2**20} MiB at most can be sent. HINT: use an image_uri that contains them."
         )
     return {f"{FOLDER}/{name}": content for name, content in wheels.items()}
 
@@ -144,7 +144,7 @@ def _select(config: JobConfig, source: Path, entry: str) -> Selection:
             chosen.add(select_files(path, below), f"{path.name}/")
         elif (reason := why_not(path.name, path, sent)) is not None:
             raise LaunchError(
-                f"dependencies has {extra!r}, which is not sent: {reason}. HINT: leave it out, or name it in"
+                f"dependencies has {extra!r}, which is not sent: {reason}. HINT: leave it out, or list it in"
                 f" send_anyway: [{path.name!r}]."
             )
         else:
@@ -162,12 +162,12 @@ def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
             raise LaunchError("recipe and entry_point are both set. HINT: give one of them.")
         if config.recipe not in RECIPES:
             raise LaunchError(
-                f"No recipe is called {config.recipe!r}. HINT: {suggestion(config.recipe, RECIPES)}"
+                f"Unknown recipe {config.recipe!r}. HINT: {suggestion(config.recipe, RECIPES)}"
                 " `lightning-sagemaker ls` lists them."
             )
         return recipe_folder(config.recipe), "train.py"
     if config.entry_point is None:
-        raise LaunchError("Neither recipe nor entry_point is set. HINT: say what is to be run.")
+        raise LaunchError("Neither recipe nor entry_point is set. HINT: set one of them.")
     entry = PurePosixPath(config.entry_point)
     if (config.source_dir or "").startswith("s3://"):
         folder = _fetched(str(config.source_dir), config.region, scratch)
@@ -178,18 +178,21 @@ def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
     else:
         folder, entry = Path(config.entry_point).parent, PurePosixPath(Path(config.entry_point).name)
     if not is_there(str(folder)) or not folder.is_dir():
-        raise LaunchError(f"source_dir={str(config.source_dir)!r} is no folder. HINT: give an existing one.")
+        raise LaunchError(f"source_dir={str(config.source_dir)!r} is not a directory. HINT: give an existing one.")
     if "\0" in str(entry):
-        raise LaunchError(f"entry_point={str(entry)!r} was set. HINT: it is a script, .py or .sh.")
+        raise LaunchError(f"entry_point={str(entry)!r} was set. HINT: it must be a .py or .sh script.")
     script = (folder / entry).resolve()
     if not script.is_relative_to(folder.resolve()):
         raise LaunchError(
-            f"entry_point={config.entry_point!r} is outside source_dir={str(folder)!r}. HINT: give its path from there."
+            f"entry_point={config.entry_point!r} is outside source_dir={str(folder)!r}. HINT: give its path relative "
+            "to that folder."
         )
     if not script.is_file():
-        raise LaunchError(f"entry_point={str(entry)!r} is not in {str(folder)!r}. HINT: give its path from there.")
+        raise LaunchError(
+            f"entry_point={str(entry)!r} is not in {str(folder)!r}. HINT: give its path relative to that folder."
+        )
     if script.suffix not in (".py", ".sh"):
-        raise LaunchError(f"entry_point={str(entry)!r} was set. HINT: it is a script, .py or .sh.")
+        raise LaunchError(f"entry_point={str(entry)!r} was set. HINT: it must be a .py or .sh script.")
     return folder, script.relative_to(folder.resolve()).as_posix()
 
 
@@ -200,7 +203,7 @@ def _fetched(uri: str, region: str | None, scratch: Path) -> Path:
         was_there = fetch_object(make_client("s3", region), uri, archive)
     if not was_there:
         raise LaunchError(
-            f"source_dir={uri!r} is no object in S3. HINT: give the address of a source.tar.gz, or a folder."
+            f"source_dir={uri!r} is not an S3 object. HINT: give the URI of a source.tar.gz, or a local folder."
         )
     unpack(archive, folder)
     return folder
@@ -212,15 +215,18 @@ def _clone(git: object, scratch: Path) -> Path:
     for name in _GIT_LOGIN:
         if git.get(name):
             raise LaunchError(
-                f"git_config has {name!r}, which would stand in the command that clones. HINT: leave it out, and log in by"
-                " git's credential helper or an SSH key."
+                f"git_config has {name!r}, which would appear in the clone command. HINT: leave it out, and "
+                "authenticate with git's credential"
+                " helper or an SSH key."
             )
     unknown = set(git) - {"repo", "branch", "commit", *_GIT_LOGIN}
     if unknown:
-        raise LaunchError(f"git_config has the key {min(unknown)!r}. HINT: repo, branch and commit are known.")
+        raise LaunchError(
+            f"git_config has the unknown key {min(unknown)!r}. HINT: the keys are repo, branch and commit."
+        )
     for name in ("repo", "branch", "commit"):
         if git.get(name) and not isinstance(git[name], str):
-            raise LaunchError(f"git_config has {name}={git[name]!r}. HINT: it is text.")
+            raise LaunchError(f"git_config has {name}={git[name]!r}. HINT: it must be a string.")
     target = scratch / "repository"
     branch = ["--branch", git["branch"]] if git.get("branch") else []
     shallow = [] if git.get("commit") else ["--depth", "1"]
@@ -260,8 +266,9 @@ def check_requirements(contents: Mapping[str, bytes]) -> None:
         for line in contents[name].decode(errors="replace").replace("\\\n", " ").splitlines():
             if _IMAGE_OWN.match(line):
                 raise LaunchError(
-                    f"{name} lists {line.strip()!r}, which would replace the image's own build. HINT: take it out;"
-                    " pytorch_version chooses the image."
+                    f"{name} lists {line.strip()!r}, which would replace the image's own build. HINT: remove it; "
+                    "pytorch_version"
+                    " chooses the image."
                 )
             included = _INCLUDED.match(line)
             if included is None or "://" in included.group("file"):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What of a local folder is uploaded as a channel: chosen by name, and scanned for tokens.
 
-Data is not source: any kind of file goes, there may be gigabytes, and texts hold words such as ``password``. So credentials,
-hidden files and caches stay here; configuration and code among the data is scanned as the source is; the beginnings of all
-other texts are searched for tokens whose format leaves no doubt. What was not searched is counted.
+Data is not source: any kind of file goes, there may be gigabytes, and texts hold words such as ``password``. So
+credentials, hidden files and caches stay here; configuration and code among the data is scanned as the source is; the
+beginnings of all other texts are searched for tokens whose format leaves no doubt. What was not searched is counted.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def choose_channel_files(channel: str, place: Path, send_anyway: Sequence[str] =
     if not chosen.taken:
         why = "; ".join(f"{name}: {reason}" for name, reason in list(chosen.left_out.items())[:5]) or "it is empty"
         raise LaunchError(
-            f"Nothing of channel {channel!r} is sent ({why}). HINT: give another folder, or name files in send_anyway:"
+            f"Nothing in channel {channel!r} is sent ({why}). HINT: give another folder, or list files in send_anyway:"
             f" ['{below}NAME']."
         )
     sizes = {name: path.stat().st_size for name, path in chosen.taken.items()}
@@ -120,7 +120,8 @@ def choose_channel_files(channel: str, place: Path, send_anyway: Sequence[str] =
         ]
     except OSError as error:
         raise LaunchError(
-            f"{error.filename} of channel {channel!r} cannot be read: {error.strerror}. HINT: change its rights, or take it"
+            f"{error.filename} of channel {channel!r} cannot be read: {error.strerror}. HINT: change its permissions, "
+            "or move it"
             " out of the folder."
         ) from error
     refuse(found, send_anyway, f"The data of channel {channel!r}")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which files of a folder are source, judged by name and first bytes, and why the others are not.
 
-Source is what is listed here: texts, and binary files of a few kinds. Hidden files, credentials, caches, weights, data, logs
-and whatever else is not text stay on this machine. The names are those of the tools' own documentation and of GitHub's
-templates for ``.gitignore``.
+Source is what is listed here: texts, and binary files of a few kinds. Hidden files, credentials, caches, weights, data,
+logs and whatever else is not text stay on this machine. The names are those of the tools' own documentation and of
+GitHub's templates for ``.gitignore``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HIDDEN = "hidden"
 """Why a file is not sent whose name begins with a dot."""
 
 CACHE = "cache or environment"
-"""Why a file is not sent that a tool makes anew."""
+"""Why a file that a tool regenerates is not sent."""
 
 _HARMLESS = ("*.py", "*.pyi", "*.md", "*.rst", "*.pub", "*.example", "*.sample", "*.template", "*.tmpl", "*.dist")
 """Code, documentation and templates, whatever else is in their names: their text is scanned."""
@@ -77,7 +77,7 @@ _CREDENTIALS = (
 """Names of files with credentials, in small letters."""
 
 _CREDENTIAL_FOLDERS = ("secrets", "secret", "credentials", "creds", "keys", "*.keychain", "*.gnupg")
-"""Of files that are no code."""
+"""Suffixes of files that are not code."""
 
 _FOLDERS = {
     CACHE: (
@@ -96,7 +96,7 @@ _FOLDERS = {
     ),
     "output of a run": ("runs", "lightning_logs", "wandb", "mlruns", "mlartifacts", "outputs", "multirun"),
 }
-"""Folders, and a few files, that are no source, by the reason."""
+"""Folders, and a few files, that are not source, by the reason."""
 
 _FILES = {
     "log": (
@@ -121,7 +121,7 @@ _FILES = {
     ),
     "notebook": ("*.ipynb",),
 }  # fmt: skip
-"""Files that are no source, by the reason."""
+"""Files that are not source, by the reason."""
 
 _BINARY_SOURCE = (
     "*.so", "*.so.*", "*.pyd", "*.dll", "*.dylib", "*.whl", "*.model", "*.spm", "*.bpe", "*.png", "*.jpg", "*.jpeg",
@@ -216,7 +216,7 @@ def is_text(head: bytes) -> bool:
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as error:
-        return error.start > len(head) - 4  # a character that goes on after what was read
+        return error.start > len(head) - 4  # a character that continues after what was read
     return True
 
 

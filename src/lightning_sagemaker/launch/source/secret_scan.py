@@ -2,8 +2,8 @@
 """Secrets in the texts that would be sent: found by detect-secrets, and by shape.
 
 The shapes are those of :mod:`~lightning_sagemaker.container.lightning_redaction`: detect-secrets 1.5 has no detectors
-for most providers of today. It reads about 0.1 MB a second, so it gets only the lines that can hold a secret. Lines with
-its own remark, ``pragma: allowlist secret``, are left out.
+for most providers of today. It reads about 0.1 MB a second, so it gets only the lines that can hold a secret. Lines
+with its own remark, ``pragma: allowlist secret``, are left out.
 """
 
 from __future__ import annotations
@@ -96,9 +96,10 @@ def refuse(findings: Iterable[Finding], send_anyway: Sequence[str], what: str) -
     lines = ", ".join(f"{one.file}:{one.line} ({one.kind})" for one in left[:_SHOWN])
     more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
     raise LaunchError(
-        f"{what} holds what looks like secrets, in {lines}{more}. HINT: take them out and give them to the job by AWS"
-        f" Secrets Manager; what is no secret is sent with send_anyway: ['{left[0].file}:{left[0].line}'], or with the"
-        f" remark `{_PRAGMA}` in its line."
+        f"{what} contains what looks like secrets, in {lines}{more}. HINT: remove them and pass them through AWS "
+        "Secrets Manager; to send"
+        f" a false positive, use send_anyway: ['{left[0].file}:{left[0].line}'], or add the"
+        f" comment `{_PRAGMA}` in its line."
     )
 
 
@@ -119,11 +120,11 @@ def _in_archive(name: str, content: bytes) -> Iterator[Finding]:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for member in archive.namelist():
                 if why_not_by_name(member) == CREDENTIALS:
-                    yield Finding(f"{name}/{member}", 1, "a file of credentials")
+                    yield Finding(f"{name}/{member}", 1, "a credentials file")
                 else:
                     yield from find_secrets(f"{name}/{member}", archive.read(member))
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError) as error:
-        raise LaunchError(f"{name} cannot be read: {error}. HINT: build it anew, or leave it out.") from error
+        raise LaunchError(f"{name} cannot be read: {error}. HINT: rebuild it, or leave it out.") from error
 
 
 def _by_shape(name: str, lines: Sequence[str]) -> Iterator[Finding]:

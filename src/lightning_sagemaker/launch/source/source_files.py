@@ -43,8 +43,8 @@ class Selection:
 def select_files(folder: Path, send_anyway: Sequence[str] = (), is_trusted: bool = False) -> Selection:
     """Choose what is sent of a folder.
 
-    Links are judged by their own name and by that of the file they point to; those out of the folder, and files with another
-    name outside of it (hard links), are not sent.
+    Links are judged by their own name and by that of the file they point to; those out of the folder, and files with
+    another name outside of it (hard links), are not sent.
 
     Args:
         folder: It must exist.
@@ -68,9 +68,9 @@ def select_files(folder: Path, send_anyway: Sequence[str] = (), is_trusted: bool
 def select_data(folder: Path, send_anyway: Sequence[str] = ()) -> Selection:
     """Choose what is sent of a folder of data: all but credentials, what is hidden, and caches.
 
-    A link to a file elsewhere is followed, as folders of data are often made of links (those of Hugging Face's hub are), if
-    neither its name nor that of the file, nor a folder above that, tells of credentials or is hidden; ``.cache`` is no
-    reason.
+    A link to a file elsewhere is followed, as folders of data are often made of links (those of Hugging Face's hub
+    are), if neither its name nor that of the file, nor a folder above that, indicates credentials or is hidden;
+    ``.cache`` does not count.
 
     Args:
         folder: It must exist.
@@ -109,7 +109,7 @@ class _Walk:
             name, target = path.relative_to(self._top).as_posix(), path.resolve()
             reason = self._why_not(name, path, target)
             if reason is None and path.is_dir() and target in above:
-                reason = "link to a folder that holds it"
+                reason = "link to a parent folder"
             if path.is_dir() and (reason is None or (self._leads_to_named(name) and not path.is_symlink())):
                 yield from self.files(path, above, only_named or reason is not None)
             elif reason is not None or (only_named and not _is_named(name, self._send_anyway)):

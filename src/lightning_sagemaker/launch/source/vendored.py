@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container without network cannot fetch: the wheels that ``requirements.txt`` asks for, fetched here for its image.
 
-The decision is pip's, as it would be in the container: for the image's Python and for Linux, against the image's torch. What
-only torch needs is left out, since the image has it.
+The decision is pip's, as it would be in the container: for the image's Python and for Linux, against the image's torch.
+What only torch needs is left out, since the image has it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ _PLATFORMS = (*(f"manylinux_2_{minor}" for minor in range(31, 4, -1)), "manylinu
 """What AWS's images can load: those of PyTorch 2 are Ubuntu 20.04 (glibc 2.31) or newer. Pip wants each by its name."""
 
 _ROUNDS = 5
-"""pip reads markers as of this machine: what another system needs besides is found by resolving once more."""
+"""pip reads markers as of this machine: additional requirements of another system are found by resolving again."""
 
 _SECONDS = 900
 
-_HINT = "HINT: put the wheel into the source folder and name it in requirements.txt, or take an image_uri with all."
+_HINT = (
+    "HINT: put the wheel into the source folder and list it in requirements.txt, or use an image_uri that has it all."
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def vendored_wheels(contents: Mapping[str, bytes], target: Target) -> dict[str, 
     with tempfile.TemporaryDirectory() as folder:
         source, wheels = Path(folder, "source"), Path(folder, "wheels")
         for name, content in contents.items():
-            if name.endswith((".txt", ".whl", ".in")):  # requirements may include others, and name wheels beside them
+            if name.endswith((".txt", ".whl", ".in")):  # requirements may include others, and list wheels next to them
                 path = source / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
@@ -101,7 +103,7 @@ def vendored_wheels(contents: Mapping[str, bytes], target: Target) -> dict[str, 
 
 
 def _needed(source: Path, target: Target) -> list[str]:
-    """Requirements, each of one version, that pip would install in the image beside its torch."""
+    """Requirements, each of one version, that pip would install in the image in addition to its torch."""
     added: set[str] = set()
     for _ in range(_ROUNDS):
         report = _resolved(source, target, added)
@@ -111,7 +113,7 @@ def _needed(source: Path, target: Target) -> list[str]:
             return sorted(_pinned(one) for name, one in packages.items() if name in wanted and not _is_in_source(one))
         added |= missing
     raise LaunchError(
-        f"requirements.txt still needs more after {_ROUNDS} rounds: {', '.join(sorted(missing))}. {_HINT}"
+        f"requirements.txt is still unresolved after {_ROUNDS} rounds: {', '.join(sorted(missing))}. {_HINT}"
     )
 
 
@@ -120,7 +122,7 @@ def _pinned(package: Mapping[str, Any]) -> str:
 
 
 def _is_in_source(package: Mapping[str, Any]) -> bool:
-    """Whether it is a wheel beside ``requirements.txt``."""
+    """Whether it is a wheel next to ``requirements.txt``."""
     if not package["is_direct"]:
         return False
     place = str(package["download_info"]["url"])
@@ -182,5 +184,5 @@ def _pip(arguments: list[str], folder: Path) -> None:
         raise LaunchError(f"pip did not end in {_SECONDS} s. {_HINT}") from error
     if done.returncode:
         lines = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-        why = " ".join((lines or done.stderr.splitlines())[-3:]).rstrip(".") or f"pip ended with {done.returncode}"
+        why = " ".join((lines or done.stderr.splitlines())[-3:]).rstrip(".") or f"pip exited with {done.returncode}"
         raise LaunchError(f"The container has no network, and the wheels for it cannot be fetched here: {why}. {_HINT}")

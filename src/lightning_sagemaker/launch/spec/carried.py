@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hyperparameters and channels in a form that survives the way into SDK 3's container; the driver there turns them back.
 
-The SDK's start script reads every text that can be read as JSON, so ``"1.10"`` would become 1.1, and writes all into a file
-of ``export SM_HP_NAME='value'`` for the shell, which a single quote or a name that is no variable's would end. SDK 2's
-containers know neither limit.
+The SDK's start script reads every text that can be read as JSON, so ``"1.10"`` would become 1.1, and writes all into a
+file of ``export SM_HP_NAME='value'`` for the shell, which a single quote or a name that is not a variable's would
+break. SDK 2's containers know neither limit.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def carried_config(values: Mapping[str, object], channels: Iterable[str]) -> dic
     """What the driver must know to turn them back; empty where nothing was changed.
 
     Returns:
-        ``packed``: names of hyperparameters whose text is JSON once more than the SDK decodes; ``names`` and ``channels``:
-        name as sent -> real name.
+        ``packed``: names of hyperparameters whose text is JSON once more than the SDK decodes; ``names`` and
+        ``channels``: name as sent -> real name.
 
     """
     names, places = parameter_names(values), channel_names(channels)

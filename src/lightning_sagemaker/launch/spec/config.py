@@ -25,22 +25,24 @@ class JobConfig:
     Attributes:
         recipe: Name of a recipe (``lightning-sagemaker ls``), or
         entry_point: a script, ``.py`` or ``.sh``, below ``source_dir``.
-        source_dir: Folder that is sent; the script alone when None. With ``git_config``, a folder of the repository. Of a
-            ``s3://`` address of an archive, what is in that.
+        source_dir: Folder that is sent; the script alone when None. With ``git_config``, a folder of the repository. Of
+            a ``s3://`` address of an archive, what is in that.
         git_config: ``repo``, and ``branch`` or ``commit``: the source is taken from there.
-        dependencies: Further files and folders that are put beside the source.
-        send_anyway: Files that are sent though they are left out by default, by name or pattern (those with credentials by
-            name only); and findings that are no secrets, as ``FILE:LINE`` or ``FILE:*``.
+        dependencies: Further files and folders that are added to the source.
+        send_anyway: Files that are sent though they are left out by default, by name or pattern (those with credentials
+            by name only); and false positives, as ``FILE:LINE`` or ``FILE:*``.
         code_location: ``s3://bucket/prefix`` to which the source is uploaded; the default bucket when None.
         instance_type: Instance type of each host; of a list, the first.
-        other_instance_types: Tried in this order where there is no capacity, with as many processes: the rest of the list.
+        other_instance_types: Tried in this order where there is no capacity, with as many processes: the rest of the
+            list.
         other_regions: Tried then: the rest of a list given for ``region``.
-        max_cost: US dollars that the job may cost until ``max_run``, earlier attempts included; one that may cost more is
-            not started.
+        max_cost: US dollars that the job may cost until ``max_run``, earlier attempts included; one that may cost more
+            is not started.
         instance_count: Hosts.
         instance_group: A name for them, which channels and a distribution may use.
         other_groups: Further groups of hosts, which take no part in the training: ``instance_group_name``,
-            ``instance_type`` and ``instance_count`` of each. ``instance_groups``, a list of all, is taken in place of these.
+            ``instance_type`` and ``instance_count`` of each. ``instance_groups``, a list of all, is taken in place of
+            these.
         job_queue: Name or ARN of a queue of AWS Batch for training jobs, which starts the job, with
         share_identifier: the share that it counts for, where the queue has shares.
         training_plan: ARN of a plan with reserved capacity.
@@ -49,8 +51,8 @@ class JobConfig:
         region: None for the one that AWS is configured with.
         hyperparameters: Texts, numbers, booleans, lists and dictionaries that reach the program as ``--name value``.
         distribution: See :func:`~lightning_sagemaker.launch.spec.distribution.parse_distribution`.
-        recovery: ``in_job`` replaces a process that dies while the others train on (``supervise`` in place of torchrun);
-            ``restart`` ends the job with it.
+        recovery: ``in_job`` replaces a process that dies while the others train on (``supervise`` in place of
+            torchrun); ``restart`` ends the job with it.
         inputs: See :func:`~lightning_sagemaker.launch.spec.inputs.parse_inputs`.
         input_mode: Mode of channels that do not say: ``File``, ``FastFile`` or ``Pipe``.
         model_uri: ``s3://`` place of weights to begin with, as
@@ -67,7 +69,8 @@ class JobConfig:
         volume_kms_key: Encrypts the hosts' disks.
         volume_size: GiB of each host's disk.
         metric_definitions: ``Name`` and ``Regex`` of metrics in the log; those of the recipe's lines when None.
-        enable_sagemaker_metrics: Whether SageMaker keeps them as time series; None leaves it to the service, which does.
+        enable_sagemaker_metrics: Whether SageMaker keeps them as time series; None leaves it to the service, which
+            does.
         environment: Variables of every process.
         container_log_level: Level of SageMaker's programs in the container, as of Python's ``logging``; 20 is INFO.
         image_uri: Address of an image of your own.
@@ -76,7 +79,8 @@ class JobConfig:
         py_version: Such as ``py312``; the image's own when None.
         subnets: Subnets of the job's VPC, with
         security_group_ids: its security groups.
-        enable_network_isolation: No network in the container; wheels for ``requirements.txt`` are fetched here and sent.
+        enable_network_isolation: No network in the container; wheels for ``requirements.txt`` are fetched here and
+            sent.
         encrypt_inter_container_traffic: Between hosts.
         tags: Tags of the job.
         keep_alive_period_in_seconds: Keeps the hosts for a next job (warm pool).
@@ -88,8 +92,8 @@ class JobConfig:
         enable_remote_debug: A shell in the containers through Session Manager.
         enable_session_tag_chaining: The role's session carries the job's tags.
         experiment_config: Names for SageMaker Experiments, in the API's words.
-        tensorboard_output_path: ``s3://`` place to which TensorBoard's files are copied during the job: those of a recipe,
-            or what a script writes below
+        tensorboard_output_path: ``s3://`` place to which TensorBoard's files are copied during the job: those of a
+            recipe, or what a script writes below
         tensorboard_local_path: in the container; ``/opt/ml/output/tensorboard`` when None.
         debugger_hook_config: Hook of SageMaker Debugger, in the API's words, as the next three.
         debugger_rules: Its rules.
@@ -178,7 +182,7 @@ class JobConfig:
         checked: dict[str, Any] = {}
         for name, value in grouped(listed(values)).items():
             if name not in kinds:
-                raise LaunchError(f"The job has the key {name!r}. HINT: {suggestion(str(name), kinds)}")
+                raise LaunchError(f"Unknown job key {name!r}. HINT: {suggestion(str(name), kinds)}")
             checked[name] = _checked(name, kinds[name], value)
         return cls(**checked)
 
@@ -196,10 +200,10 @@ class JobConfig:
             values = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_strict_loader())
         except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
             words = " ".join(str(error).split())
-            raise LaunchError(f"{path} cannot be read: {words}. HINT: give a YAML file of a job.") from error
+            raise LaunchError(f"{path} cannot be read: {words}. HINT: give a job's YAML file.") from error
         if not isinstance(values, dict):
             raise LaunchError(
-                f"{path} does not hold keys and values. HINT: write `instance_type: ml.g5.xlarge`, for one."
+                f"{path} does not hold keys and values. HINT: write, for example, `instance_type: ml.g5.xlarge`."
             )
         return cls.from_mapping(values)
 
@@ -258,9 +262,7 @@ def _strict_loader() -> Any:
             names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             twice = [name for name in names if names.count(name) > 1]
             if twice:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {twice[0]!r} is there twice", node.start_mark
-                )
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {twice[0]!r}", node.start_mark)
             return super().construct_mapping(node, deep)
 
     return Loader
@@ -298,16 +300,16 @@ def _checked(name: str, kind: str, value: object) -> object:
     else:
         wanted, words = {
             "str": (str, "text"),
-            "int": (int, "a whole number"),
+            "int": (int, "an integer"),
             "float": ((int, float), "a number"),
             "bool": (bool, "true or false"),
         }[kind.split(" ")[0]]
     if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
-        raise LaunchError(f"{name}={value!r} was set. HINT: it is {words}.")
+        raise LaunchError(f"{name}={value!r} was set. HINT: it must be {words}.")
     entries: Any = value if kind.startswith("tuple") else ()
     of, words = (Mapping, "keys and values") if kind.startswith("tuple[Mapping") else ((str, os.PathLike), "texts")
     if not all(isinstance(one, of) for one in entries):
-        raise LaunchError(f"{name}={value!r} was set. HINT: it is a list of {words}.")
+        raise LaunchError(f"{name}={value!r} was set. HINT: it must be a list of {words}.")
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -51,7 +51,7 @@ def debugger_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if found["profiler_rules"] or not (found["profiler_config"] or {"DisableProfiler": True}).get(
             "DisableProfiler"
         ):
-            raise LaunchError("disable_profiler was set beside a profiler. HINT: leave one of them out.")
+            raise LaunchError("disable_profiler was set with a profiler. HINT: leave one of them out.")
         found["profiler_config"] = {"DisableProfiler": True}
     return {name: value for name, value in found.items() if value not in (None, [])}
 
@@ -105,7 +105,7 @@ def _hook(value: Any, rules: Iterable[Any]) -> dict[str, Any] | None:
     found = {} if value is None or value is True else _of_object("debugger_hook_config", value)
     given = found.pop("CollectionConfigurations", [])
     if not isinstance(given, (list, tuple)):
-        raise LaunchError(f"debugger_hook_config has CollectionConfigurations={given!r}. HINT: it is a list.")
+        raise LaunchError(f"debugger_hook_config has CollectionConfigurations={given!r}. HINT: it must be a list.")
     collections = [*(one._to_request_dict() for one in wanted), *given]
     unique = [one for index, one in enumerate(collections) if one not in collections[:index]]
     return {**found, **({"CollectionConfigurations": unique} if unique else {})}

@@ -26,7 +26,7 @@ class DistributionRequest:
         mpi_options: Further options of mpirun, as one text.
         parameters: ``mp_parameters`` of model parallelism.
         uses_torchrun: Model parallelism of version 2 is started by torchrun, that of version 1 by mpirun.
-        uses_mpi: Whether AWS's ``smddprun`` may start the ranks of SMDDP; False with ``torch_distributed`` beside it.
+        uses_mpi: Whether AWS's ``smddprun`` may start the ranks of SMDDP; False with ``torch_distributed``.
         groups: The instance group whose hosts train; empty where hosts are in no groups.
         recovers: Whether ``lightning-sagemaker supervise`` starts the ranks, and replaces those that die.
 
@@ -108,7 +108,7 @@ def _of_dictionary(value: Mapping[str, object]) -> DistributionRequest:
     request = _of_sections({key: section for key, section in value.items() if key != "instance_groups"})
     if groups and request.kind == "none":
         raise LaunchError(
-            f"distribution names the instance group {groups[0]!r}, and enables nothing that starts processes on it. HINT:"
+            f"distribution names the instance group {groups[0]!r}, but enables no launcher. HINT:"
             ' add "torch_distributed": {"enabled": True}, or leave instance_groups out.'
         )
     return replace(request, groups=groups)
@@ -118,20 +118,20 @@ def _of_sections(value: Mapping[str, object]) -> DistributionRequest:
     for key in value:
         if key not in _TOP:
             raise LaunchError(
-                f"distribution has the key {key!r}. HINT: {suggestion(str(key), _TOP)} For SMDDP: {_CLASSIC}."
+                f"distribution has the unknown key {key!r}. HINT: {suggestion(str(key), _TOP)} For SMDDP: {_CLASSIC}."
             )
     options = {key: _section(value, key) for key in _TOP}
     library = options["smdistributed"] or {}
     for key in library:
         if key not in ("dataparallel", "modelparallel"):
-            raise LaunchError(f"smdistributed has the key {key!r}. HINT: write dataparallel or modelparallel.")
+            raise LaunchError(f"smdistributed has the unknown key {key!r}. HINT: write dataparallel or modelparallel.")
     data, model = _enabled(library.get("dataparallel")), _enabled(library.get("modelparallel"))
     mpi, torchrun = _enabled(options["mpi"]), _enabled(options["torch_distributed"])
     ddp = _enabled(options["pytorchddp"])
     if data is not None and model is not None:
         raise LaunchError(
-            "distribution enables dataparallel and modelparallel, of which a job has one. HINT: data parallelism beside"
-            ' model parallelism is `"ddp": True` in the parameters of modelparallel.'
+            "distribution enables both dataparallel and modelparallel. HINT: enable one; for data parallelism with"
+            ' modelparallel, set `"ddp": True` in its parameters.'
         )
     launched = {"mpi": mpi, "torch_distributed": torchrun, "pytorchddp": ddp}
     enabled = [key for key, section in launched.items() if section is not None]
@@ -139,8 +139,9 @@ def _of_sections(value: Mapping[str, object]) -> DistributionRequest:
         return DistributionRequest("smddp", _number(torchrun, "processes_per_host"), uses_mpi=False)
     if data is not None and enabled:
         raise LaunchError(
-            f"distribution enables dataparallel and {enabled[0]}, but SMDDP brings what starts its processes. HINT: leave"
-            f" {enabled[0]} out; options of mpirun are custom_mpi_options of dataparallel."
+            f"distribution enables dataparallel and {enabled[0]}, but SMDDP brings its own launcher. HINT: leave "
+            f"{enabled[0]}"
+            f" out; pass mpirun options as custom_mpi_options of dataparallel."
         )
     if len(enabled) > 1:
         raise LaunchError(f"distribution enables {' and '.join(enabled)}. HINT: enable one of them.")
@@ -153,8 +154,8 @@ def _of_sections(value: Mapping[str, object]) -> DistributionRequest:
             )
         if mpi is None and torchrun is None:
             raise LaunchError(
-                "modelparallel is enabled, but neither mpi nor torch_distributed, which start its processes. HINT: add"
-                ' "mpi": {"enabled": True, "processes_per_host": 8} beside smdistributed.'
+                "modelparallel is enabled, but neither of its launchers, mpi and torch_distributed, is. HINT: add"
+                ' "mpi": {"enabled": True, "processes_per_host": 8} next to smdistributed.'
             )
         return DistributionRequest("smp", count, text, dict(parameters), uses_torchrun=mpi is None)
     if mpi is not None:
@@ -202,7 +203,7 @@ def _enabled(section: object) -> Mapping[str, object] | None:
     if isinstance(is_on, str):  # as some write it, and SDK 2 took it
         is_on = {"true": True, "false": False}.get(is_on.lower())
     if not isinstance(is_on, bool):
-        raise LaunchError(f'distribution has {section!r} where a section belongs. HINT: write {{"enabled": True}}.')
+        raise LaunchError(f'distribution has {section!r} instead of a section. HINT: write {{"enabled": True}}.')
     assert isinstance(section, Mapping)
     return section if is_on else None
 
@@ -212,5 +213,5 @@ def _number(section: Mapping[str, object] | None, key: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise LaunchError(f"{key}={value!r} was set in distribution. HINT: it is a number from 1 on.")
+        raise LaunchError(f"{key}={value!r} was set in distribution. HINT: it must be an integer >= 1.")
     return value

@@ -57,7 +57,7 @@ def grouped(values: Mapping[str, object]) -> dict[str, object]:
     for name in ("instance_type", "instance_count", "other_groups"):
         if rest.get(name) is not None:
             raise LaunchError(
-                f"{name} was set beside instance_groups, which say it for each group. HINT: leave {name} out."
+                f"{name} was set with instance_groups, which set it for each group. HINT: leave {name} out."
             )
     distribution = rest.get("distribution")
     named = named_groups(distribution.get("instance_groups")) if isinstance(distribution, Mapping) else ()
@@ -70,7 +70,7 @@ def grouped(values: Mapping[str, object]) -> dict[str, object]:
     named = named or ((str(given),) if given else ())
     if len(groups) > 1 and not named and distribution not in (None, "none", {}):
         raise LaunchError(
-            f"instance_groups has {len(groups)} groups, of which a distribution has one. HINT: add"
+            f"instance_groups has {len(groups)} groups, but a distribution covers one. HINT: add"
             f' "instance_groups": ["{groups[0].instance_group_name}"] to the distribution, or set instance_group.'
         )
     training = _training_group(groups, named)
@@ -99,7 +99,7 @@ def parse_groups(value: object) -> tuple[InstanceGroup, ...]:
     names = [one.instance_group_name for one in groups]
     for name in names:
         if names.count(name) > 1:
-            raise LaunchError(f"Two instance groups are called {name!r}. HINT: give each a name of its own.")
+            raise LaunchError(f"Two instance groups are named {name!r}. HINT: use unique names.")
     return groups
 
 
@@ -107,7 +107,7 @@ def named_groups(value: object) -> tuple[str, ...]:
     """Names in ``instance_groups`` of a distribution, which has the groups themselves or their names.
 
     Raises:
-        LaunchError: If they are no names, or several.
+        LaunchError: If they are not names, or several.
 
     """
     if value is None:
@@ -116,8 +116,8 @@ def named_groups(value: object) -> tuple[str, ...]:
     names = tuple(one if isinstance(one, str) else _group(one).instance_group_name for one in listed)
     if len(names) > 1:
         raise LaunchError(
-            f"distribution names the instance groups {', '.join(names)}, but ranks are started alike on all hosts, which are"
-            " of one group. HINT: name one; the others run the program once on each host."
+            f"distribution names the instance groups {', '.join(names)}, but ranks are started on the hosts of one group"
+            " only. HINT: use one; the others run the program once on each host."
         )
     return names
 
@@ -129,7 +129,9 @@ def _group(value: object) -> InstanceGroup:
         words = {**dict(zip(_OF_API, _FIELDS, strict=True)), **{name: name for name in _FIELDS}}
         for name in value:
             if name not in words:
-                raise LaunchError(f"An instance group has the key {name!r}. HINT: {suggestion(str(name), _FIELDS)}")
+                raise LaunchError(
+                    f"An instance group has the unknown key {name!r}. HINT: {suggestion(str(name), _FIELDS)}"
+                )
         found = [{words[name]: one for name, one in value.items()}.get(name) for name in _FIELDS]
     else:
         found = [getattr(value, name, None) for name in _FIELDS]
@@ -137,7 +139,7 @@ def _group(value: object) -> InstanceGroup:
     is_name = isinstance(name, str) and 0 < len(name) <= MAX_GROUP_NAME
     if not is_name or not isinstance(kind, str) or not isinstance(count, int) or isinstance(count, bool):
         raise LaunchError(
-            f"instance_groups has {value!r}. HINT: a group has a name of at most {MAX_GROUP_NAME} characters, a type and a"
+            f"instance_groups has {value!r}. HINT: a group needs a name of at most {MAX_GROUP_NAME} characters, a type and a"
             ' number of hosts: InstanceGroup("gpu", "ml.p4d.24xlarge", 2).'
         )
     return InstanceGroup(str(name), kind, count)
@@ -151,6 +153,6 @@ def _training_group(groups: tuple[InstanceGroup, ...], named: tuple[str, ...]) -
             return one
     known = [one.instance_group_name for one in groups]
     raise LaunchError(
-        f"The instance group {named[0]!r} is to train, but instance_groups has {', '.join(known)}. HINT:"
+        f"The training group is {named[0]!r}, but instance_groups has {', '.join(known)}. HINT:"
         f" {suggestion(named[0], known)}"
     )

@@ -29,7 +29,7 @@ DEFAULT_CHANNEL = "training"
 
 @dataclass(frozen=True)
 class ShuffleConfig:
-    """The order in which a ``Pipe`` or sharded channel's objects come, drawn anew for each epoch.
+    """The order of a ``Pipe`` or sharded channel's objects, shuffled for each epoch.
 
     Args:
         seed: Seed of the order.
@@ -107,8 +107,9 @@ def parse_inputs(value: object) -> dict[str, Input]:
     """Channel name -> where its data is.
 
     Args:
-        value: None; one input for the channel ``training``; or a mapping of channels to inputs. An input is an S3 address,
-            a local path, one of the classes above, SDK 2's objects of the same names, or a mapping of their arguments.
+        value: None; one input for the channel ``training``; or a mapping of channels to inputs. An input is an S3
+            address, a local path, one of the classes above, SDK 2's objects of the same names, or a mapping of their
+            arguments.
 
     Raises:
         LaunchError: If an input is none of these, or a path or address is wrong.
@@ -141,10 +142,12 @@ def _parse(channel: str, value: object) -> Input:
         known = [field.name for field in fields(kind)]
         for name in value:
             if name not in known:
-                raise LaunchError(f"Channel {channel!r} has the key {name!r}. HINT: {suggestion(str(name), known)}")
+                raise LaunchError(
+                    f"Channel {channel!r} has the unknown key {name!r}. HINT: {suggestion(str(name), known)}"
+                )
         for name, one in value.items():
             if one is not None and not isinstance(one, str):
-                raise LaunchError(f"Channel {channel!r} has {name}={one!r}. HINT: it is text.")
+                raise LaunchError(f"Channel {channel!r} has {name}={one!r}. HINT: it must be a string.")
         try:
             seed = value.get("shuffle_config")
             shuffled = {"shuffle_config": ShuffleConfig(**seed)} if isinstance(seed, Mapping) else {}
@@ -191,10 +194,10 @@ def _of_api(config: Mapping[str, Any]) -> Input:
 def _check_channel(name: object) -> str:
     if not isinstance(name, str) or not _CHANNEL.fullmatch(name):
         raise LaunchError(
-            f"Channel {name!r} was set. HINT: SageMaker takes 1 to 64 letters, digits, dots, dashes and underscores."
+            f"Channel {name!r} was set. HINT: SageMaker accepts 1 to 64 letters, digits, dots, dashes and underscores."
         )
     if name in OWN_CHANNELS:
-        raise LaunchError(f"Channel {name!r} is one that the SDK itself adds. HINT: choose another name.")
+        raise LaunchError(f"Channel {name!r} is reserved for the SDK. HINT: choose another name.")
     return name
 
 
@@ -243,11 +246,11 @@ def _check(channel: str, value: Input) -> Input:
 def _check_file_system(channel: str, value: FileSystemInput) -> FileSystemInput:
     problem = None
     if not _FILE_SYSTEM.fullmatch(value.file_system_id):
-        problem = f"file_system_id={value.file_system_id!r}. HINT: it looks like fs-0123456789abcdef0"
+        problem = f"file_system_id={value.file_system_id!r}. HINT: use an id such as fs-0123456789abcdef0"
     elif value.file_system_type not in ("FSxLustre", "EFS"):
         problem = f"file_system_type={value.file_system_type!r}. HINT: write FSxLustre or EFS"
     elif not value.directory_path.startswith("/"):
-        problem = f"directory_path={value.directory_path!r}. HINT: it is absolute, as /fsx/data"
+        problem = f"directory_path={value.directory_path!r}. HINT: it must be absolute, such as /fsx/data"
     elif value.file_system_access_mode not in ("ro", "rw"):
         problem = f"file_system_access_mode={value.file_system_access_mode!r}. HINT: write ro or rw"
     if problem is not None:

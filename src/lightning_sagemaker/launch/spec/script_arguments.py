@@ -24,11 +24,12 @@ def script_hyperparameters(arguments: Sequence[str]) -> dict[str, object]:
     """Hyperparameters from ``--name value`` and ``--name=value``.
 
     Args:
-        arguments: What the command itself does not know, in order; what follows ``--`` is the script's whatever its name.
+        arguments: What the command itself does not know, in order; what follows ``--`` is the script's whatever its
+            name.
 
     Returns:
-        Whole numbers, numbers, booleans in JSON's words and null as such where their text comes back; other texts as they
-        are.
+        Integers, numbers, booleans in JSON's words and null as such where their text comes back; other texts as
+        they are.
 
     Raises:
         LaunchError: If there is something else than options with values, or an option that is nearly one of ours.
@@ -44,20 +45,21 @@ def script_hyperparameters(arguments: Sequence[str]) -> dict[str, object]:
         name, equals, value = text.partition("=")
         if not name.startswith("-") or not name.strip("-"):
             raise LaunchError(
-                f"The script was given {text!r}. HINT: SageMaker hands a script options with values only: --name value."
+                f"The script was given {text!r}. HINT: SageMaker passes a script only options with values: --name value."
             )
         name = name.lstrip("-")
         near = difflib.get_close_matches(name, _OWN, n=1, cutoff=_NEAR)
         if near and not is_sure:
             raise LaunchError(
-                f"The option {text!r} is none of launch. HINT: did you mean '--{near[0]}'? If it is the script's, write it"
-                " after `--`."
+                f"The option {text!r} is not an option of launch. HINT: did you mean '--{near[0]}'? If it belongs to "
+                "the script, put"
+                " it after `--`."
             )
         if not equals:
             if not rest or _is_option(rest[0]):
                 raise LaunchError(
-                    f"The script's option {text!r} has no value. HINT: SageMaker hands a script options with values only:"
-                    f" --{name} true, if it takes that."
+                    f"The script's option {text!r} has no value. HINT: SageMaker passes a script only options with values:"
+                    f" --{name} true, if it accepts that."
                 )
             value = rest.pop(0)
         found[name] = _typed(value)

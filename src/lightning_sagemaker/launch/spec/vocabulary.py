@@ -36,8 +36,8 @@ _ALIASES = {
 
 _REFUSED = {
     "compiler_config": "AWS ended SageMaker Training Compiler with PyTorch 1.13",
-    "container_arguments": "the container's first process is this package's, which passes signals on",
-    "container_entry_point": "the container's first process is this package's, which passes signals on",
+    "container_arguments": "the container's first process is this package's, which forwards signals",
+    "container_entry_point": "the container's first process is this package's, which forwards signals",
     "recipe_overrides": "HyperPod recipes are configurations of NeMo, not of Lightning",
     "tensorflow_version": "this package trains with PyTorch",
     "training_recipe": "HyperPod recipes are configurations of NeMo, not of Lightning",
@@ -46,18 +46,21 @@ _REFUSED = {
 
 NOT_HERE = {
     "compile_model": "AWS ended SageMaker Neo for PyTorch 2. HINT: export the model and compile it for its hardware.",
-    "create_model": "SDK 3 makes models. HINT: deploy, or sagemaker.serve.ModelBuilder with model_data.",
-    "delete_endpoint": "endpoints have a life of their own. HINT: boto3's delete_endpoint with the name that deploy gave.",
+    "create_model": "SDK 3 creates models. HINT: deploy, or sagemaker.serve.ModelBuilder with model_data.",
+    "delete_endpoint": "endpoints outlive the estimator. HINT: boto3's delete_endpoint with the name that deploy gave.",
     "disable_profiling": "it is set before fit. HINT: disable_profiler=True, or boto3's update_training_job.",
     "enable_default_profiling": "it is set before fit. HINT: profiler_config, or boto3's update_training_job.",
-    "get_app_url": "there is no TensorBoard application. HINT: tensorboard_output_config, and TensorBoard on its place.",
-    "latest_job_debugger_artifacts_path": "the job knows. HINT: latest_training_job.description['DebugHookConfig'].",
-    "latest_job_profiler_artifacts_path": "the job knows. HINT: latest_training_job.description['ProfilerConfig'].",
+    "get_app_url": "there is no TensorBoard application. HINT: tensorboard_output_config, and TensorBoard on that path.",
+    "latest_job_debugger_artifacts_path": "the job's description has it. HINT: "
+    "latest_training_job.description['DebugHookConfig'].",
+    "latest_job_profiler_artifacts_path": "the job's description has it. HINT: "
+    "latest_training_job.description['ProfilerConfig'].",
     "prepare_workflow_for_training": "pipelines are SDK 3's. HINT: ModelTrainer with distributed=SMDDP().",
     "register": "SDK 3 registers models. HINT: sagemaker.core.resources.ModelPackage with model_data.",
-    "rule_job_summary": "the job knows. HINT: latest_training_job.description['DebugRuleEvaluationStatuses'].",
-    "training_job_analytics": "it was CloudWatch's. HINT: latest_training_job.describe(), or logs().",
-    "transformer": "SDK 3 makes transform jobs. HINT: sagemaker.core.resources.TransformJob with model_data.",
+    "rule_job_summary": "the job's description has it. HINT: "
+    "latest_training_job.description['DebugRuleEvaluationStatuses'].",
+    "training_job_analytics": "it came from CloudWatch. HINT: latest_training_job.describe(), or logs().",
+    "transformer": "SDK 3 creates transform jobs. HINT: sagemaker.core.resources.TransformJob with model_data.",
     "update_profiler": "it is set before fit. HINT: profiler_config, or boto3's update_training_job.",
 }
 """Methods of SDK 2's estimators that are none of training, and what to use."""
@@ -89,7 +92,7 @@ def by_position(kind: str, given: tuple[object, ...], arguments: Mapping[str, ob
     """
     names = POSITIONS[kind]
     if len(given) > len(names):
-        raise LaunchError(f"{kind} was given {len(given)} arguments by position. HINT: it takes {', '.join(names)}.")
+        raise LaunchError(f"{kind} was given {len(given)} positional arguments. HINT: it takes {', '.join(names)}.")
     found = dict(zip(names, given, strict=False))
     for name in found:
         if name in arguments:

@@ -202,8 +202,8 @@ class TrainingJobs:
             The folders.
 
         Raises:
-            LaunchError: If the job has made nothing yet, there is something else in place of the folders, or an archive has
-                names that lead out of it.
+            LaunchError: If the job has made nothing yet, there is something else in place of the folders, or an archive
+                has names that lead out of it.
 
         """
         status, s3 = self.describe(name), self.session.client("s3")
@@ -213,7 +213,7 @@ class TrainingJobs:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LaunchError(
-                f"{str(folder)!r} cannot be made: {error.strerror}. HINT: give another folder."
+                f"{str(folder)!r} cannot be created: {error.strerror}. HINT: give another folder."
             ) from error
         made = []
         base = f"{status.description['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{name}/output"
@@ -231,9 +231,7 @@ class TrainingJobs:
                 fetch(s3, place, Path(scratch, "checkpoints"))
                 made.append(put_in_place(Path(scratch, "checkpoints"), folder / "checkpoints"))
         if not made:
-            raise LaunchError(
-                f"The job {name!r} ({status.status}) has left nothing at {base}. HINT: wait until it ends."
-            )
+            raise LaunchError(f"The job {name!r} ({status.status}) has no output at {base}. HINT: wait until it ends.")
         return tuple(made)
 
 

@@ -35,7 +35,8 @@ def check_group(name: str) -> None:
     """
     if not _GROUP.fullmatch(name):
         raise LaunchError(
-            f"The model package group {name!r} was named. HINT: 1 to 63 letters, digits and dashes, no dash at an end."
+            f"The model package group {name!r} was given. HINT: use 1 to 63 letters, digits and dashes, without a dash "
+            "at either end."
         )
 
 

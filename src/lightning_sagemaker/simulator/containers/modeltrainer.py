@@ -52,13 +52,15 @@ def check(cluster: Cluster) -> str | None:
     for name, value in cluster.hyperparameters.items():
         if "'" in _bare(value):
             return (
-                f"Hyperparameter {name!r} holds a single quote, on which SDK 3's container stops before it runs the script."
+                f"Hyperparameter {name!r} holds a single quote, which makes SDK 3's container fail before it runs the "
+                "script."
                 " HINT: pass such text in a file."
             )
     for name in cluster.channels:
         if not name.replace(".", "").isidentifier():
             return (
-                f"Channel {name!r} does not make a variable name, on which SDK 3's container stops before the script runs."
+                f"Channel {name!r} does not form a valid variable name, which makes SDK 3's container fail before the "
+                "script runs."
                 " HINT: use letters, digits and underscores."
             )
     return None

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules that one process has imported and another, forked from it, gets when it imports them itself.
 
-Until then they are in no ``sys.modules``: a program that asks what is loaded (this package does, to tell ``lightning`` from
-``pytorch_lightning``) sees what it would see in a process of its own, and what waits for an import hears of it. An import
-also reads variables; the names are recorded, and where one has another value by the time the program imports, it is said
-(torch) or imported anew (everything else).
+Until then they are in no ``sys.modules``: a program that asks what is loaded (this package does, to tell ``lightning``
+from ``pytorch_lightning``) sees what it would see in a process of its own, and what waits for an import hears of it. An
+import also reads variables; the names are recorded, and where one has another value by the time the program imports, it
+is said (torch) or re-imported (everything else).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Group:
 
     Attributes:
         name: Name of the group.
-        packages: Importing any module of these hands the whole group over.
+        packages: Importing any module of these hands over the entire group.
         imports: What is imported; what waits for the import of one of these hears of it.
         needs: Groups that are loaded by it, in a process of its own too.
         modules: Name -> module, of those packages that are handed over and that were not loaded before.
@@ -92,7 +92,7 @@ def load(group: Group, hidden: frozenset[str]) -> bool:
 
 @contextmanager
 def _reads_recorded(read: dict[str, str | None]) -> Iterator[None]:
-    """Note each variable that is looked at by name; reading all of them, as for a child process, is no such look."""
+    """Record each variable that is read by name; reading all of them, as for a child process, does not count."""
     kind, in_bulk = type(os.environ), Counter[str]()
     get, iterate = kind.__getitem__, kind.__iter__
 

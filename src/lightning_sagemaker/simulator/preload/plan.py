@@ -42,8 +42,10 @@ def choose(asked: bool | None, program: Program, processes: int, own_folders: st
             f"; {processes} processes on {cores} core(s) are forked from one that has imported (or --no-preload)",
         )
     if asked:
-        raise LocalClusterError(f"--preload was given, but {obstacle}. HINT: leave it out; then each process imports.")
-    return False, f"; each process imports for itself, because {obstacle}"
+        raise LocalClusterError(
+            f"--preload was given, but {obstacle}. HINT: leave it out; each process then imports by itself."
+        )
+    return False, f"; each process imports by itself, because {obstacle}"
 
 
 def _obstacle(program: Program, own_folders: str | None) -> str | None:
@@ -54,7 +56,7 @@ def _obstacle(program: Program, own_folders: str | None) -> str | None:
     if program.target[0] != "-m" and not program.target[0].endswith(".py"):
         return f"{program.entry_point!r} is neither a module nor a file that ends in .py"
     if any(path and not os.path.isabs(path) for path in (own_folders or "").split(os.pathsep)):
-        return "PYTHONPATH names a relative folder, and each host has a working directory of its own"
+        return "PYTHONPATH names a relative folder, and each host has its own working directory"
     return None
 
 

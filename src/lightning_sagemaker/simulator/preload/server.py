@@ -2,8 +2,8 @@
 """One process imports what most programs import, and is forked for each Python program of a simulated job.
 
 ``host_init.py`` asks for it where it would start one. The order is: the server; a *root* for each session of shims; the
-programs. A root has the shims' name spaces, leads a session of its own and inherits orphans, as ``host_init.py host`` does
-where processes are started one by one; so a program finds the same around it.
+programs. A root has the shims' name spaces, leads a session of its own and inherits orphans, as ``host_init.py host``
+does where processes are started one by one; so a program finds the same around it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def main(arguments: Sequence[str]) -> None:
     """Serve until the simulator ends.
 
     Args:
-        arguments: Number of the listening socket, names of groups to import, then words that nobody reads: they make room
-            for what ``ps`` shall show of the programs.
+        arguments: Number of the listening socket, names of groups to import, then words that nobody reads: they make
+            room for what ``ps`` shall show of the programs.
 
     """
     host_init.prctl(host_init.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -45,7 +45,8 @@ def main(arguments: Sequence[str]) -> None:
     threads = len(os.listdir("/proc/self/task")) - 1
     if threads:  # a fork would copy their locks and not them
         sys.exit(
-            f"Each process imports for itself, because importing started {threads} thread(s). HINT: --env OMP_NUM_THREADS=1."
+            f"Each process imports by itself, because importing started {threads} thread(s). HINT: use --env "
+            "OMP_NUM_THREADS=1."
         )
     gc.collect()
     gc.freeze()  # the forks share these objects' memory as long as nothing touches them

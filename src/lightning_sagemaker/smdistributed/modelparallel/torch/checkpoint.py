@@ -98,7 +98,7 @@ def save_checkpoint(
         tag: Name of the checkpoint.
         partial: Each process of the first copy of the model writes ``path/TAG_partial/model_PP_TP.pt`` and
             ``optimizer_PP_TP.pt``, each process at all ``..._PP_TP_RDP.pt`` if parameters are sharded; else the first
-            process writes the whole model as ``path/TAG``.
+            process writes the full model as ``path/TAG``.
         model: The distributed model.
         optimizer: The distributed optimizer; not part of a full checkpoint.
         user_content: What else to keep.

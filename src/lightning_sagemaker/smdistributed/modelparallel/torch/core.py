@@ -18,7 +18,7 @@ def init(config: Mapping[str, object] | None = None) -> None:
     """Begin: read the configuration, make the process groups. Calling it again does nothing.
 
     Args:
-        config: As ``mp_parameters``; the job's own go before it.
+        config: As ``mp_parameters``; overridden by the job's.
 
     Raises:
         ParallelConfigError: If the configuration contradicts itself or the number of processes.

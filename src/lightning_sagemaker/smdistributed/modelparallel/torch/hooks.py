@@ -39,9 +39,9 @@ class Hooks:
     _after_step: dict[int, Callable[..., object]]
 
     def register_post_partition_hook(self, hook: Callable[..., object]) -> Handle:
-        """Call ``hook(model, optimizer)`` once, when the model is cut."""
+        """Call ``hook(model, optimizer)`` once, when the model is partitioned."""
         if self._pipeline is not None:
-            raise RuntimeError("The model was cut already. HINT: register the hook before the first step.")
+            raise RuntimeError("The model is already partitioned. HINT: register the hook before the first step.")
         return Handle(self._after_partition, hook)
 
     def register_post_step_hook(self, hook: Callable[..., object]) -> Handle:
@@ -56,7 +56,7 @@ class Hooks:
 
         """
         raise ParallelConfigError(
-            "model.register_comm_hook was called, which this stand-in for AWS's library does not have. HINT: remove it."
+            "model.register_comm_hook was called, which this stand-in for AWS's library does not support. HINT: remove it."
         )
 
     def join(self, **_: object) -> AbstractContextManager[None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``smp.DistributedModel``: a module that is cut into stages at its first step."""
+"""``smp.DistributedModel``: a module that is partitioned into stages at its first step."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         module: The user's model. Its parameters stay the same objects.
         trace_device: Without effect: tracing runs on shapes.
         trace_execution_times: Without effect.
-        overlapping_allreduce: In a pipeline, average gradients over the replicas during the backward passes, if they are
-            averaged in each step.
+        overlapping_allreduce: In a pipeline, average gradients over the replicas during the backward passes, if they
+            are averaged in each step.
         backward_passes_per_step: Steps whose gradients are added up before they are reduced.
         average_grads_across_microbatches: Divide gradients by the number of microbatches.
         bucket_cap_mb: Without effect.
@@ -70,7 +70,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         super().__init__()
         state.groups  # noqa: B018 - raises before init
         if isinstance(module, DistributedModel):
-            raise RuntimeError("The model is a DistributedModel already. HINT: wrap it once.")
+            raise RuntimeError("The model is a DistributedModel already. HINT: wrap it only once.")
         self.module = module
         self._passes, self._mean = backward_passes_per_step, average_grads_across_microbatches
         self._overlaps = overlapping_allreduce and backward_passes_per_step == 1
@@ -92,12 +92,12 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
 
     @property
     def _is_alone(self) -> bool:
-        """Whether each process has a whole model."""
+        """Whether each process has the full model."""
         return len(state.groups.ranks["MP"]) == 1
 
     @property
     def partitioned(self) -> bool:
-        """Whether the model was cut: at once where each process has a whole one, otherwise at the first step."""
+        """Whether the model is partitioned: at once if each process has the full model, otherwise at the first step."""
         return self._pipeline is not None or self._is_alone
 
     def get_module(self) -> nn.Module:
@@ -198,14 +198,14 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
 
     @property
     def own(self) -> list[nn.Parameter]:
-        """The parameters of this process; all, before the model is cut."""
+        """The parameters of this process; all, before the model is partitioned."""
         return list(self.module.parameters()) if self._pipeline is None else self._pipeline.parameters
 
     def _finish_gradients(self, kept: list[Tensor | None]) -> None:
         """Reduce the gradients of this step and of those since the last reduction, and add them to what was there."""
         own = self.own
         found = [parameter.grad for parameter in own]
-        if len(kept) != len(own):  # the model was cut in this step; before it, there were none
+        if len(kept) != len(own):  # the model was partitioned in this step; before it, there were none
             kept = [None] * len(own)
         if any(gradient is not None for gradient in found):
             self._backward_steps += 1
@@ -229,7 +229,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
     def state_dict(  # type: ignore[override]  # with an option more
         self, *args: Any, gather_to_rank0: bool = False, **kwargs: Any
     ) -> StateDict:
-        """The whole model's state, by the names of the user's model. Collective over the copy of the model.
+        """The full model's state, by the names of the user's model. Collective over the replica.
 
         Args:
             args: Those of ``nn.Module.state_dict``.
@@ -258,11 +258,11 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, object], strict: bool = True, same_partition_load: bool = False
     ) -> Any:
-        """Load a whole or a partial state, before or after the model was cut.
+        """Load a full or a partial state, before or after the model is partitioned.
 
         Args:
-            state_dict: Whole, or (marked by ``_smp_is_partial``) this process's part; then collective over the copy of
-                the model, whose processes each give theirs.
+            state_dict: Full, or (marked by ``_smp_is_partial``) this process's part; then collective over the replica
+                of the model, whose processes each give theirs.
             strict: Whether names must be those of the model.
             same_partition_load: The part is of the same partition: nothing is exchanged.
 
@@ -293,7 +293,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         return load_present(self.module, parts, absent, strict)
 
     def part_of(self, parameter: Tensor | None, value: object) -> object:
-        """This process's part of a whole parameter, or of what an optimizer keeps for it; parts as they are."""
+        """This process's shard of a full parameter, or of its optimizer state; shards are returned unchanged."""
         if self._pipeline is None or parameter is None or not isinstance(value, Tensor):
             return value
         return value if value.shape == parameter.shape else self._pipeline.linears.part(parameter, value)
@@ -303,7 +303,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         return self._pipeline is not None and self._pipeline.linears.is_shared(parameter)
 
     def clip_norm(self, max_norm: float) -> Tensor:
-        """Clip the norm of the whole model's gradients; the norm before. Collective over the copy of the model."""
+        """Clip the global gradient norm; returns the norm before. Collective over the replica."""
         if self.sharded is not None:
             return self.sharded.clip_norm(max_norm)
         if self._pipeline is None:
@@ -311,7 +311,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         return self._pipeline.clip_norm(self.own, max_norm)
 
     def gather_optimizer(self, optimizer: torch.optim.Optimizer) -> StateDict:
-        """The whole optimizer's state on all processes of the copy of the model. Collective over it."""
+        """The full optimizer state on all processes of the replica. Collective over it."""
         if self.sharded is not None:
             return self.sharded.map_optimizer(optimizer, whole_of)
         if self._pipeline is None:
@@ -321,7 +321,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         return merged[0]
 
     def to(self, *args: Any, **kwargs: Any) -> DistributedModel:
-        """Without effect before the model is cut: its stages are put on their devices then."""
+        """Without effect before the model is partitioned: its stages are moved to their devices then."""
         return self if not self.partitioned else super().to(*args, **kwargs)
 
     def cuda(self, device: int | torch.device | None = None) -> DistributedModel:

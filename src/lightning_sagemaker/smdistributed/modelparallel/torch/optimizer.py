@@ -29,7 +29,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         dynamic_loss_args: Dynamic loss arguments of ``fp16``; ignored without it.
 
     Raises:
-        ParallelConfigError: If its step depends on all parameters, or on whole matrices where a rank has parts of them.
+        ParallelConfigError: If its step depends on all parameters, or on full matrices where a rank has shards of them.
 
     """
 
@@ -90,12 +90,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.optimizer.add_param_group(param_group)
 
     def clip_master_grads(self, max_norm: float) -> Tensor:
-        """Clip the norm of the whole model's gradients; the norm before. Collective over the copy of the model."""
+        """Clip the global gradient norm; returns the norm before. Collective over the replica."""
         norm: Tensor = state.model.clip_norm(max_norm)
         return norm
 
     def state_dict(self) -> StateDict:
-        """The whole state. Collective over the copy of the model."""
+        """The full state. Collective over the replica."""
         if state.model is None:
             return self.optimizer.state_dict()
         return dict(state.model.gather_optimizer(self.optimizer))
@@ -113,7 +113,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return {**self.optimizer.state_dict(), IS_PARTIAL: partial}
 
     def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
-        """Load a whole or a partial state, before or after the model was cut.
+        """Load a full or a partial state, before or after the model is partitioned.
 
         Before it, partial states are merged: collective over the copy of the model then.
         """
@@ -123,7 +123,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self.optimizer.load_state_dict(self._sharded.optimizer_state(self.optimizer, content, is_partial))
             return
         is_cut = state.model is not None and state.model.partitioned
-        if is_partial and not is_cut and len(state.groups.ranks["TP"]) > 1:  # parts of matrices need to be cut first
+        if is_partial and not is_cut and len(state.groups.ranks["TP"]) > 1:  # matrices need to be sharded first
             state.model.register_post_partition_hook(lambda *_: self.load_state_dict({**content, IS_PARTIAL: True}))
             return
         if is_partial and not is_cut:

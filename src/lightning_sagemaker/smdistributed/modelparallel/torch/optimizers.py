@@ -9,7 +9,7 @@ from lightning_sagemaker.parallel.degrees import ParallelConfigError
 class _NeedsApex:
     def __init__(self, *_: object, **__: object) -> None:
         raise ParallelConfigError(
-            f"smp.optimizers.{type(self).__name__} was built, which needs apex and is not here. HINT: use"
+            f"smp.optimizers.{type(self).__name__} was built, which needs apex and is not available here. HINT: use"
             " torch.optim.AdamW(fused=True), or Lamb of pytorch-optimizer."
         )
 

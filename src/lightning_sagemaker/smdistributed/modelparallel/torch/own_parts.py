@@ -17,7 +17,7 @@ class OwnParts:
 
     @property
     def own(self) -> list[nn.Parameter]:
-        """The parameters of this process; all, before the model is cut."""
+        """The parameters of this process; all, before the model is partitioned."""
         raise NotImplementedError
 
     def local_parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:

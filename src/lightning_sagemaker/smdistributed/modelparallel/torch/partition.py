@@ -97,7 +97,7 @@ def shared_plan(module: nn.Module) -> dict[str, str]:
     if wanted.keys() != plan.keys():
         raise ParallelConfigError(
             f"tensor_parallel_degree={degree} was set, but the script enables tensor parallelism for {len(wanted)} of the"
-            f" {len(plan)} matrices that can be shared. HINT: create the model within smp.tensor_parallelism(), or call"
+            f" {len(plan)} matrices that can be sharded. HINT: create the model within smp.tensor_parallelism(), or call"
             " smp.set_tensor_parallelism(model)."
         )
     return {**plan, **own}
@@ -143,7 +143,8 @@ def set_activation_checkpointing(
         module: The model, before its first step.
         preserve_rng_state: Dropout is the same in both passes.
         pack_args_as_tuple: Without effect.
-        strategy: How a ``Sequential`` is checkpointed: ``each`` child by itself; ``contiguous`` and ``group_N``: the whole.
+        strategy: How a ``Sequential`` is checkpointed: ``each`` child by itself; ``contiguous`` and ``group_N``: the
+            whole.
 
     """
     if isinstance(module, nn.Sequential) and strategy == "each":
@@ -157,11 +158,11 @@ def set_activation_checkpointing(
 
 
 def assigned_ends(module: nn.Module, blocks: Blocks) -> tuple[int, ...] | None:
-    """The script's own cut, from ``set_partition`` and ``partition``; None if the cut is automatic.
+    """The script's own partition, from ``set_partition`` and ``partition``; None if it is automatic.
 
     Args:
         module: The model.
-        blocks: Between which it could be cut.
+        blocks: Blocks between which it could be split.
 
     Raises:
         ParallelConfigError: If the blocks' partitions do not ascend from the first to the last one.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``sharded_data_parallel_degree``: the copies of a model share its parameters, gradients and optimizer states (FSDP2)."""
+"""``sharded_data_parallel_degree``: parameters, gradients and optimizer states are sharded across replicas (FSDP2)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class ShardedParameters:
-    """Those of a model, each block of which is gathered and freed as a whole.
+    """Sharded parameters of a model, each block of which is gathered and freed as a unit.
 
     Args:
         module: The model, equal on all processes; its parameters are replaced.
@@ -52,23 +52,23 @@ class ShardedParameters:
         for group in optimizer.param_groups:
             if any(one in self._successors and one in optimizer.state for one in group["params"]):
                 raise ParallelConfigError(
-                    "the optimizer made steps before the model was sharded (sharded_data_parallel_degree). HINT: build it"
+                    "the optimizer stepped before the model was sharded (sharded_data_parallel_degree). HINT: build it"
                     " from the parameters of smp.DistributedModel."
                 )
             successor: Callable[[nn.Parameter, nn.Parameter], nn.Parameter] = self._successors.get
             group["params"] = [successor(one, one) for one in group["params"]]
 
     def clip_norm(self, max_norm: float) -> Tensor:
-        """Clip the norm of the whole model's gradients; the norm before. Collective over all processes."""
+        """Clip the global gradient norm; returns the norm before. Collective over all processes."""
         return clip_norm(self._module.parameters(), max_norm)
 
     def whole_state(self, state: Mapping[str, object], gather_to_rank0: bool) -> StateDict:
-        """A state of the module with whole tensors. Collective over all processes."""
+        """A state of the module with full tensors. Collective over all processes."""
         whole = {name: whole_of(value) for name, value in state.items()}
         return {} if gather_to_rank0 and dist.get_rank() else whole
 
     def load(self, content: Mapping[str, object], is_partial: bool, strict: bool) -> object:
-        """Load a state of whole tensors, or of this process's shards."""
+        """Load a state of full tensors, or of this process's shards."""
         change = shard_of if is_partial else part_of
         own = self._module.state_dict()
         return self._module.load_state_dict(
@@ -82,7 +82,7 @@ class ShardedParameters:
     def optimizer_state(
         self, optimizer: torch.optim.Optimizer, content: Mapping[str, object], is_partial: bool
     ) -> StateDict:
-        """What the optimizer can load, of whole tensors or of this process's shards."""
+        """A state that the optimizer can load, from full tensors or from this process's shards."""
         return map_state(content, _parameters(optimizer), shard_of if is_partial else part_of)
 
 
@@ -92,12 +92,12 @@ def local_of(value: T) -> T | Tensor:
 
 
 def whole_of(value: T) -> T | Tensor:
-    """The whole of which this process has a shard, on the processor. Collective over those that share it."""
+    """The full tensor of this process's shard, on the CPU. Collective over its ranks."""
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
 def part_of(parameter: Tensor, value: T) -> T | Tensor:
-    """This process's shard of a whole tensor that belongs to a parameter. Not collective.
+    """This process's shard of a full tensor that belongs to a parameter. Not collective.
 
     Args:
         parameter: Sharded, or not, and then ``value`` stays as it is.
@@ -117,7 +117,7 @@ def part_of(parameter: Tensor, value: T) -> T | Tensor:
 
 
 def shard_of(parameter: Tensor, local: T) -> T | Tensor:
-    """This process's shard of a tensor that belongs to a parameter, as a part of the whole."""
+    """This process's shard of a tensor that belongs to a parameter, as a DTensor."""
     if not isinstance(parameter, DTensor) or not isinstance(local, Tensor) or not local.dim():
         return local
     return DTensor.from_local(

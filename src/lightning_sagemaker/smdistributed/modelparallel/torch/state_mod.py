@@ -114,7 +114,7 @@ class State:
         """Read the configuration and make the process groups. Again: nothing happens.
 
         Args:
-            config: The script's own; the job's goes before it, as AWS documents.
+            config: The script's own; overridden by the job's, as AWS documents.
 
         Raises:
             ParallelConfigError: If the configuration cannot be met; before any process group is made.
@@ -160,8 +160,8 @@ def _check_sharding(degrees: ParallelDegrees, world_size: int) -> None:
         return
     if degrees.shard == 0 or degrees.tensor > 1 or degrees.pipeline > 1:
         raise ParallelConfigError(
-            f"mp_parameters has a shard degree of {degrees.shard} beside tensor_parallel_degree={degrees.tensor} and"
-            f" partitions={degrees.pipeline}, which this stand-in for AWS's library does not have. HINT: set"
+            f"mp_parameters has a shard degree of {degrees.shard} with tensor_parallel_degree={degrees.tensor} and"
+            f" partitions={degrees.pipeline}, which this stand-in for AWS's library does not support. HINT: set"
             " sharded_data_parallel_degree alone, or train with Lightning's Trainer(strategy='smp')."
         )
     degrees.shards(world_size)

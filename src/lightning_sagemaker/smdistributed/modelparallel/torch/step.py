@@ -121,8 +121,8 @@ def step(
 ) -> Any:
     """Run a function for each microbatch: ``@smp.step`` or ``@smp.step(...)``.
 
-    Tensors among its arguments, also within lists, tuples, sets and mappings, are cut into equal parts. Within it, the
-    model is called and then ``model.backward(loss)``. What it returns comes back on all ranks: tensors as
+    Tensors among its arguments, also within lists, tuples, sets and mappings, are split into equal parts. Within it,
+    the model is called and then ``model.backward(loss)``. What it returns comes back on all ranks: tensors as
     :class:`StepOutput`, mappings as dictionaries of them, everything else as a list with an entry for each microbatch.
 
     The first stage's tensors are the ones that count. On other stages than the last, the function is left after the
@@ -130,8 +130,8 @@ def step(
 
     Args:
         function: The step.
-        non_split_inputs: Names of arguments that each microbatch gets whole.
-        input_split_axes: Name -> axis that is cut, if not the first.
+        non_split_inputs: Names of arguments that are not split.
+        input_split_axes: Name -> axis to split, if not the first.
         detach_outputs: Detach returned tensors.
 
     """

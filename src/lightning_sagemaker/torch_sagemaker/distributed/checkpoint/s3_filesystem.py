@@ -15,7 +15,7 @@ def parse_s3_uri(uri: str) -> tuple[str, str]:
     """Bucket and key.
 
     Raises:
-        ParallelConfigError: If it is no such address.
+        ParallelConfigError: If it is not an S3 URI.
 
     """
     if not is_s3_uri(uri):

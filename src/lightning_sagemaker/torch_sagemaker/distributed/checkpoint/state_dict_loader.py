@@ -34,7 +34,7 @@ def load(
     Args:
         state_dict: Its tensors are overwritten.
         checkpoint_id: Folder, or ``s3://`` address.
-        storage_reader: Goes before ``checkpoint_id``.
+        storage_reader: Overrides ``checkpoint_id``.
         planner: Load planner of torch.
         process_group: Process group of those that load; all by default.
         check_keys_matched: Refuse a checkpoint that lacks a key.

@@ -43,14 +43,14 @@ def async_save(
     s3_region: str | None = None,
     s3client_config: object = None,
 ) -> None:
-    """Copy ``state_dict`` and write the copy beside the training. Collective.
+    """Copy ``state_dict`` and write the copy asynchronously. Collective.
 
     The checkpoint before is waited for, so that at most one is being written.
 
     Args:
         state_dict: Tensors by name, sharded or not.
         checkpoint_id: Folder, or ``s3://`` address.
-        storage_writer: Goes before ``checkpoint_id``.
+        storage_writer: Overrides ``checkpoint_id``.
         planner: Save planner of torch.
         process_group: Without effect: a group of its own for all processes is used.
         coordinator_rank: Without effect.

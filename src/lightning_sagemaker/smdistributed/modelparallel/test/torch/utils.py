@@ -28,6 +28,6 @@ def verify(*_: object, **__: object) -> None:
 
 def _undocumented(name: str) -> ParallelConfigError:
     return ParallelConfigError(
-        f"smdistributed.modelparallel.test.torch.utils.{name} was called, which AWS has not documented. HINT: compare"
+        f"smdistributed.modelparallel.test.torch.utils.{name} was called, which is undocumented by AWS. HINT: compare"
         " model.state_dict() of two runs instead."
     )

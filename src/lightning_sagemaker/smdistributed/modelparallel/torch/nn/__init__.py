@@ -28,8 +28,8 @@ class _Refused(DistributedModule):
 
     def __init__(self, *_: object, **__: object) -> None:
         raise ParallelConfigError(
-            f"smp.nn.{type(self).__name__} was built, a layer of AWS's own that is not here."
-            " HINT: build transformers' own module instead, within smp.tensor_parallelism()."
+            f"smp.nn.{type(self).__name__} was built, an AWS layer that is not available here. HINT:"
+            " build the transformers module instead, within smp.tensor_parallelism()."
         )
 
 

@@ -45,7 +45,7 @@ class DistributedEmbedding(nn.Embedding, DistributedModule):
         num_embeddings: Number of vectors.
         embedding_dim: A multiple of ``tensor_parallel_degree``.
         padding_idx: As in ``nn.Embedding``.
-        max_norm: Refused: no rank has whole vectors.
+        max_norm: Refused: no rank has full vectors.
         norm_type: Type of the norm that ``max_norm`` limits.
         scale_grad_by_freq: As in ``nn.Embedding``.
         sparse: Refused with ``tensor_parallel_degree``.
@@ -75,7 +75,7 @@ class DistributedEmbedding(nn.Embedding, DistributedModule):
             if value:
                 raise ParallelConfigError(
                     f"smp.nn.DistributedEmbedding({name}={value!r}) was built, which this stand-in for AWS's library"
-                    f" does not have. HINT: leave {name} out, or use torch's nn.Embedding."
+                    f" does not support. HINT: leave {name} out, or use torch's nn.Embedding."
                 )
         _check("embedding_dim", embedding_dim)
         self.initializer_range = initializer_range
@@ -99,6 +99,6 @@ def _check(name: str, size: int) -> None:
     degree = state.groups.degrees.tensor if state.initialized else 1
     if size % degree:
         raise ParallelConfigError(
-            f"{name}={size} was given to a layer of smp.nn, which tensor_parallel_degree={degree} does not divide. HINT:"
+            f"{name}={size} was given to a layer of smp.nn, which is not divisible by tensor_parallel_degree={degree}. HINT:"
             " choose a multiple of it."
         )
