@@ -174,7 +174,7 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path, name, data, said):
         ("a.json", '{"text": {"a": 1}}', "is no text but dict"),
         ("a.csv", 'text,n\nx,1\n"y', "cannot be read with the delimiter"),
         ("a.csv", "text,n\nx,1\ny,2,3\n", "record 2 has not as many fields"),
-        ("a.csv", "text,n\nx,1\ntext,n\n", "record 2 is the header again"),
+        ("a.csv", "text,n\nx,1\ntext,n\n", "record 2 repeats the header"),
         ("a.csv", "text,n\nx,\0\n", "zero bytes"),
         ("a.csv", "text,b;c\nd,e;f\ng,h;i\n", "may be separated by"),
         ("a.csv", "a,b\nx,1\n", "no column 'text'.*a, b"),
