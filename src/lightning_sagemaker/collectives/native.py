@@ -115,6 +115,17 @@ class NativeBackedGroup(ProcessGroup):
         return self.backend_name
 
     @untraced
+    def add_up(self, tensors: list[torch.Tensor], opts: AllreduceOptions) -> dist.Work:
+        """Sum over all processes, in place.
+
+        Args:
+            tensors: A list with one tensor.
+            opts: ``AllreduceOptions`` of a sum.
+
+        """
+        return self.native.allreduce(tensors, opts)
+
+    @untraced
     def average(self, tensors: list[torch.Tensor], opts: AllreduceOptions) -> dist.Work:
         """Mean by gloo, which has no ``ReduceOp.AVG`` in every torch: the sum, divided on completion.
 
@@ -131,7 +142,7 @@ class NativeBackedGroup(ProcessGroup):
             done.value()  # raises here what went wrong there
             return [t.div_(size) if t.is_floating_point() else t.copy_(t / size) for t in tensors]
 
-        work: dist.Work = _create_work_from_future(self.native.allreduce(tensors, opts).get_future().then(divide))
+        work: dist.Work = _create_work_from_future(self.add_up(tensors, opts).get_future().then(divide))
         return work
 
 

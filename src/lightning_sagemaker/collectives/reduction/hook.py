@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Reducer:
-    """The mean of vectors over all processes, in the way of a plan.
+    """The mean, or the sum, of vectors over all processes, in the way of a plan.
 
     Making one is collective over all ranks, and so is reducing.
 
@@ -34,18 +34,20 @@ class Reducer:
         plan: Without low rank.
         groups: Process groups.
         device: Where the vectors are.
+        divisor: Divisor of the sum; the number of processes when None.
 
     """
 
-    def __init__(self, plan: Plan, groups: Groups, device: torch.device) -> None:
+    def __init__(self, plan: Plan, groups: Groups, device: torch.device, divisor: int | None = None) -> None:
         self.plan = plan
         self._world = groups.topology.world_size
+        divisor = self._world if divisor is None else divisor
         between: list[Callable[[Tensor], Tensor]] = []
         if plan.algorithm == FLAT:
-            first = ScatterSum(groups.get("all", "sum"), plan.wire, self._world)
+            first = ScatterSum(groups.get("all", "sum"), plan.wire, divisor)
             last = Gather(groups.get("all", "gather"), plan.wire)
         else:
-            first = ScatterSum(groups.get("within", "sum"), None, self._world)
+            first = ScatterSum(groups.get("within", "sum"), None, divisor)
             across = groups.get("across", "sum"), groups.get("across", "gather")
             between = [ScatterSum(across[0], plan.wire), Gather(across[1], plan.wire)]
             last = Gather(groups.get("within", "gather"))

@@ -146,8 +146,8 @@ def all_reduce(
     options = AllreduceOptions()
     options.reduceOp = dist.ReduceOp(_OPERATIONS.get(op, dist.ReduceOp.SUM))
     world = _world(group)
-    work = world.average([tensor], options) if op is ReduceOp.AVERAGE else world.native.allreduce([tensor], options)
-    return _finish(work, async_op)
+    reduce = {ReduceOp.AVERAGE: world.average, ReduceOp.SUM: world.add_up}.get(op, world.native.allreduce)
+    return _finish(reduce([tensor], options), async_op)
 
 
 @_deprecated

@@ -17,7 +17,9 @@ from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 
 from lightning_sagemaker.collectives.native import (
     TRAMPOLINED,
@@ -26,6 +28,7 @@ from lightning_sagemaker.collectives.native import (
     reduces_by,
     untraced,
 )
+from lightning_sagemaker.collectives.reduction.sums import Sums
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.smddp_modes import NEWEST, SmddpEngines, job_engines
 
@@ -87,16 +90,24 @@ class SMDDPProcessGroup(NativeBackedGroup):
         size: Number of processes.
         timeout: How long a collective may take.
         engines: SMDDP's mode, and with it what is refused; that of AllReduce when None.
+        sums: What adds up large tensors; gloo or nccl when None.
 
     """
 
     backend_name = "smddp"
 
     def __init__(
-        self, store: dist.Store, rank: int, size: int, timeout: timedelta, engines: SmddpEngines | None = None
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        engines: SmddpEngines | None = None,
+        sums: Sums | None = None,
     ) -> None:
         super().__init__(store, rank, size, timeout)
         self._strict = is_strict()
+        self._sums = sums if size > 1 else None
         self._refuses_others = self._strict and (engines is None or engines.other_collectives.refused)
         self.gathers = False
         """Whether SMDDP's AllGather is in force, as in sharded data parallel jobs."""
@@ -121,7 +132,28 @@ class SMDDPProcessGroup(NativeBackedGroup):
             self.refuse("ReduceOp", self._refuses_others)
         if reduces_by(opts, dist.ReduceOp.AVG) and tensors[0].device.type == "cpu":
             return self.average(tensors, opts)
+        if reduces_by(opts, dist.ReduceOp.SUM):
+            return self.add_up(tensors, opts)
         return self.native.allreduce(tensors, opts)
+
+    @untraced
+    def add_up(self, tensors: list[torch.Tensor], opts: AllreduceOptions) -> dist.Work:
+        """Sum over all processes, in place, in the way that the process's variables ask for.
+
+        Args:
+            tensors: A list with one tensor.
+            opts: ``AllreduceOptions`` of a sum.
+
+        """
+        if self._sums is None or not self._sums.takes(tensors[0]):
+            return super().add_up(tensors, opts)
+
+        def finish(done: torch.futures.Future[torch.Tensor]) -> list[torch.Tensor]:
+            done.value()  # raises here what went wrong there
+            return tensors
+
+        work: dist.Work = _create_work_from_future(self._sums.begin(tensors[0]).then(finish))
+        return work
 
     @untraced
     def barrier(self, opts: Any = None) -> dist.Work:
@@ -190,11 +222,12 @@ def create(options: BackendOptions, _: object) -> SMDDPProcessGroup:
 
     Raises:
         RuntimeError: If it is for a sub-group, which SMDDP does not have in AllReduce's mode.
-        SageMakerJobError: If a variable that SMDDP reads is malformed.
+        SageMakerJobError: If a variable that SMDDP reads, or one that says how sums are reduced, is malformed.
 
     """
+    sums = None if options.global_ranks_in_group else Sums.from_environment(options.timeout)
     job = SageMakerJob.from_environment()
     engines = job_engines(dataclasses.replace(job, smddp_version=job.smddp_version or NEWEST))
     if options.global_ranks_in_group:  # torch names the members of every group but the default one
         SMDDPProcessGroup.refuse("new_group", is_strict() and engines.sub_groups.refused)
-    return SMDDPProcessGroup(options.store, options.group_rank, options.group_size, options.timeout, engines)
+    return SMDDPProcessGroup(options.store, options.group_rank, options.group_size, options.timeout, engines, sums)
