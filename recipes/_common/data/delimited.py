@@ -59,7 +59,7 @@ def stream_rows(lines: Iterator[str], start: str) -> Iterator[dict[str, Any]]:
     """Records of a file that is too large for the memory, each checked as it comes.
 
     Args:
-        lines: Of the file, with their line ends.
+        lines: Lines of the file, with their line ends.
         start: As much of its text as is enough to find the delimiter.
 
     Raises:
