@@ -100,6 +100,7 @@ def test_a_model_larger_than_a_process_s_memory_trains(wide):
         assert found["seeded"][0] != found["loaded"][0]
 
 
+@pytest.mark.slow
 def test_the_same_model_built_as_always_does_not_fit(tmp_path):
     result = run_bounded([sys.executable, str(WORKER), str(tmp_path), "as_always"])
     process, kind = (tmp_path / "process").read_text().split(" ", 1)
