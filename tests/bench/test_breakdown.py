@@ -55,6 +55,7 @@ def test_each_sleep_is_in_its_part(tmp_path):
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_waiting_for_a_slower_rank_is_communication(tmp_path):
     fast, slow = run(tmp_path, 2)
     assert (fast.rank, slow.rank) == (0, 1)
