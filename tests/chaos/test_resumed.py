@@ -231,7 +231,7 @@ def test_a_run_that_dies_goes_on_from_the_last_epochs_checkpoint(tmp_path, loade
 
 def test_a_loader_that_reads_on_from_epoch_to_epoch_is_named(tmp_path, recwarn):
     train(lambda _: ReadsOn(), tmp_path, max_epochs=1)
-    assert any("ReadsOn reads on from epoch to epoch" in str(warning.message) for warning in recwarn)
+    assert any("ReadsOn continues from epoch to epoch" in str(warning.message) for warning in recwarn)
 
 
 def test_data_that_lies_elsewhere_has_another_order_so_its_epoch_starts_over(tmp_path, caplog):
@@ -254,12 +254,12 @@ def test_data_that_lies_elsewhere_has_another_order_so_its_epoch_starts_over(tmp
     assert sorted(resumed("same", blocks, blocks)) == [*range(SAMPLES)]
     assert "starts over" not in caplog.text
     assert sorted(resumed("other", None, blocks)[4 * BATCH :]) == [*range(SAMPLES)]
-    assert "RecipeLoader has given is not known here, so its epoch starts over" in caplog.text
+    assert "The position of RecipeLoader is unknown here, so its epoch starts over" in caplog.text
 
 
 def test_what_cannot_be_found_again_is_said_at_the_start(tmp_path, recwarn):
     train(lambda _: DataLoader(Stream(), BATCH), tmp_path, max_epochs=1)
-    assert any("Stream cannot be asked for its place" in str(warning.message) for warning in recwarn)
+    assert any("Stream does not report its position" in str(warning.message) for warning in recwarn)
 
 
 def test_a_dataset_that_is_no_class_of_torchs_is_not_taken_for_a_stream(tmp_path, recwarn):

@@ -141,7 +141,7 @@ def test_a_checkpoint_of_many_files(io, servers, tmp_path):
     assert {name: (tmp_path / "got" / name).read_bytes() for name in files} == files
     s3 = boto3.client("s3", endpoint_url=servers.direct)
     s3.put_object(Bucket=BUCKET, Key="many/a.ckpt/__0_0.distcp", Body=b"z" * 1000)
-    with pytest.raises(CheckpointError, match="__0_0.distcp is not what was written"):
+    with pytest.raises(CheckpointError, match="__0_0.distcp is corrupt: its checksum differs"):
         io.fetch_parts(path, tmp_path / "again")
     s3.delete_object(Bucket=BUCKET, Key="many/a.ckpt/__0_0.distcp")
     assert io.newest(folder, said.append) is None

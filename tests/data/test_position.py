@@ -324,7 +324,7 @@ def test_an_order_that_is_drawn_while_it_is_read_is_named():
     loader, _ = watch(DataLoader(Numbers(), BATCH, sampler=AsItGoes()), said.append)
     list(loader)
     assert len(said) == 1
-    assert "AsItGoes draws from the global random number generators while it is read" in said[0]
+    assert "AsItGoes draws from the global random number generators during iteration" in said[0]
     assert "HINT" in said[0]
     said.clear()
     for kind, make in KINDS.items():

@@ -86,7 +86,7 @@ def test_batch_norm_sees_microbatches_and_says_so_once(runs):
         assert found["batch norm"]["weights"] == pytest.approx(expected["weights"], abs=1e-5)
         assert found["batch norm"]["val_loss"] == pytest.approx(expected["val_loss"], abs=1e-5)
         assert len(found["batch norm"]["said"]) == (rank == 0)
-    assert runs["stages"][0]["batch norm"]["said"][0].startswith("stem.1 and 5 more: BatchNorm normalizes by")
+    assert runs["stages"][0]["batch norm"]["said"][0].startswith("stem.1 and 5 more: BatchNorm normalizes with")
 
 
 @pytest.mark.parametrize("layout", ["stages", "shards", FOUR])

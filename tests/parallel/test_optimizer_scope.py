@@ -95,5 +95,5 @@ def test_what_a_process_with_a_part_cannot_do_is_refused():
     check_scope(Lamb(weights()), shares_matrices=False)
     with pytest.raises(ParallelConfigError, match="Lamb was chosen with tensor_parallel_degree.*HINT"):
         check_scope(Lamb(weights()), shares_matrices=True)
-    with pytest.raises(ParallelConfigError, match="Lamb was chosen for a model that is cut into partitions.*HINT"):
+    with pytest.raises(ParallelConfigError, match="Lamb was chosen for a partitioned model.*HINT"):
         check_scope(Lamb(weights(), max_norm=1.0), shares_matrices=False)

@@ -154,7 +154,7 @@ def test_builtin_text_does_not_run_what_it_reads(tmp_path):
     [
         (b"", "all empty"),
         (b"\xff text", "not UTF-8"),
-        (b"\xff\xfe\x00 tex", "not UTF-16"),
+        (b"\xff\xfe\x00 tex", "not valid UTF-16"),
         (b"short", "too short for a sequence of data.sequence_length="),
     ],
 )

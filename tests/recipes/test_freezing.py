@@ -61,8 +61,8 @@ def test_a_tied_weight_is_frozen_by_any_of_its_names():
 @pytest.mark.parametrize(
     ("make", "words", "said"),
     [
-        (bert, "embedings", r"model\.freeze=embedings was set.*near names are embeddings"),
-        (bert, "embeddings,bert.encoder.layers.0", r"near names are bert\.encoder\.layer\.0"),
+        (bert, "embedings", r"model\.freeze=embedings was set.*similar names are embeddings"),
+        (bert, "embeddings,bert.encoder.layers.0", r"similar names are bert\.encoder\.layer\.0"),
         (bert, "4", "this model has 3 layers. HINT: freeze 1 to 3"),
         (bert, "layers:0", "this model has 3 layers"),
         (bert, "*", "freezes all .* weights. HINT"),

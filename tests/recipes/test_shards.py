@@ -201,7 +201,7 @@ def test_a_run_ends_with_it(shards, tmp_path):
     options = ["--config", "tiny.yaml", "--text", shards, "--data.sentence_order", "true", "--sequence_length", 32]
     options += ["--global_batch_size", 8, "--max_steps", 400, "--run_dir", tmp_path / "run", "--strategy", "auto"]
     options += ["--num_workers", 1]
-    with pytest.raises(DamagedFileError, match=f"^{SHARD} was made"):
+    with pytest.raises(DamagedFileError, match=f"^{SHARD} was written"):
         RecipeCLI(RECIPE, [str(option) for option in options])
 
 
@@ -209,7 +209,7 @@ def test_older_shards_with_the_slow_checksum_only_are_checked(shards):
     remove_checksums(shards, "crc32")
     list(albert(shards).train_dataloader())
     flip(shards / SHARD)
-    with pytest.raises(DamagedFileError, match=f"^{SHARD} was made with blake2b"):
+    with pytest.raises(DamagedFileError, match=f"^{SHARD} was written with blake2b"):
         list(albert(shards).train_dataloader())
 
 

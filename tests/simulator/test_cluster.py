@@ -175,7 +175,7 @@ def test_a_job_that_outlasts_its_time_is_stopped(tmp_path, script):
     command = script("import time; time.sleep(300)")
     result = run_local_cluster(command, distribution="none", root=tmp_path / "root", timeout=1, output=output)
     assert result.returncode == 124
-    assert output.getvalue().splitlines()[-1].endswith("stopped after 1 s; every process has ended")
+    assert output.getvalue().splitlines()[-1].endswith("stopped after 1 s; all processes have exited")
 
 
 def test_on_windows_it_is_one_sentence():
@@ -226,7 +226,7 @@ def test_ctrl_c_stops_everything(tmp_path, script, distribution):
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "stopped by SIGINT; every process has ended" in rest
+    assert "stopped by SIGINT; all processes have exited" in rest
     assert processes_with(str(tmp_path)) == []
 
 

@@ -58,7 +58,7 @@ def test_a_misspelt_argument_is_named_with_the_right_one(job, make):
 @pytest.mark.parametrize("make", [*TRAINER, *FABRIC])
 def test_what_is_like_nothing_is_refused_with_all_there_is(make):
     with pytest.raises(
-        TypeError, match=r"no argument 'colour'\. HINT: It takes .*bucket_cap_mb.*job.*timeout"
+        TypeError, match=r"no argument 'colour'\. HINT: It accepts .*bucket_cap_mb.*job.*timeout"
     ) as caught:
         make(job=TWO, colour="red")
     assert "did you mean" not in str(caught.value)

@@ -53,6 +53,13 @@ class Ranks:
         """All of them ask for a quorum."""
         return [one.result(5) for one in [self.ask(self.members[rank].next_quorum, at) for rank in ranks]]
 
+    def coordinator_hears_of(self, rank: int) -> bool:
+        """Wait until one asks to be of a quorum: who asks next is answered accordingly."""
+        deadline = time.monotonic() + 5
+        while self.coordinator._members[rank].asking is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return self.coordinator._members[rank].asking is not None
+
     def finish(self, *ranks: int) -> None:
         """All of them say that their first fit is over."""
         for asked in [self.ask(self.members[rank].finish) for rank in ranks]:
@@ -289,6 +296,7 @@ def test_a_job_begins_with_fewer_ranks_and_goes_on_with_those_that_have_come(ran
     assert (first["kind"], first["order"]) == ("first", [0, 1])
     assert job.ask(job.join(2).start).result(5)["kind"] == "join"
     joining = job.ask(job.members[2].next_quorum, None)
+    assert job.coordinator_hears_of(2)
     decisions = [job.ask(job.members[rank].commit, 1, True) for rank in (0, 1)]
     assert [one.result(5)["change"] for one in decisions] == [True, True]
     assert [reply["order"] for reply in job.quorum([1], 0, 1)] == [[0, 1, 2]] * 2

@@ -16,7 +16,7 @@ BAD = [
             "instance_type": "ml.p3dn.24xlarge",
             "environment": {"SMDATAPARALLEL_OPTIMIZE_SDP": "true"},
         },
-        "SMDDP 2.6.0 would run no collective: SMDDP's AllGather is for P4 alone",
+        "SMDDP 2.6.0 would run no collective: SMDDP's AllGather is for P4 only",
     ),
     (
         {"distribution": "ddp", "pytorch_version": "2.5.1", "environment": {"SMDDP_AG_SORT_BUFFER_SIZE_BYTES": "1"}},
