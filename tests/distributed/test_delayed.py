@@ -38,13 +38,15 @@ def test_the_module_stays_partitioned_and_is_used_again(ranks):
 def test_checkpoints_are_read_where_they_are_needed(ranks):
     """Whole ones of either kind of run, with the optimizer's moments, and ones in parts."""
     for found in (rank["checkpoints"] for rank in ranks):
-        for name in ("as-always.ckpt", "delayed.ckpt", "parts", "on meta"):
-            assert found[name] == found["expected"], name
+        fits = {name: losses for name, losses in found.items() if name not in ("expected", "before")}
+        assert {"as-always.ckpt", "delayed.ckpt", "parts"} <= fits.keys()
+        assert all(losses == found["expected"] for losses in fits.values()), fits
         assert found["before"]
 
 
 def test_a_model_that_the_script_puts_on_the_meta_device_trains(ranks):
-    for name in ("llama", "plain"):
+    assert "plain" in ranks[0]["on_meta"]
+    for name in ranks[0]["on_meta"]:
         first, second = (rank["on_meta"][name] for rank in ranks)
         assert first["losses"] == second["losses"]
         assert all(0 < loss < 10 for loss in first["losses"])

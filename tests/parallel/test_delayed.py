@@ -93,7 +93,7 @@ def test_loaded_values_are_those_that_parameters_get(recwarn, tmp_path):
     torch.save(state, tmp_path / "weights.pt")
     with delayed.delayed_parameters():
         within, after = nn.Linear(3, 3), nn.Linear(3, 3)
-        within.load_state_dict(torch.load(tmp_path / "weights.pt", mmap=True))
+        within.load_state_dict(torch.load(tmp_path / "weights.pt", mmap=True, weights_only=True))
     with torch.device("meta"):
         on_meta = nn.BatchNorm1d(3)
     norm = nn.BatchNorm1d(3)
