@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from importlib.metadata import version
+
 import pytest
 import torch
 from torch import nn
@@ -34,6 +36,10 @@ def test_values_depend_on_the_seed_and_the_name_only():
 def test_buffers_are_computed_again(name):
     expected, root = MODELS[name](), on_meta(MODELS[name])
     taken = values_of(root)
+    if name != "plain" and version("transformers").startswith("4."):  # its initializers leave buffers as they are
+        with pytest.raises(ParallelConfigError, match="the initializer of .* does not set it. HINT: "):
+            _ = [taken[id(buffer)]() for buffer in root.buffers()]
+        return
     for (key, buffer), (_, value) in zip(root.named_buffers(), expected.named_buffers(), strict=True):
         assert torch.equal(taken[id(buffer)](), value), key
     assert all(bool(taken[id(parameter)]().isfinite().all()) for parameter in root.parameters())

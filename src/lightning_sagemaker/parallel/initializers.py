@@ -74,7 +74,7 @@ class _Fresh:
         if key not in self._values:
             self._values = self._computed()
         value = self._values.pop(key)
-        if _is_empty(value):
+        if _is_empty(value) or (value.dtype is torch.bool and not value.equal(self._computed(truth=True)[key])):
             raise ParallelConfigError(
                 f"{self._name}.{key} was built on the meta device, and the initializer of {type(self._module).__name__}"
                 " does not set it. HINT: build the model in configure_model() with delayed_parameter_initialization, or"
@@ -83,13 +83,13 @@ class _Fresh:
         return value
 
     @torch.no_grad()
-    def _computed(self) -> dict[str, Tensor]:
+    def _computed(self, truth: bool = False) -> dict[str, Tensor]:
         module = self._module
         parameters, buffers = dict(module._parameters), dict(module._buffers)
         try:
             for key, tensor in _own_tensors(module).items():
                 if tensor.is_meta:
-                    _put(module, key, _nothing_like(tensor))
+                    _put(module, key, _nothing_like(tensor, truth))
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self._seed)
                 self._initialize(module)
@@ -128,16 +128,16 @@ def _put(module: nn.Module, key: str, value: Tensor) -> None:
         module._parameters[key] = nn.Parameter(value, value.is_floating_point())
 
 
-def _nothing_like(tensor: Tensor) -> Tensor:
-    """Values of which it can be told whether they were set, except for truth values."""
+def _nothing_like(tensor: Tensor, truth: bool) -> Tensor:
+    """Values of which it can be told whether they were set; of truth values, by trying both."""
     empty = torch.empty_like(tensor, device="cpu", requires_grad=False)
-    return empty.fill_(_mark(tensor))
+    return empty.fill_(truth if tensor.dtype is torch.bool else _mark(tensor))
 
 
 def _mark(tensor: Tensor) -> float | int:
     if tensor.is_floating_point() or tensor.is_complex():
         return float("nan")
-    return 0 if tensor.dtype is torch.bool else torch.iinfo(tensor.dtype).min
+    return torch.iinfo(tensor.dtype).min
 
 
 def _is_empty(tensor: Tensor) -> bool:
