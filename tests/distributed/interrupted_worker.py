@@ -2,6 +2,7 @@
 """Model parallel training that one rank is asked to stop in the middle, and its second start.
 
 ``interrupted_worker.py OUT_DIR`` writes ``OUT_DIR/rank-R.json``: layout -> losses of both starts, and how the first ended.
+``LAYOUTS`` names the layouts, with ``;`` between them; those with ``, s3`` are saved below the URL ``PLACE``.
 """
 
 import json
@@ -116,9 +117,8 @@ def main() -> None:
     time.time = lambda: real() + 3600 * int(os.environ["RANK"])  # the second rank's clock goes an hour ahead
     found["spread"].append(votes.clock_spread())
     time.time = real
-    remote = [f"{name}{REMOTE}" for name in LAYOUTS if name.endswith("parts")] if "PLACE" in os.environ else []
     left_alone = {kind: calm(kind) for kind in ("stages", "tensor")}
-    for name in (*LAYOUTS, *remote):
+    for name in os.environ["LAYOUTS"].split(";"):
         first, code = guarded(name, True)
         second, _ = guarded(name, False)
         found[name] = {"calm": left_alone["stages" if "stages" in name else "tensor"], "first": first, "second": second}

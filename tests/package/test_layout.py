@@ -23,6 +23,7 @@ NAMED_OTHERWISE = {
     "compat/test_private_names.py": "the tables names_*.py of _compat/ against the source and the libraries",
     "data/test_sharing.py": "also simulator/output.py, which a full /dev/shm and a closed terminal concern alike",
     "package/test_argument_docs.py": "docstrings of all of src and recipes",
+    "package/test_extended.py": "tests/extended.py",
     "package/test_layout.py": "the layout of the tests",
     "package/test_skips.py": "tests/skips.py",
     "package/test_types.py": "Any in all of src",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import fork_ranks
+from tests.conftest import Runs, fork_ranks
 from tests.recipes import worker
 
 GOLDEN = {
@@ -32,17 +32,25 @@ def runs(tmp_path_factory, text_file):
     """
     base = tmp_path_factory.mktemp("processes")
     torch.set_num_threads(1)
-    worker.run(base / "1", base / "cache", text_file, "--strategy", "auto")
-    script = Path(worker.__file__)
-    more = ("--gradient_accumulation_steps", 2, "--val_check_interval", 6)
-    fork_ranks(script, base / "2", base / "cache", text_file, *more, processes=2, PYTHONPATH=".")
+    script, shared = Path(worker.__file__), (base / "cache", text_file)
     stages = {"SM_HP_MP_PARAMETERS": json.dumps({"partitions": 2, "microbatches": 2, "ddp": True})}
     stages["LIGHTNING_SAGEMAKER_TEST_RECIPES"] = ",".join(CUT)
-    fork_ranks(script, base / "smp", base / "cache", text_file, processes=2, PYTHONPATH=".", **stages)
-    shared = {"SM_HP_MP_PARAMETERS": json.dumps({"tensor_parallel_degree": 2})}
-    fork_ranks(script, base / "tensor", base / "cache", text_file, processes=2, PYTHONPATH=".", **shared)
-    fork_ranks(script, base / "4", base / "cache", text_file, processes=4, PYTHONPATH=".")
-    return {layout: base / str(layout) for layout in (1, 2, 4, "smp", "tensor")}
+    matrices = {"SM_HP_MP_PARAMETERS": json.dumps({"tensor_parallel_degree": 2})}
+    options = {2: ("--gradient_accumulation_steps", 2, "--val_check_interval", 6)}
+
+    def make(layout):
+        place = base / str(layout)
+        if layout == 1:
+            worker.run(place, *shared, "--strategy", "auto")
+            return place
+        assert found[1]  # the cache is its work
+        variables = {"smp": stages, "tensor": matrices}.get(layout, {})
+        processes = layout if isinstance(layout, int) else 2
+        fork_ranks(script, place, *shared, *options.get(layout, ()), processes=processes, PYTHONPATH=".", **variables)
+        return place
+
+    found = Runs(make)
+    return found
 
 
 def history(run: Path) -> dict[tuple[int, str], float]:

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What CI leaves to `make test-extended`, so that it ends in 15 minutes: CI runs another like each of them, but shorter.
+
+A plugin of pytest: it marks them ``extended``. Tests that take minutes are marked ``slow`` where they stand.
+"""
+
+import re
+
+import pytest
+
+LEFT_OUT: dict[str, tuple[str, ...]] = {
+    # Interruptions: CI stops and resumes runs of test_array, test_resumed, test_fabric and distributed/test_interrupted.
+    "chaos/test_chaos": (".*",),
+    "chaos/test_callbacks": (".*",),
+    "chaos/test_data_faults": (".*",),
+    "chaos/test_frozen": (".*",),
+    "chaos/test_recovery_hosts": (".*",),
+    "chaos/test_array": (r".*left_alone\[[245]\]",),
+    "chaos/test_trials": (r".*\[(.*-)?batch size\]",),
+    "chaos/test_fabric": (r".*alone\[(three ranks|a strategy of|in an .* same data|after an).*\]",),
+    "distributed/test_restarts": (".*",),
+    "recovery/test_several_fits": (".*",),
+    "recovery/test_in_job": ("test_a_batch_that_kills_.*", r"test_a_wrong_script_.*\[schedule.*"),
+    "callbacks/test_interruption": (r".*_ends\[alive-.*",),
+    # Equality with one process: CI has "smddp" in test_lightning, stages in test_smp, sharding in test_fsdp.
+    "distributed/test_smp_features": (".*",),
+    "distributed/test_smp_sharded": (".*",),
+    "distributed/test_delayed": (".*",),
+    "distributed/test_aws_recipe": (".*",),
+    "distributed/test_aws_samples": (r".*\[torch_distributed-.*",),
+    "distributed/test_pipeline": (".*",),
+    "distributed/test_overlap": (".*",),
+    "distributed/test_reduction": (r".*\[(3 hosts x 1|1 host x 2)\b.*",),
+    "distributed/test_interrupted": (
+        r"test_both_.*\[(?!(stages|tensor, parts|beside, parts, s3)\]).*",
+        r"test_a_part_.*\[.*-(stages|beside), parts\]",
+    ),
+    "distributed/test_version2": (".*",),
+    "distributed/test_smp_shim": (r".*\[digits-.*",),
+    "distributed/test_forks": ("test_a_strategy_guards_its_forks_once",),
+    "data/test_handover": (r".*over\[spawn\]",),
+    "data/test_position": ("test_a_watched_loader_gives_.*",),
+    # Recipes: CI trains each on one process and on two, and one on two hosts.
+    "recipes/test_processes": (r".*\[(.*-)?(4|smp|tensor)\]", "test_pipeline_stages_.*", "test_shared_matrices_.*"),
+    "recipes/test_results": ("test_classifier_knows_.*", r"test_bfloat16_.*", "test_a_copy_of_each_.*"),
+    "recipes/test_albert_mlm": ("test_a_copied_recipe_.*",),
+    "recipes/test_streamed_text": ("test_a_changed_upload_.*",),
+    "recipes/test_best": ("test_two_processes_of_which_.*",),
+    "recipes/test_measured_workers": ("test_training_waits_no_longer",),
+    "recipes/test_shards": ("test_older_shards_with_the_slow_.*",),
+    "recipes/test_damaged_shards": ("test_a_segments_file_.*",),
+    "recipes/test_lora": ("test_a_checkpoint_holds_.*",),
+    "recipes/test_records": ("test_shards_of_records_.*",),
+    "recipes/test_data": ("test_builtin_text_is_prose_.*",),
+    # Jobs: CI holds one to AWS's drivers, two to each kind of launcher, and runs a recipe as launched.
+    "end_to_end/test_truth": (r".*\[toolkit-none\]",),
+    "end_to_end/test_jobs_run": (
+        "test_a_script_with_data_.*",
+        "test_stopping_a_job_.*",
+        "test_a_rehearsal_takes_a_part_.*",
+    ),
+    "end_to_end/test_two_hosts": (r".*\[no-launcher\]", r".*their_own\[smddp\]"),
+    "end_to_end/test_recordings": (r".*\[v3td\]",),
+    "launch/planning/test_alternatives": ("test_other_failures_.*", "test_a_new_instance_type_.*"),
+    "launch/spec/test_groups": (r".*\[stand-in\]",),
+    "simulator/test_preload": ("test_each_ranks_view", "test_variables_that_are_set_before_.*"),
+    "simulator/test_cluster": (
+        r".*\[torch_distributed\]",
+        "test_the_exit_code_is_.*",
+        "test_torchrun_refuses_the_names_.*",
+    ),
+    "container/test_lightning_driver": (r".*on\[in_job\]",),
+    "package/test_on_import": (r".*imports\[(?!import lightning\.pytorch;).*",),
+    "package/test_main": ("test_explicit_arguments_win_.*", "test_defaults_come_from_.*"),
+    "commands/test_launch_wrong_input": ("test_any_value_in_a_file_.*",),
+    "docs/test_examples": ("test_the_trainer_loses_the_same_.*",),
+    "bench/test_breakdown": ("test_each_sleep_.*",),
+}
+"""File, without its ending -> patterns of whole names of its tests, with or without their parameters."""
+
+
+def is_extended(node: str) -> bool:
+    """Whether CI leaves out the test of this node id."""
+    path, _, name = node.partition("::")
+    patterns = LEFT_OUT.get(path.removeprefix("tests/").removesuffix(".py"), ())
+    return any(
+        re.fullmatch(pattern, whole, re.DOTALL) for pattern in patterns for whole in (name, name.partition("[")[0])
+    )
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if is_extended(item.nodeid):
+        item.add_marker(pytest.mark.extended)
