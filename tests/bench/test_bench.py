@@ -291,29 +291,29 @@ def test_noise_is_no_proof_that_workers_gain_nothing():
     said = " ".join(verdicts.workers([made(wild, num_workers=0), made(wild[::-1], num_workers=2)], 8))
     assert "does not exclude" in said
     assert "is not the bottleneck" not in said
-    assert "too far apart" in " ".join(verdicts.sentences(results(made(wild))))
+    assert "too far apart" in " ".join(verdicts.verdict_lines(results(made(wild))))
 
 
 def test_more_ranks_than_cores_are_said():
-    found = verdicts.sentences(results(made([noisy(9, 0)]), made([noisy(9, 1)], hosts=16), kind="scaling"))
+    found = verdicts.verdict_lines(results(made([noisy(9, 0)]), made([noisy(9, 1)], hosts=16), kind="scaling"))
     assert any("shared 8 CPU cores" in one for one in found)
 
 
 def test_a_busy_machine_is_said():
-    busy, quiet = (verdicts.sentences(results(made([noisy(9, 0)]), load_before=load)) for load in (7.0, 1.0))
+    busy, quiet = (verdicts.verdict_lines(results(made([noisy(9, 0)]), load_before=load)) for load in (7.0, 1.0))
     assert any("busy" in one for one in busy)
     assert quiet == []
 
 
 def test_what_takes_a_large_share_of_a_step_is_said():
     waiting = made([noisy(9, 0)], (a_step(0, data=0.05),))
-    assert verdicts.sentences(results(waiting)) == ["1x1-batch8x1: 50% of a step is waiting for data."]
+    assert verdicts.verdict_lines(results(waiting)) == ["1x1-batch8x1: 50% of a step is waiting for data."]
     uneven = made([noisy(9, 0)], (a_step(0, communication=0.035), a_step(1, forward=0.035)), hosts=2)
-    said = verdicts.sentences(results(uneven))
+    said = verdicts.verdict_lines(results(uneven))
     assert any("26% of a step is communication" in one for one in said)
     assert any("rank 1 is a straggler, busy for 25 ms" in one for one in said)
     assert (
-        verdicts.sentences(results(made([noisy(9, 0)], (a_step(0, forward=0.2), a_step(1, forward=0.2)), hosts=2)))
+        verdicts.verdict_lines(results(made([noisy(9, 0)], (a_step(0, forward=0.2), a_step(1, forward=0.2)), hosts=2)))
         == []
     )
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lightning_sagemaker import S3CheckpointIO
-from lightning_sagemaker.checkpoint.whole import CheckpointError
+from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from tests.chaos import worker
 from tests.chaos.harness import lines_of
 from tests.chaos.s3_server import Servers

@@ -19,8 +19,8 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
 
 from lightning_sagemaker import AutoResume
+from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.own_globals import may_hold, own_globals
-from lightning_sagemaker.checkpoint.whole import CheckpointError
 
 
 class Kind(enum.Enum):

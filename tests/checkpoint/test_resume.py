@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_sagemaker.checkpoint.atomic_write import CheckpointError, atomic_write
 from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
 from lightning_sagemaker.checkpoint.resume import find_checkpoint
-from lightning_sagemaker.checkpoint.whole import CheckpointError, whole_file
 
 
 def write(path: Path, step: int, **more) -> Path:
@@ -95,7 +95,7 @@ def test_a_failed_write_leaves_the_file_before(tmp_path):
     (tmp_path / ".a.ckpt.123.part").write_bytes(b"left by a killed process")
 
     def fail() -> None:
-        with whole_file(path) as file:
+        with atomic_write(path) as file:
             file.write(b"half")
             _ = 1 / 0
 

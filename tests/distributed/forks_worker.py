@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from lightning_sagemaker.callbacks.heartbeat import Heartbeat
 from lightning_sagemaker.collectives import forks
-from lightning_sagemaker.collectives.votes import Votes
+from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
 
 PATIENCE = 10.0
 """Seconds; a child has nothing to do but to leave."""
@@ -55,7 +55,7 @@ def main(folder: Path, count: int, is_guarded: bool) -> None:
         forks.guard()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    votes, heartbeat = Votes.of_all(), Heartbeat(every=0.01)
+    votes, heartbeat = AsyncMaxReduce.of_all(), Heartbeat(every=0.01)
     heartbeat.setup(SimpleNamespace(strategy=None), None, "fit")
     made, hung, seconds = 0, torch.zeros(1), 0.0
     for number in range(count):

@@ -19,7 +19,7 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_sagemaker import AutoResume, EvenLoader, SpotInterruption
-from lightning_sagemaker.collectives.votes import Votes
+from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
 from lightning_sagemaker.strategies.factory import smp_strategy
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -112,7 +112,7 @@ def uneven() -> dict:
 def main() -> None:
     torch.set_num_threads(1)
     found = {"uneven": uneven()}
-    votes, real = Votes.of_all(), time.time
+    votes, real = AsyncMaxReduce.of_all(), time.time
     found["spread"] = [votes.clock_spread()]
     time.time = lambda: real() + 3600 * int(os.environ["RANK"])  # the second rank's clock goes an hour ahead
     found["spread"].append(votes.clock_spread())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lightning_sagemaker.parallel import sharding
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
-from lightning_sagemaker.parallel.keys import BY_NAME, KEYS, Fate
+from lightning_sagemaker.parallel.keys import BY_NAME, KEYS, KeySupport
 from lightning_sagemaker.parallel.schedule import SCHEDULES
 
 ORDERS = ["".join(order) for order in itertools.permutations("DPT")]
@@ -136,14 +136,14 @@ def test_every_key_is_used_reported_or_refused(key):
         other = {"pipeline": "simple", "optimize": "speed", "placement_strategy": "spread"}.get(key.name, "nccl")
     base = {"partitions": 4} if key.name != "pipeline_parallel_degree" and key.version != 2 else {}
     base |= {"auto_partition": False} if key.name == "default_partition" else {}
-    if key.fate is Fate.REFUSED:
+    if key.support is KeySupport.REFUSED:
         with pytest.raises(ParallelConfigError, match=f"{key.name}.*HINT"):
             ParallelDegrees.from_parameters({**base, key.name: other})
         ParallelDegrees.from_parameters({**base, key.name: key.default})
         return
     reference, _ = ParallelDegrees.from_parameters(base)
     degrees, notes = ParallelDegrees.from_parameters({**base, key.name: other})
-    if key.fate is Fate.NO_OP:
+    if key.support is KeySupport.NO_OP:
         assert degrees == ParallelDegrees.from_parameters({**base, key.name: key.default})[0]
         assert len(notes) == 1
         assert key.name in notes[0]

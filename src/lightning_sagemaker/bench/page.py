@@ -45,7 +45,7 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #f6f6f6; paddi
 def report(results: Results) -> str:
     """The page of a sweep."""
     title = f"{results.kind}: {results.target}"
-    said = verdicts.sentences(results)
+    said = verdicts.verdict_lines(results)
     parts = [
         f"<h1>{escape(title)}</h1>",
         _list(said),

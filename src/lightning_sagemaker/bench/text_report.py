@@ -7,7 +7,7 @@ from lightning_sagemaker.bench import breakdown
 from lightning_sagemaker.bench.breakdown import PARTS
 from lightning_sagemaker.bench.plan_report import columns
 from lightning_sagemaker.bench.results import Results
-from lightning_sagemaker.bench.verdicts import sentences
+from lightning_sagemaker.bench.verdicts import verdict_lines
 
 
 def table(results: Results) -> str:
@@ -24,7 +24,7 @@ def table(results: Results) -> str:
         figures = [f"{value:.4g}" for value in (rate.value, rate.low, rate.high)]
         share = "" if efficiency is None else f"{efficiency:.3f}"
         rows.append([one.case.name, *figures, f"{rate.value / first:.3f}", share])
-    return "\n".join([*columns(rows), "", *_breakdowns(results), *sentences(results)])
+    return "\n".join([*columns(rows), "", *_breakdowns(results), *verdict_lines(results)])
 
 
 def _breakdowns(results: Results) -> list[str]:

@@ -89,7 +89,7 @@ def differences(first: Results, second: Results) -> list[str]:
     return found
 
 
-def sentences(results: Results) -> list[str]:
+def verdict_lines(results: Results) -> list[str]:
     """What a sweep says."""
     found = [f"{one.case.name} is not steady: the speed of its second half differs from the first." for one in results.cases
              if not one.is_steady]  # fmt: skip

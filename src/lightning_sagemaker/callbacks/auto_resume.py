@@ -15,8 +15,8 @@ from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.callbacks.logged_runs import load_logged_runs, save_logged_runs
 from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.places import checkpoint_folder, is_remote, remote_io
+from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.resume import find_checkpoint
-from lightning_sagemaker.checkpoint.whole import CheckpointError
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, LightningModule, Trainer

@@ -17,8 +17,8 @@ from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.fabric_state import FabricState
 from lightning_sagemaker.callbacks.interruption import Interrupted
 from lightning_sagemaker.callbacks.signals import StopSignals
+from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
 from lightning_sagemaker.collectives.pace import Pace, ask
-from lightning_sagemaker.collectives.votes import Votes
 from lightning_sagemaker.data.position import Watch
 from lightning_sagemaker.data.tracked import release, watch
 from lightning_sagemaker.data.workers import STOP_SIGNALS
@@ -88,7 +88,7 @@ class InterruptibleLoop:
         self._interval = math.inf if save_every is None else save_every.total_seconds()
         self._exit_code, self._is_first = exit_code, fabric.is_global_zero
         self._signals = StopSignals(signals, grace, exit_code)
-        self._votes = Votes(None)
+        self._votes = AsyncMaxReduce(None)
         self._training, self._evaluation = Pace(overhead), Pace(overhead)
         self._watch: Watch | None = None
         self._stops = self._saves = self._within = False
@@ -104,7 +104,7 @@ class InterruptibleLoop:
             CheckpointError: If there is a checkpoint that cannot be used.
 
         """
-        self._votes = Votes.of_all()
+        self._votes = AsyncMaxReduce.of_all()
         self._signals.install()
         try:
             self.epoch, self.batch, self.step = self._state.load()

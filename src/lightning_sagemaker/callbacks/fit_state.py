@@ -15,8 +15,8 @@ from lightning_sagemaker._compat.connectors import (
     restore_trainer_memory,
     trainer_memory,
 )
-from lightning_sagemaker._compat.going_on import go_on, is_cut, reopen_epoch
 from lightning_sagemaker._compat.loops import LoopEvents, Phase, phase_of
+from lightning_sagemaker._compat.resume_loops import go_on, is_cut, reopen_epoch
 from lightning_sagemaker._compat.trainer import counts
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.fit_loaders import FitLoaders

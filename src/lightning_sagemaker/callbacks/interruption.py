@@ -19,9 +19,9 @@ from lightning_sagemaker._lightning import Callback, rank_zero_info, rank_zero_w
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.callbacks.places import checkpoint_folder, name_of, names_in, outdated, remove
 from lightning_sagemaker.callbacks.signals import StopSignals
-from lightning_sagemaker.checkpoint.whole import CheckpointError
+from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
+from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
 from lightning_sagemaker.collectives.pace import Pace, ask
-from lightning_sagemaker.collectives.votes import Votes
 from lightning_sagemaker.data.workers import STOP_SIGNALS
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class SpotInterruption(Callback):
         self._dirpath, self._keep, self._grace, self._exit_code = dirpath, keep, grace, exit_code
         self._save_every = math.inf if save_every is None else save_every.total_seconds()
         self._signals = StopSignals(signals, grace if patience is None else patience, exit_code)
-        self._votes = Votes(None)
+        self._votes = AsyncMaxReduce(None)
         self._training, self._evaluation = Pace(overhead), Pace(overhead)
         self._taken = TakenOver()
         self._events: LoopEvents | None = None
@@ -91,7 +91,7 @@ class SpotInterruption(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Handle signals from here on, instead of Lightning's handler; collective over all ranks."""
-        self._votes = Votes.of_all()
+        self._votes = AsyncMaxReduce.of_all()
         if (spread := self._votes.clock_spread()) > _CLOCKS:
             rank_zero_warn(
                 f"The hosts' clocks differ by {spread:.0f} s: S3 rejects requests if the clock is off by 15 minutes."

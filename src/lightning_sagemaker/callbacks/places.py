@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from lightning_sagemaker._lightning import ModelCheckpoint
-from lightning_sagemaker.checkpoint.whole import CheckpointError
+from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.job import SageMakerJob
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
+from lightning_sagemaker.checkpoint.atomic_write import CheckpointError, atomic_write
 from lightning_sagemaker.checkpoint.export import export_huggingface
 from lightning_sagemaker.checkpoint.parts import read_checkpoint
-from lightning_sagemaker.checkpoint.whole import CheckpointError, whole_file
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint
@@ -46,7 +46,7 @@ def to_file(path: Path, target: Path) -> None:
     checkpoint = _read(path)
     if target.is_dir():
         raise CheckpointError(f"{target} is a directory. HINT: give a file, such as {target / 'whole.ckpt'}.")
-    with whole_file(target) as file:
+    with atomic_write(target) as file:
         torch.save(checkpoint, file)
 
 

@@ -10,7 +10,7 @@ import torch
 from typing_extensions import override
 
 from lightning_sagemaker._lightning import TorchCheckpointIO
-from lightning_sagemaker.checkpoint.whole import whole_file
+from lightning_sagemaker.checkpoint.atomic_write import atomic_write
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, PathLike
@@ -30,5 +30,5 @@ class SafeCheckpointIO(TorchCheckpointIO):
         if storage_options is not None or "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
-        with whole_file(Path(path)) as file:
+        with atomic_write(Path(path)) as file:
             torch.save(checkpoint, file)

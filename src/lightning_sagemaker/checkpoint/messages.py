@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from lightning_sagemaker.checkpoint.whole import CheckpointError
+from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 
 _PAUSE = 0.02
 _TIME_LIMIT = 1800.0

@@ -16,10 +16,10 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from lightning_sagemaker._compat.dcp import read_whole
+from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.checkpoint.resume import META, SUMS, file_sum, write_sums
 from lightning_sagemaker.checkpoint.s3 import SCHEME, S3CheckpointIO
-from lightning_sagemaker.checkpoint.whole import CheckpointError
-from lightning_sagemaker.collectives.agreement import from_first, of_all, together
+from lightning_sagemaker.collectives.agreement import from_first, of_all, run_and_sync_errors
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, CheckpointIO, PathLike, StateDict
@@ -71,7 +71,7 @@ class CheckpointParts:
             if is_first and (folder / SUMS).is_file():  # of what was there before
                 (folder / SUMS).unlink()
 
-        together(prepare)
+        run_and_sync_errors(prepare)
         try:
             write(checkpoint, folder)
             own: dict[str, list[int]] = {}
@@ -80,7 +80,7 @@ class CheckpointParts:
                 for path in _own(folder):
                     own[path.name] = self.remote.put_part(place, path) if is_remote else file_sum(path)
 
-            together(send)
+            run_and_sync_errors(send)
             sums = {name: facts for part in of_all(own, dist.get_world_size()) for name, facts in part.items()}
 
             def finish() -> None:
@@ -89,7 +89,7 @@ class CheckpointParts:
                 elif is_first:
                     write_sums(folder, sums)
 
-            together(finish)
+            run_and_sync_errors(finish)
         finally:
             if is_remote:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -112,9 +112,9 @@ class CheckpointParts:
                 if self._local_rank == 0:
                     self.remote.fetch_parts(address, folder)
 
-            together(fetch)
+            run_and_sync_errors(fetch)
             content: Checkpoint = {}
-            together(lambda: content.update(read(folder)))  # the folder is needed until all have
+            run_and_sync_errors(lambda: content.update(read(folder)))  # the folder is needed until all have
             return content
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -148,9 +148,9 @@ def write_stages(checkpoint: Checkpoint, folder: Path) -> None:
             torch.save(checkpoint, temporary)
             temporary.replace(folder / META)
 
-    together(prepare)
+    run_and_sync_errors(prepare)
     dcp.save(parts, checkpoint_id=folder)  # raises on all processes, too
-    together(finish)
+    run_and_sync_errors(finish)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

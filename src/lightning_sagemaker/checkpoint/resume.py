@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lightning_sagemaker.checkpoint.whole import CheckpointError
+from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint

@@ -18,7 +18,7 @@ import torch
 from typing_extensions import override
 
 from lightning_sagemaker._lightning import CheckpointIO, rank_zero_warn
-from lightning_sagemaker.checkpoint.whole import CheckpointError
+from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 
 if TYPE_CHECKING:
     from s3torchconnector._s3client import S3Client

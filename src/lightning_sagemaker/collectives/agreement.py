@@ -31,7 +31,7 @@ def from_first(value: T) -> T:
     return box[0]
 
 
-def together(action: Callable[[], None], group: ProcessGroup | None = None) -> None:
+def run_and_sync_errors(action: Callable[[], None], group: ProcessGroup | None = None) -> None:
     """Run ``action`` and synchronize; errors of one process are raised on all. Collective over ``group``.
 
     Raises:

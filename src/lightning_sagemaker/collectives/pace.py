@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Sequence
 
-from lightning_sagemaker.collectives.votes import Votes
+from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
 
 _LATENCY = 0.5
 """Maximum seconds between two exchanges; the result of one is known at the next, so a reaction takes twice as long."""
@@ -76,7 +76,7 @@ class Pace:
         self.waits = waits
 
 
-def ask(votes: Votes, pace: Pace, count: int, own: Sequence[float]) -> list[float]:
+def ask(votes: AsyncMaxReduce, pace: Pace, count: int, own: Sequence[float]) -> list[float]:
     """Exchange values if due, and return the known result. Collective.
 
     Args:

@@ -124,11 +124,11 @@ def _launch(arguments: argparse.Namespace) -> int:
     from lightning_sagemaker.launch.planning.streaming import describe_streaming
 
     if arguments.refresh_instances:
-        from lightning_sagemaker.launch.aws import sentences
+        from lightning_sagemaker.launch.aws import translate_aws_errors
         from lightning_sagemaker.launch.planning.instances import refresh_instances
 
         region = (arguments.region or own_region()).partition(",")[0]
-        with sentences("Reading the instance types"):
+        with translate_aws_errors("Reading the instance types"):
             print(f"instances: {refresh_instances(region)}", file=sys.stderr)
     config = read_config(arguments)
     if arguments.save:
@@ -155,10 +155,10 @@ def _launch(arguments: argparse.Namespace) -> int:
             print(f"warning: {line}", file=sys.stderr)
         return 0
     if arguments.refresh_prices:
-        from lightning_sagemaker.launch.aws import sentences
+        from lightning_sagemaker.launch.aws import translate_aws_errors
         from lightning_sagemaker.launch.planning.pricing import refresh_prices
 
-        with sentences("Reading the prices"):
+        with translate_aws_errors("Reading the prices"):
             print(f"prices: {refresh_prices(config.region or own_region())}", file=sys.stderr)
     if arguments.register:
         from lightning_sagemaker.launch.tracking.registry import check_group

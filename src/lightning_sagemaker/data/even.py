@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lightning_sagemaker._lightning import rank_zero_info
-from lightning_sagemaker.collectives.votes import Votes
+from lightning_sagemaker.collectives.async_max import AsyncMaxReduce
 
 
 class EvenLoader:
@@ -26,13 +26,13 @@ class EvenLoader:
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self._loader = loader
-        self._votes: Votes | None = None
+        self._votes: AsyncMaxReduce | None = None
         self.cut_short = 0
 
     def __iter__(self) -> Iterator[Any]:
         """Batches of this rank. Collective over all ranks."""
         if self._votes is None:
-            self._votes = Votes.of_all()
+            self._votes = AsyncMaxReduce.of_all()
         votes = self._votes
         votes.read()  # of an epoch that was left early, on all ranks
         batches = iter(self._loader)

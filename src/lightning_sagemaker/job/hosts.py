@@ -104,7 +104,7 @@ def fit_to_launch(source: Source, hosts: Hosts, ranks: Ranks) -> Hosts:
     return Hosts(names, hosts.current, hosts.group, hosts.groups, hosts.instance_type, hosts.network_interface)
 
 
-def invented_hosts(ranks: Ranks | None) -> Hosts:
+def synthetic_hosts(ranks: Ranks | None) -> Hosts:
     """Synthetic host names outside a container, where hosts have no names."""
     if ranks is None or ranks.num_nodes == 1:
         return Hosts((LOCAL_HOST,), LOCAL_HOST)

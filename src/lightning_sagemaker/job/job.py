@@ -173,7 +173,7 @@ def _read_container(source: Source) -> SageMakerJob:
 
 def _read_anywhere(source: Source) -> SageMakerJob:
     ranks = read_ranks(source, None)
-    return _assemble(source, _hosts.invented_hosts(ranks), ranks, in_container=False, simulated=False)
+    return _assemble(source, _hosts.synthetic_hosts(ranks), ranks, in_container=False, simulated=False)
 
 
 def _assemble(

@@ -43,7 +43,7 @@ def make_session(region: str | None = None) -> Session:
         import boto3
     except ImportError:
         raise LaunchError(f"boto3 is not installed. HINT: {_INSTALL}.") from None
-    with sentences("AWS"):
+    with translate_aws_errors("AWS"):
         session: Session = boto3.Session(region_name=region)
     if session.region_name is None:
         raise LaunchError("No AWS region is configured. HINT: give region, or set AWS_DEFAULT_REGION.")
@@ -61,7 +61,7 @@ def make_client(service: str, region: str | None = None) -> Client:
 
 
 @contextlib.contextmanager
-def sentences(what: str) -> Iterator[None]:
+def translate_aws_errors(what: str) -> Iterator[None]:
     """Turn the errors of AWS's libraries into a :class:`LaunchError` that says what to do.
 
     Args:

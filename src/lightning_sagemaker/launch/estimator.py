@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.attempts import run_attempts
-from lightning_sagemaker.launch.aws import make_session, sentences
+from lightning_sagemaker.launch.aws import make_session, translate_aws_errors
 from lightning_sagemaker.launch.planning import rules
 from lightning_sagemaker.launch.planning.alternatives import alternative_plans
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
@@ -286,7 +286,7 @@ class Estimator(Settings):
             "InstanceType": instance_type,
         }
         client = self.jobs.session.client("sagemaker")
-        with sentences("Deploying the model"):
+        with translate_aws_errors("Deploying the model"):
             client.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=self.config.role)
             client.create_endpoint_config(EndpointConfigName=name, ProductionVariants=[variant])
             client.create_endpoint(EndpointName=name, EndpointConfigName=name)

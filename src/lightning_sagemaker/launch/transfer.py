@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from lightning_sagemaker.aws_types import Client
 from lightning_sagemaker.errors import LaunchError
-from lightning_sagemaker.launch.aws import sentences
+from lightning_sagemaker.launch.aws import translate_aws_errors
 
 MARK = ".lightning-sagemaker"
 """A file in each folder that was downloaded, which a later download may replace."""
@@ -35,7 +35,7 @@ def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None) -> int:
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     folder.mkdir(parents=True, exist_ok=True)
     count = total = 0
-    with sentences(f"Getting {uri}"):
+    with translate_aws_errors(f"Getting {uri}"):
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key):
             for item in page.get("Contents", []):
                 name, below = item["Key"], key.rstrip("/") + "/" if key else ""
@@ -62,7 +62,7 @@ def fetch_object(s3: Client, uri: str, target: Path) -> bool:
     except ClientError as error:
         if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey", "NoSuchBucket"):
             return False
-        with sentences(f"Getting {uri}"):
+        with translate_aws_errors(f"Getting {uri}"):
             raise
     return True
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_sagemaker.job.source import is_true
-from lightning_sagemaker.parallel.keys import BY_NAME, KEYS, Fate, Key
+from lightning_sagemaker.parallel.keys import BY_NAME, KEYS, Key, KeySupport
 
 PLACEMENTS = {"cluster": "DPT", "spread": "TPD"}
 """AWS's names of two orders (developer guide, "Ranking mechanism"). The last letter varies fastest with the rank."""
@@ -97,9 +97,9 @@ class ParallelDegrees:
             if value is None:
                 continue
             checked = _check(key, value)
-            if key.fate is Fate.REFUSED and checked != key.default:
+            if key.support is KeySupport.REFUSED and checked != key.default:
                 raise ParallelConfigError(f"mp_parameters has {name}={value!r}: {key.note}. HINT: remove {name}.")
-            if key.fate is Fate.NO_OP and checked != key.default:
+            if key.support is KeySupport.NO_OP and checked != key.default:
                 notes.append(f"mp_parameters: {name}={value!r} has no effect: {key.note}.")
             values[name] = checked
         return _from_values(values), notes
@@ -190,7 +190,7 @@ def _from_values(values: Mapping[str, Any]) -> ParallelDegrees:
             " keep one."
         )
     older = [name for name in values if BY_NAME[name].version == 1]
-    newer = [name for name in values if BY_NAME[name].version == 2 and BY_NAME[name].fate is Fate.USED]
+    newer = [name for name in values if BY_NAME[name].version == 2 and BY_NAME[name].support is KeySupport.USED]
     if older and newer:
         raise ParallelConfigError(
             f"mp_parameters has {', '.join(newer)} of the library's version 2 together with {', '.join(older)} of "

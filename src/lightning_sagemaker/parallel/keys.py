@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 
-class Fate(str, Enum):
+class KeySupport(str, Enum):
     """How a key is handled."""
 
     USED = "used"
@@ -29,7 +29,7 @@ class Key:
         version: Version of the library that has it: 1, 2, 0 for both, -1 if no documentation has it.
         kind: Type of its value.
         default: Value when it is absent.
-        fate: How it is handled.
+        support: How it is handled.
         note: What it does here, or why it has no effect or is refused.
         minimum: Least value of a number.
         choices: Allowed values; empty if there are other rules.
@@ -40,22 +40,22 @@ class Key:
     version: int
     kind: type
     default: Any
-    fate: Fate
+    support: KeySupport
     note: str
     minimum: float | None = None
     choices: tuple[Any, ...] = ()
 
 
 def _used(name: str, version: int, kind: type, default: Any, note: str, **rules: Any) -> Key:
-    return Key(name, version, kind, default, Fate.USED, note, **rules)
+    return Key(name, version, kind, default, KeySupport.USED, note, **rules)
 
 
 def _no_op(name: str, version: int, kind: type, default: Any, why: str) -> Key:
-    return Key(name, version, kind, default, Fate.NO_OP, why)
+    return Key(name, version, kind, default, KeySupport.NO_OP, why)
 
 
 def _refused(name: str, version: int, kind: type, default: Any, why: str) -> Key:
-    return Key(name, version, kind, default, Fate.REFUSED, why)
+    return Key(name, version, kind, default, KeySupport.REFUSED, why)
 
 
 _TENSORFLOW = "for TensorFlow only"

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lightning_sagemaker.collectives.agreement import together
+from lightning_sagemaker.collectives.agreement import run_and_sync_errors
 from lightning_sagemaker.parallel import gradients
 from lightning_sagemaker.parallel.activations import save_memory
 from lightning_sagemaker.parallel.chain import Ends, find_cut
@@ -105,7 +105,7 @@ class PipelinedModel:
 
         self.was_delayed = is_delayed(self._root)
         if self.was_delayed:
-            together(action, self._groups.cpu_groups["MP"])
+            run_and_sync_errors(action, self._groups.cpu_groups["MP"])
 
     def _make_reduction(self, own: Sequence[int]) -> OverlappedReduction | None:
         group = self._groups.groups["RDP"]

@@ -84,7 +84,7 @@ def make_plan(
         orders = [
             _fixed_order(schedule, rank, num_ranks, microbatches, stages_per_rank, active) for rank in range(num_ranks)
         ]
-        duration = _play(orders, stages)
+        duration = _simulate(orders, stages)
         if duration is not None:
             return Plan(tuple(map(tuple, orders)), duration)
     return _ListScheduler(schedule, num_ranks, microbatches, stages_per_rank, active).run()
@@ -106,7 +106,7 @@ def _fixed_order(
     return order + backward[max(0, len(forward) - ahead) :]
 
 
-def _play(orders: list[list[Action]], num_stages: int) -> int | None:
+def _simulate(orders: list[list[Action]], num_stages: int) -> int | None:
     """When the last rank finishes; None on a deadlock."""
     done: dict[Action, int] = {}
     free, places = [0] * len(orders), [0] * len(orders)

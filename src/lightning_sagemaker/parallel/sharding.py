@@ -28,7 +28,7 @@ from lightning_sagemaker.parallel.blocks import find_units
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.plans import COLUMNS, count_own_heads, tensor_plan
 
-REPLICAS, SHARDS, TENSOR = "replicas", "shards", "tensor"
+DP_REPLICATE, DP_SHARD, TP = "dp_replicate", "dp_shard", "tp"
 """Dimensions of the mesh: replicas, parameter shards of a replica, tensor parallel ranks."""
 
 
@@ -80,7 +80,7 @@ def shard_module(
 
     Args:
         root: The module, complete and equal on all processes.
-        mesh: With the dimensions :data:`REPLICAS`, :data:`SHARDS` and :data:`TENSOR`.
+        mesh: With the dimensions :data:`DP_REPLICATE`, :data:`DP_SHARD` and :data:`TP`.
         methods: Names of methods of ``root`` that are called from outside.
         recompute: Blocks keep their inputs only for the backward pass, in which they run again.
         offload: Offload saved activations to CPU memory.
@@ -93,8 +93,8 @@ def shard_module(
     options = options or ShardOptions()
     on_gpu = mesh.device_type == "cuda"
     own = [module for module in root.modules() if isinstance(module, FSDPModule)]
-    if not own and mesh[TENSOR].size() > 1:
-        share_matrices(root, mesh[TENSOR])
+    if not own and mesh[TP].size() > 1:
+        share_matrices(root, mesh[TP])
     blocks = [module for module in own if module is not root] if own else find_units(root, options.units)
     if (recompute or offload) and not blocks:
         raise ParallelConfigError(
@@ -103,7 +103,7 @@ def shard_module(
         )
     save_memory(blocks, recompute, offload, on_gpu)
     if not own:
-        data = mesh[SHARDS] if mesh[REPLICAS].size() == 1 else mesh[REPLICAS, SHARDS]
+        data = mesh[DP_SHARD] if mesh[DP_REPLICATE].size() == 1 else mesh[DP_REPLICATE, DP_SHARD]
         for unit in (*blocks, root):
             fully_shard(unit, mesh=data, **options.keywords(on_gpu))
     for method in methods:
@@ -160,7 +160,7 @@ def make_mesh(degrees: ParallelDegrees, world_size: int, device_type: str) -> De
     places = {degrees.coordinates(rank, world_size): rank for rank in range(world_size)}
     order = sorted(places, key=lambda at: (at.replica, at.tensor))
     ranks = torch.tensor([places[at] for at in order]).reshape(-1, shards, degrees.tensor)
-    return DeviceMesh(device_type, ranks, mesh_dim_names=(REPLICAS, SHARDS, TENSOR))
+    return DeviceMesh(device_type, ranks, mesh_dim_names=(DP_REPLICATE, DP_SHARD, TP))
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from lightning_sagemaker.collectives import ending, forks
-from lightning_sagemaker.collectives.votes import share_default_group
+from lightning_sagemaker.collectives.async_max import share_default_group
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.sockets import open_sockets, shut_down
 

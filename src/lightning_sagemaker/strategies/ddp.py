@@ -13,7 +13,7 @@ from typing_extensions import override
 from lightning_sagemaker._compat.checkpoint_io import complete
 from lightning_sagemaker._lightning import DDPStrategy, FabricDDPStrategy, reset_seed
 from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
-from lightning_sagemaker.collectives.agreement import together
+from lightning_sagemaker.collectives.agreement import run_and_sync_errors
 from lightning_sagemaker.recovery.supervised import recovers_in_job
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.reduction import FabricReducedGradients, ReducedGradients, refuse_beside_recovery
@@ -58,7 +58,7 @@ class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
             super(JobDDPStrategy, self).save_checkpoint(checkpoint, filepath, storage_options)
 
         if dist.is_initialized() and dist.get_world_size() > 1:
-            together(save)
+            run_and_sync_errors(save)
         else:
             save()
 

@@ -27,9 +27,10 @@ class SMDDPFSDPStrategy(GathersBySMDDP, TakesShardOptions, SMPShardedStrategy):
         **kwargs: ``hybrid_shard_degree``, ``auto_wrap_policy``, ``mp_policy``, ``cpu_offload`` and
             ``reshard_after_forward`` of :class:`~lightning_sagemaker.strategies.fsdp_options.TakesShardOptions`,
             ``async_checkpoint`` and ``save_distributed_checkpoint`` of
-            :class:`~lightning_sagemaker.strategies.beside.WritesBeside`, ``activation_checkpointing``, ``parameters``,
-            ``degrees`` and ``job`` of :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those
-            of ``lightning.pytorch.strategies.ModelParallelStrategy``; ``process_group_backend`` overrides the choice.
+            :class:`~lightning_sagemaker.strategies.async_checkpointing.AsyncCheckpointing`,
+            ``activation_checkpointing``, ``parameters``, ``degrees`` and ``job`` of
+            :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of
+            ``lightning.pytorch.strategies.ModelParallelStrategy``; ``process_group_backend`` overrides the choice.
 
     Raises:
         ParallelConfigError: If the parameters contradict each other or the number of processes.

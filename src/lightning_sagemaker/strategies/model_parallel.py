@@ -34,12 +34,12 @@ from lightning_sagemaker.strategies.ddp import JobDDPStrategy
 from lightning_sagemaker.strategies.delayed import DelayedModel
 from lightning_sagemaker.strategies.merge import detached, merge, moved_to
 from lightning_sagemaker.strategies.microbatch_loss import microbatch_loss
+from lightning_sagemaker.strategies.pipeline_checkpoints import PipelineCheckpoints
 from lightning_sagemaker.strategies.pipeline_checks import check_module, check_options
 from lightning_sagemaker.strategies.replica_batches import ReplicaBatches, gather_of_last_stages, noting_reads
 from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
 from lightning_sagemaker.strategies.step_logs import Record, Records, recorded, replay
 from lightning_sagemaker.strategies.stock_callbacks import check_trainer
-from lightning_sagemaker.strategies.whole_model import WholeModel
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class SMPStrategy(ReplicaBatches, DelayedModel, WholeModel, ParallelLayout, JobDDPStrategy):
+class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLayout, JobDDPStrategy):
     """SageMaker's pipeline parallelism: the layers of a model on several processes, with replicas on others.
 
     The LightningModule stays unchanged, as long as each step calls its model once, and the model's forward pass is a

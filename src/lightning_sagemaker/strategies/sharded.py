@@ -21,16 +21,16 @@ from lightning_sagemaker._lightning import (
 )
 from lightning_sagemaker.parallel.degrees import ParallelDegrees
 from lightning_sagemaker.parallel.sharding import (
-    TENSOR,
+    TP,
     ShardOptions,
     check_shardable,
     clip_norm,
     make_mesh,
     shard_module,
 )
-from lightning_sagemaker.strategies.beside import WritesBeside
-from lightning_sagemaker.strategies.in_parts import InParts
+from lightning_sagemaker.strategies.async_checkpointing import AsyncCheckpointing
 from lightning_sagemaker.strategies.job_aware import JobAware
+from lightning_sagemaker.strategies.sharded_checkpoints import ShardedCheckpoints
 from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
 from lightning_sagemaker.strategies.stock_callbacks import check_trainer
 from lightning_sagemaker.strategies.trainer_defaults import JobDefaults
@@ -86,7 +86,7 @@ class ShardedLayout(ParallelLayout):
         shard_module(module, mesh, methods, *saving, self.sharding_options())
 
 
-class _ChecksummedStrategy(InParts, ModelParallelStrategy):
+class _ChecksummedStrategy(ShardedCheckpoints, ModelParallelStrategy):
     """Lightning's strategy; sharded checkpoints have checksums, and may be in S3."""
 
     @property
@@ -120,7 +120,7 @@ class _ChecksummedStrategy(InParts, ModelParallelStrategy):
         return load(checkpoint_path, weights_only)
 
 
-class SMPShardedStrategy(WritesBeside, ShardedLayout, JobAware, JobDefaults, _ChecksummedStrategy):
+class SMPShardedStrategy(AsyncCheckpointing, ShardedLayout, JobAware, JobDefaults, _ChecksummedStrategy):
     """SageMaker's tensor parallelism and sharded data parallelism, with DTensor and FSDP2.
 
     The LightningModule stays unchanged: after ``configure_model`` its linear layers are sharded across
@@ -128,9 +128,9 @@ class SMPShardedStrategy(WritesBeside, ShardedLayout, JobAware, JobDefaults, _Ch
 
     Args:
         **kwargs: ``async_checkpoint`` and ``save_distributed_checkpoint`` of
-            :class:`~lightning_sagemaker.strategies.beside.WritesBeside`, ``parameters``, ``degrees``, ``job`` and
-            ``activation_checkpointing`` of :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and
-            those of ``lightning.pytorch.strategies.ModelParallelStrategy``.
+            :class:`~lightning_sagemaker.strategies.async_checkpointing.AsyncCheckpointing`, ``parameters``, ``degrees``,
+            ``job`` and ``activation_checkpointing`` of
+            :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of ``lightning.pytorch.strategies.ModelParallelStrategy``.
 
     Raises:
         ParallelConfigError: If the parameters contradict each other or the number of processes, or there are none.
@@ -166,7 +166,7 @@ class SMPShardedStrategy(WritesBeside, ShardedLayout, JobAware, JobDefaults, _Ch
 
         shadow(module, "configure_model", configure_model)
         if self.degrees.tensor > 1:
-            self._tensor_group = mesh[TENSOR].get_group()
+            self._tensor_group = mesh[TP].get_group()
             self.sync_seed(self._tensor_group)
 
     @override
@@ -220,7 +220,7 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
     def _shard_module(self, module: nn.Module, _: object) -> nn.Module:
         mesh = self.mesh()
         if self.degrees.tensor > 1:
-            self.sync_seed(mesh[TENSOR].get_group())
+            self.sync_seed(mesh[TP].get_group())
         self.shard(module, mesh)
         return module
 

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from lightning_sagemaker.collectives import ending
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
-from lightning_sagemaker.parallel.sharding import REPLICAS, SHARDS, make_mesh
+from lightning_sagemaker.parallel.sharding import DP_REPLICATE, DP_SHARD, make_mesh
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import init_process_group
 from lightning_sagemaker.torch_sagemaker.optimizer_states import own_parts
 from lightning_sagemaker.torch_sagemaker.state_handler import state
@@ -102,15 +102,15 @@ def _layout(asked: ShardingStrategy | None) -> StateDict:
     assert mesh is not None
     if degree == 0 and tensor == 1:  # as documented: the script's own strategy, untouched
         shards_all = asked in (None, ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP)
-        return {"device_mesh": mesh[SHARDS]} if shards_all else {}  # a mesh gives DTensors, which can be saved beside
+        return {"device_mesh": mesh[DP_SHARD]} if shards_all else {}  # a mesh gives DTensors, which can be saved beside
     copies = mesh.size() // tensor
     shards = degree or copies
     if shards == copies:
         is_hybrid = asked in (None, ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
         strategy = ShardingStrategy.FULL_SHARD if is_hybrid else asked
-        return {"device_mesh": mesh[SHARDS], "sharding_strategy": strategy}
+        return {"device_mesh": mesh[DP_SHARD], "sharding_strategy": strategy}
     if shards == 1:
-        return {"device_mesh": mesh[REPLICAS], "sharding_strategy": ShardingStrategy.NO_SHARD}
+        return {"device_mesh": mesh[DP_REPLICATE], "sharding_strategy": ShardingStrategy.NO_SHARD}
     zero2 = ShardingStrategy._HYBRID_SHARD_ZERO2
     strategy = zero2 if asked is zero2 else ShardingStrategy.HYBRID_SHARD
-    return {"device_mesh": mesh[REPLICAS, SHARDS], "sharding_strategy": strategy}
+    return {"device_mesh": mesh[DP_REPLICATE, DP_SHARD], "sharding_strategy": strategy}

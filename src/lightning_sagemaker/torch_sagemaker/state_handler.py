@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from lightning_sagemaker.parallel.degrees import ParallelDegrees
-from lightning_sagemaker.parallel.sharding import REPLICAS, SHARDS, TENSOR
+from lightning_sagemaker.parallel.sharding import DP_REPLICATE, DP_SHARD, TP
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -104,27 +104,27 @@ class State:
     @property
     def tp_size(self) -> int:
         """Processes that share each matrix."""
-        return int(self._of(TENSOR).size())
+        return int(self._of(TP).size())
 
     @property
     def tp_rank(self) -> int:
         """Place among them."""
-        return int(self._of(TENSOR).get_local_rank())
+        return int(self._of(TP).get_local_rank())
 
     @property
     def tp_process_group(self) -> ProcessGroup:
         """Their group."""
-        return self._of(TENSOR).get_group()
+        return self._of(TP).get_group()
 
     @property
     def rep_rank_process_group(self) -> ProcessGroup:
         """The processes that hold the same part."""
-        return self._of(REPLICAS).get_group()
+        return self._of(DP_REPLICATE).get_group()
 
     @property
     def shard_process_group(self) -> ProcessGroup:
         """The processes that shard a copy's parameters."""
-        return self._of(SHARDS).get_group()
+        return self._of(DP_SHARD).get_group()
 
     cp_size = ep_size = 1
     cp_rank = ep_rank = 0

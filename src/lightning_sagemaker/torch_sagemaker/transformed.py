@@ -9,7 +9,7 @@ from torch import nn
 
 from lightning_sagemaker.parallel.blocks import find_blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
-from lightning_sagemaker.parallel.sharding import TENSOR, share_matrices
+from lightning_sagemaker.parallel.sharding import TP, share_matrices
 from lightning_sagemaker.torch_sagemaker.state_handler import state
 from lightning_sagemaker.torch_sagemaker.tensor_parallel.transformer import mark
 
@@ -50,7 +50,7 @@ def transform(
     if state.tensor_parallel_degree == 1:
         return model
     assert state.mesh is not None
-    state.shared.update(share_matrices(model, state.mesh[TENSOR]))
+    state.shared.update(share_matrices(model, state.mesh[TP]))
     mark(find_blocks(model).modules)
     return model
 

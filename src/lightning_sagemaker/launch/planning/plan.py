@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.job import SMDDP_VARIABLES, Distribution, Launcher, SageMakerJob
-from lightning_sagemaker.launch.aws import sentences
+from lightning_sagemaker.launch.aws import translate_aws_errors
 from lightning_sagemaker.launch.planning import rules
 from lightning_sagemaker.launch.planning.images import SMDDP_PYTORCH, Image, find_image, parse_version
 from lightning_sagemaker.launch.planning.instances import find_instance
@@ -114,7 +114,7 @@ def own_region() -> str:
         import boto3
     except ImportError:
         return _FALLBACK_REGION
-    with sentences("Reading AWS's configuration"):
+    with translate_aws_errors("Reading AWS's configuration"):
         return boto3.Session().region_name or _FALLBACK_REGION
 
 

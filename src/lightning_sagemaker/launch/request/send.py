@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lightning_sagemaker.aws_types import Session
 from lightning_sagemaker.errors import LaunchError
-from lightning_sagemaker.launch.aws import sentences
+from lightning_sagemaker.launch.aws import translate_aws_errors
 from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.planning.quotas import check_quota
 from lightning_sagemaker.launch.planning.report import exposed, not_sent
@@ -65,7 +65,7 @@ def send(plan: JobPlan, given: object = None, job_name: str | None = None) -> Se
         _log.warning("not sent: %s", line)
     for line in exposed(plan):
         _log.warning("%s", line)
-    with sentences("Creating the job"), tempfile.TemporaryDirectory() as folder:
+    with translate_aws_errors("Creating the job"), tempfile.TemporaryDirectory() as folder:
         session = sdk.make_session(given, plan.region)
         check_quota(session.boto_session, plan.config)
         role = _role_arn(session.boto_session, plan.config)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from lightning_sagemaker.errors import LaunchError, suggestion
-from lightning_sagemaker.launch.aws import make_client, sentences
+from lightning_sagemaker.launch.aws import make_client, translate_aws_errors
 from lightning_sagemaker.launch.source.secret_scan import can_scan, check_secrets
 from lightning_sagemaker.launch.source.source_files import Selection, select_files, why_not
 from lightning_sagemaker.launch.source.vendored import FOLDER, Target, vendored_wheels
@@ -199,7 +199,7 @@ def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
 def _fetched(uri: str, region: str | None, scratch: Path) -> Path:
     """The unpacked archive at an S3 address, which is looked through as a folder is."""
     archive, folder = scratch / "source.tar.gz", scratch / "source"
-    with sentences(f"Getting {uri}"):
+    with translate_aws_errors(f"Getting {uri}"):
         was_there = fetch_object(make_client("s3", region), uri, archive)
     if not was_there:
         raise LaunchError(

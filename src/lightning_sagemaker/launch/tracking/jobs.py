@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from lightning_sagemaker.aws_types import Session
 from lightning_sagemaker.errors import LaunchError
-from lightning_sagemaker.launch.aws import lacks_capacity, make_session, sentences
+from lightning_sagemaker.launch.aws import lacks_capacity, make_session, translate_aws_errors
 from lightning_sagemaker.launch.transfer import check_replaceable, fetch, fetch_object, put_in_place, unpack
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
@@ -89,7 +89,7 @@ class TrainingJobs:
 
         """
         wanted = {"NameContains": contains} if contains else {}
-        with sentences("Listing the jobs"):
+        with translate_aws_errors("Listing the jobs"):
             found = self._sagemaker.list_training_jobs(
                 SortBy="CreationTime", SortOrder="Descending", MaxResults=limit, **wanted
             )
@@ -105,7 +105,7 @@ class TrainingJobs:
             LaunchError: If there is none of that name.
 
         """
-        with sentences(f"Looking at the job {name!r}"):
+        with translate_aws_errors(f"Looking at the job {name!r}"):
             job = self._sagemaker.describe_training_job(TrainingJobName=name)
         begin, end = job.get("TrainingStartTime"), job.get("TrainingEndTime")
         seconds = 0.0 if begin is None else (end.timestamp() if end else time.time()) - begin.timestamp()
@@ -121,7 +121,7 @@ class TrainingJobs:
 
     def stop(self, name: str) -> None:
         """Ask a job to stop: it gets SIGTERM, and has 120 seconds to write a checkpoint."""
-        with sentences(f"Stopping the job {name!r}"):
+        with translate_aws_errors(f"Stopping the job {name!r}"):
             self._sagemaker.stop_training_job(TrainingJobName=name)
 
     def new_lines(self, name: str, seen: dict[str, str]) -> Iterator[tuple[str, str]]:
@@ -133,7 +133,7 @@ class TrainingJobs:
 
         """
         missing = self._logs.exceptions.ResourceNotFoundException
-        with sentences(f"Reading the log of {name!r}"):
+        with translate_aws_errors(f"Reading the log of {name!r}"):
             with contextlib.suppress(missing):
                 pages = self._logs.get_paginator("describe_log_streams")
                 for page in pages.paginate(logGroupName=LOG_GROUP, logStreamNamePrefix=f"{name}/"):

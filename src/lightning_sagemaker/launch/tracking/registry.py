@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from lightning_sagemaker.aws_types import Client
 from lightning_sagemaker.errors import LaunchError
-from lightning_sagemaker.launch.aws import sentences
+from lightning_sagemaker.launch.aws import translate_aws_errors
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
 
@@ -127,7 +127,7 @@ def register(
         )
     request = package_request(status.description, group, image, source)
     client = jobs.session.client("sagemaker")
-    with sentences(f"Registering the model of {name!r}"):
+    with translate_aws_errors(f"Registering the model of {name!r}"):
         _make_group(client, group)
         place = urlsplit(request["ModelMetrics"]["ModelQuality"]["Statistics"]["S3Uri"])
         body = json.dumps({"training_job": name, "metrics": _metrics(status.description)}).encode()

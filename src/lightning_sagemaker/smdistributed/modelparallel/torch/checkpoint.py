@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lightning_sagemaker.collectives.agreement import together
+from lightning_sagemaker.collectives.agreement import run_and_sync_errors
 from lightning_sagemaker.smdistributed.modelparallel.torch.core import mp_rank, pp_rank, rdp_rank, tp_rank
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
@@ -129,8 +129,8 @@ def save_checkpoint(
             if partial and num_kept_partial_checkpoints:
                 _keep(folder, num_kept_partial_checkpoints)
 
-    together(write, state.objects)
-    together(point, state.objects)  # to what is complete
+    run_and_sync_errors(write, state.objects)
+    run_and_sync_errors(point, state.objects)  # to what is complete
 
 
 def _keep(folder: Path, count: int) -> None:

@@ -19,7 +19,7 @@ class CheckpointError(SageMakerJobError):
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """A file to write to, which replaces ``path`` when the block ends without an error, and is then on disk.
 
     Raises:

@@ -13,7 +13,7 @@ from lightning_sagemaker._lightning import rank_zero_warn
 from lightning_sagemaker.checkpoint.parts import read_checkpoint, write_stages
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.model import PipelinedModel
-from lightning_sagemaker.strategies.in_parts import InParts
+from lightning_sagemaker.strategies.sharded_checkpoints import ShardedCheckpoints
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -26,7 +26,7 @@ else:
     Host = object
 
 
-class WholeModel(InParts, Host):
+class PipelineCheckpoints(ShardedCheckpoints, Host):
     """Mixin before a strategy whose module is partitioned at its first step."""
 
     saves_parts: bool

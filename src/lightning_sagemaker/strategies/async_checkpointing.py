@@ -20,7 +20,7 @@ _PATIENCE = 60.0
 """Seconds to wait for a checkpoint in progress when the Trainer ends, also after an error."""
 
 
-class WritesBeside:
+class AsyncCheckpointing:
     """Mixin before :class:`~lightning_sagemaker.strategies.sharded.SMPShardedStrategy`'s base.
 
     Args:

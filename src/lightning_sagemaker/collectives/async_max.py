@@ -30,7 +30,7 @@ def share_default_group(shares: bool = True) -> None:
     _shared = shares
 
 
-class Votes:
+class AsyncMaxReduce:
     """Largest values over all processes, asked for at one step and read at a later one.
 
     The messages are asynchronous and use the CPU, so no GPU and no other process is waited for. All
@@ -52,7 +52,7 @@ class Votes:
         """What the last question cost this process, from asking to having read."""
 
     @classmethod
-    def of_all(cls) -> Votes:
+    def of_all(cls) -> AsyncMaxReduce:
         """Among all processes. Collective, if there is more than one."""
         if _shared:
             return cls(_Default.GROUP)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import CheckpointIO
 
 
-class InParts:
+class ShardedCheckpoints:
     """Mixin before a strategy of Lightning."""
 
     local_rank: int
