@@ -130,7 +130,8 @@ class SMPShardedStrategy(AsyncCheckpointing, ShardedLayout, JobAware, JobDefault
         **kwargs: ``async_checkpoint`` and ``save_distributed_checkpoint`` of
             :class:`~lightning_sagemaker.strategies.async_checkpointing.AsyncCheckpointing`, ``parameters``, ``degrees``,
             ``job`` and ``activation_checkpointing`` of
-            :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of ``lightning.pytorch.strategies.ModelParallelStrategy``.
+            :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of
+            ``lightning.pytorch.strategies.ModelParallelStrategy``.
 
     Raises:
         ParallelConfigError: If the parameters contradict each other or the number of processes, or there are none.
