@@ -2,13 +2,19 @@
 """The names of ``torch.sagemaker`` that AWS's public training scripts use; those that cannot be here say so."""
 
 import importlib
+import threading
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
+from lightning_sagemaker._compat.dcp import read_whole
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.torch_sagemaker.checkpoint.utils import limit_num_subdirs
-from lightning_sagemaker.torch_sagemaker.distributed.checkpoint import s3_filesystem
+from lightning_sagemaker.torch_sagemaker.distributed.checkpoint import s3_filesystem, state_dict_saver
 from lightning_sagemaker.torch_sagemaker.nn.attn import FlashSelfAttention
 from lightning_sagemaker.torch_sagemaker.state_handler import State
 
@@ -101,3 +107,39 @@ def test_addresses():
     assert s3_filesystem.format_s3_path("bucket", "a/b") == "s3://bucket/a/b"
     with pytest.raises(ParallelConfigError, match="HINT"):
         s3_filesystem.parse_s3_uri("/a/b")
+
+
+class _Waits(dcp.FileSystemWriter):
+    """Writes when it is told to."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.may = threading.Event()
+
+    def write_data(self, *arguments, **options):
+        assert self.may.wait(60)
+        return super().write_data(*arguments, **options)
+
+
+@pytest.fixture
+def group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("kind", ["plain", "sharded"])
+def test_what_is_written_beside_the_training_is_not_what_it_makes_of_it(group, tmp_path, kind):
+    mesh = init_device_mesh("cpu", (1,))
+    tensor = torch.arange(6.0).reshape(3, 2)
+    if kind == "sharded":
+        tensor = distribute_tensor(tensor, mesh, [Shard(0)])
+    state, writer = {"model": {"a": tensor}, "optimizer": {"state": [tensor], "step": 3}}, _Waits(tmp_path / "saved")
+    state_dict_saver.async_save(state, storage_writer=writer)
+    with torch.no_grad():
+        tensor.mul_(0)
+    writer.may.set()
+    state_dict_saver.maybe_finalize_async_calls(blocking=True)
+    found = read_whole(tmp_path / "saved")
+    for saved in (found["model"]["a"], found["optimizer"]["state"][0]):
+        assert torch.equal(saved, torch.arange(6.0).reshape(3, 2))

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch import Tensor
 
+from lightning_sagemaker._compat.pytree import tree_map_only
 from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.async_utils import AsyncCallsQueue
 from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.storage import writer_for
 
@@ -65,7 +67,7 @@ def async_save(
     queue = _QUEUE if queue is None else queue
     queue.maybe_finalize_async_calls(blocking=True)
     future = dcp.async_save(
-        state_dict,
+        _copy_of_cpu_tensors(state_dict),
         checkpoint_id=None if storage_writer is not None else checkpoint_id,
         storage_writer=writer_for(checkpoint_id, s3_region, storage_writer),
         planner=planner,
@@ -97,6 +99,16 @@ def maybe_finalize_async_calls(blocking: bool = True, process_group: ProcessGrou
 
     """
     return _QUEUE.maybe_finalize_async_calls(blocking, process_group)
+
+
+def _copy_of_cpu_tensors(state: StateDict) -> StateDict:
+    """The same containers; torch 2.5 copies tensors of a GPU only, and would write others as the training changes them."""
+    copied: StateDict = tree_map_only(Tensor, _copy_on_cpu, state)
+    return copied
+
+
+def _copy_on_cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone() if tensor.device.type == "cpu" else tensor
 
 
 def _cpu_group() -> ProcessGroup:
