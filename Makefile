@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-in-ci gpu test-extended test-slow test-of-aws test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-reduction bench-rehearsal bench-recipes bench-guard bench-pipeline bench-plan bench-memory bench-safe chaos chaos-recovery bench-recovery stopping-times compat docs picture docs-look test-docs peers clean
+.PHONY: help demo test gpu test-extended test-slow test-of-aws test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-reduction bench-rehearsal bench-recipes bench-guard bench-pipeline bench-plan bench-memory bench-safe chaos chaos-recovery bench-recovery stopping-times compat docs picture docs-look test-docs peers clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,11 +86,7 @@ test: $(VENV)/recipes ## install into .venv and .containers, and run the tests t
 	  $(MAKE) -j 3 --keep-going $$toolkit $(CONTAINERS) lint type $(if $(TORCH_OF_AWS),$(OF_AWS)/made) || \
 	  $(MAKE) $(CONTAINERS) lint type $(if $(TORCH_OF_AWS),$(OF_AWS)/made) && \
 	  { [ -e .containers/toolkit ] || echo "AWS's training toolkit cannot be built here: its tests are skipped"; }
-	@locks=$$(mktemp -d) && export LIGHTNING_SAGEMAKER_TEST_LOCKS=$$locks && \
-	  $(MAKE) --no-print-directory -j 2 --keep-going $(if $(TORCH_OF_AWS),test-of-aws) test-in-ci; code=$$?; rm -rf $$locks; exit $$code
-
-# What `make test` runs when all is installed, beside test-of-aws: their processes wait for each other.
-test-in-ci:
+	$(if $(TORCH_OF_AWS),$(MAKE) test-of-aws)
 	$(BIN)/python -m pytest $(IN_CI) $(PYTEST_AT_ONCE) --durations=60 --durations-min=2
 
 test-extended: $(VENV)/dev $(CONTAINERS) ## those of CI, and what it leaves out to end in 15 minutes (tests/extended.py)
@@ -117,7 +113,7 @@ LONG := $(patsubst %,--ignore=tests/%.py,callbacks/test_data_wait callbacks/test
   data/test_loader data/test_position data/test_workers job/test_job package/test_main package/test_on_import package/test_skips)
 
 test-of-aws: $(OF_AWS)/made ## unit tests, Lightning, the shim and a recipe with the oldest torch, Lightning and transformers
-	$(OF_AWS)/bin/python -m pytest $(IN_CI) $(PYTEST_AT_ONCE) --quiet --quiet $(UNIT) $(LONG) \
+	$(OF_AWS)/bin/python -m pytest $(IN_CI) $(PYTEST_AT_ONCE) --quiet $(UNIT) $(LONG) \
 	  tests/distributed/test_lightning.py tests/distributed/test_shim.py tests/recipes/test_albert_mlm.py
 
 gpu: $(VENV)/dev ## what one NVIDIA GPU can decide, and the recipes' speed on it; minutes, and nothing without one

@@ -44,13 +44,10 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The process that starts the others makes the folder; they find it in their environment.
-
-    Several of them at a time share the one that they are given in theirs, as by ``make test``.
-    """
+    """The process that starts the others makes the folder; they find it in their environment."""
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(Alone(Path(os.environ.pop(_VARIABLE))))
-    elif config.getoption("numprocesses", None) and _VARIABLE not in os.environ:
+    elif config.getoption("numprocesses", None):
         config.stash[_FOLDER] = tempfile.TemporaryDirectory(prefix="tests-")
         os.environ[_VARIABLE] = config.stash[_FOLDER].name
 

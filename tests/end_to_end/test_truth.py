@@ -51,7 +51,6 @@ CASES = {
     "toolkit-mpi": ("toolkit", "mpi", 1, 2, set()),
     "drivers-none": ("modeltrainer", "none", 2, 1, set()),
     "drivers-torchrun": ("modeltrainer", "torch_distributed", 2, 2, set()),
-    "drivers-torchrun, one each": ("modeltrainer", "torch_distributed", 2, 1, set()),
 }
 
 

@@ -19,8 +19,6 @@ def test_listed_tests_exist(path):
 
 
 def test_parameters_choose_among_the_cases_of_a_test():
-    assert is_extended("tests/end_to_end/test_truth.py::test_every_rank_is_started_alike[toolkit-none]")
-    assert not is_extended(
-        "tests/end_to_end/test_truth.py::test_every_rank_is_started_alike[drivers-torchrun, one each]"
-    )
-    assert not is_extended("tests/job/test_job.py::test_truth")
+    assert is_extended("tests/end_to_end/test_recordings.py::test_the_ranks_of_a_recorded_run[v3td]")
+    assert not is_extended("tests/end_to_end/test_recordings.py::test_the_ranks_of_a_recorded_run[td2]")
+    assert not is_extended("tests/job/test_job.py::test_the_ranks_of_a_recorded_run[v3td]")
