@@ -89,7 +89,7 @@ test: $(VENV)/recipes ## install into .venv and .containers, and run the tests t
 	$(if $(TORCH_OF_AWS),$(MAKE) test-of-aws)
 	$(BIN)/python -m pytest $(IN_CI) $(PYTEST_AT_ONCE) --durations=60 --durations-min=2
 
-test-extended: $(VENV)/dev $(CONTAINERS) ## those of CI, and what it leaves out to end in 15 minutes (tests/extended.py)
+test-extended: $(VENV)/dev $(CONTAINERS) ## those of CI, and those that it leaves out for their time (tests/extended.py)
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_AT_ONCE) --durations=60 --durations-min=2
 
 # The last torch for which AWS's images carry SMDDP, the oldest that the metadata allows: a part of the tests in an environment
@@ -109,8 +109,8 @@ $(OF_AWS)/made: $(VENV)/recipes
 # The rooms that work with torch or Lightning and whose tests start few processes.
 UNIT := $(addprefix tests/,callbacks checkpoint collectives compat data job loggers package parallel smdistributed strategies torch_sagemaker)
 # Those of their tests that take longest are left to `make test-oldest`.
-LONG := $(patsubst %,--ignore=tests/%.py,callbacks/test_data_wait callbacks/test_interruption compat/test_private_names \
-  data/test_loader data/test_position data/test_workers job/test_job package/test_main package/test_on_import package/test_skips)
+LONG := $(patsubst %,--ignore=tests/%.py,callbacks/test_data_wait callbacks/test_interruption data/test_loader data/test_position \
+  data/test_workers job/test_job package/test_main package/test_on_import package/test_skips)
 
 test-of-aws: $(OF_AWS)/made ## unit tests, Lightning, the shim and a recipe with the oldest torch, Lightning and transformers
 	$(OF_AWS)/bin/python -m pytest $(IN_CI) $(PYTEST_AT_ONCE) --quiet $(UNIT) $(LONG) \

@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The list of what CI leaves out names tests that exist."""
 
-import re
+from types import SimpleNamespace
 
 import pytest
 
 from tests.conftest import ROOT
-from tests.extended import LEFT_OUT, is_extended
+from tests.extended import LEFT_OUT, is_extended, pytest_collection_modifyitems
 
 
-@pytest.mark.parametrize("path", LEFT_OUT)
-def test_listed_tests_exist(path):
-    names = re.findall(r"^def (test_\w+)", (ROOT / "tests" / f"{path}.py").read_text(), re.MULTILINE)
-    for pattern in LEFT_OUT[path]:
-        function = pattern.split(r"\[")[0]
-        ends = ".*" if function.startswith(".*") else ""
-        assert any(re.fullmatch(function + ends, name) for name in names), pattern
+def test_listed_files_exist():
+    assert [path for path in LEFT_OUT if not (ROOT / "tests" / f"{path}.py").is_file()] == []
+
+
+def test_a_pattern_without_a_test_ends_the_run():
+    config = SimpleNamespace(args=["tests"])
+    kept = SimpleNamespace(nodeid="tests/end_to_end/test_recordings.py::test_the_ranks_of_a_recorded_run[td2]")
+    listed = SimpleNamespace(nodeid="tests/end_to_end/test_recordings.py::test_the_ranks_of_a_recorded_run[v3td]")
+    pytest_collection_modifyitems(config, [kept, listed])
+    with pytest.raises(pytest.UsageError, match="v3td"):
+        pytest_collection_modifyitems(config, [kept])
+    pytest_collection_modifyitems(SimpleNamespace(args=[kept.nodeid]), [kept])
 
 
 def test_parameters_choose_among_the_cases_of_a_test():

@@ -7,7 +7,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "model-parallel.md"
 GENERATIONS = {0: "1, 2", 1: "1", 2: "2", -1: "samples"}
 
 
-def test_the_page_has_every_key_with_its_fate():
+def test_the_page_has_every_key_with_its_support():
     rows = {line for line in PAGE.read_text().splitlines() if line.startswith("| `")}
     for key in KEYS:
         assert f"| `{key.name}` | {GENERATIONS[key.version]} | {key.support.value} | {key.note} |" in rows
