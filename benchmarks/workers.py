@@ -114,18 +114,25 @@ class Model(LightningModule):
 
 
 class Halves(Callback):
-    """When the first and the second half of the steps ended."""
+    """When the first and the second half of the steps ended, and the numbers of workers in the second."""
 
     def __init__(self, steps: int) -> None:
-        self.steps, self.times = steps, []
+        self.steps, self.times, self.numbers = steps, [], set()
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         if trainer.global_step in (self.steps // 2, self.steps):
             self.times.append(time.perf_counter())
+        if trainer.global_step >= self.steps // 2:
+            self.numbers.add(trainer.datamodule.num_workers)
 
 
 def train(workload: str, workers: int | None, steps: int) -> dict[str, float]:
-    """Steps per second of the second half, and the number of workers then."""
+    """Steps per second of the second half, and the number of workers then.
+
+    Raises:
+        SystemExit: If the number still changed.
+
+    """
     torch.set_num_threads(1)
     data, wait, halves = Data(workload, workers), DataWait(), Halves(steps)
     with tempfile.TemporaryDirectory() as folder:
@@ -134,6 +141,8 @@ def train(workload: str, workers: int | None, steps: int) -> dict[str, float]:
             enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, default_root_dir=folder,
         )  # fmt: skip
         trainer.fit(Model(), datamodule=data)
+    if len(halves.numbers) > 1:
+        sys.exit(f"auto still tried {sorted(halves.numbers)} after {steps // 2} steps. HINT: more --steps.")
     first, second = halves.times
     return {"rate": steps / 2 / (second - first), "workers": data.num_workers}
 
