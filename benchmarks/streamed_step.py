@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ALBERT's training step on text that is streamed from S3, against the same batches in memory.
+"""ALBERT's training step on text that is streamed from S3, against shards in page cache and against batches in memory.
 
     python benchmarks/streamed_step.py
     python benchmarks/streamed_step.py --size tiny --steps 2000
 
-The recipe is trained from a server with the API of S3 (moto on loopback, 20 ms a request) with an empty store, and on
-batches that were drawn into a list before the first step. The sides take turns, each in a process of its own; the
-first steps, in which everything starts, are not timed.
+The recipe is trained from a server with the API of S3 (moto on loopback, 20 ms a request) with an empty store, on
+the same shards on disk (page cache), and on batches that were drawn into a list before the first step. The sides take
+turns, each in a process of its own; the first steps, in which everything starts, are not timed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from pathlib import Path
 from typing import Any
 
 ADDRESS = "s3://corpus/text/128"
+SHARDS = "shards"
+"""The same text on disk, below the folder of the run."""
 KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
@@ -57,8 +59,9 @@ def serve(folder: Path, megabytes: int) -> Iterator[str]:
     boto3.client("s3").create_bucket(Bucket="corpus")
     write_text(folder / "text.txt", megabytes)
     with contextlib.redirect_stdout(io.StringIO()):
-        if main([str(folder / "text.txt"), ADDRESS, "--vocab-size", "8000", "--sequence-length", "128"]):
-            sys.exit("the text could not be prepared")
+        for place in (ADDRESS, str(folder / SHARDS)):
+            if main([str(folder / "text.txt"), place, "--vocab-size", "8000", "--sequence-length", "128"]):
+                sys.exit("the text could not be prepared")
     servers.latency = 0.02
     try:
         yield servers.endpoint
@@ -94,7 +97,7 @@ def train(args: argparse.Namespace) -> None:
     if args.side == "memory":
         MLMDataModule.train_dataloader = drawn_before  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
-        options = ["--config", f"{args.size}.yaml", "--text", ADDRESS, "--run_dir", folder]
+        options = ["--config", f"{args.size}.yaml", "--text", args.text or ADDRESS, "--run_dir", folder]
         options += ["--cache_dir", f"{folder}/store"]
         options += ["--global_batch_size", str(args.batch), "--max_steps", str(total), "--max_seq_length", "128"]
         options += ["--trainer.limit_val_batches", "0", "--trainer.max_epochs", "-1", "--vocab_size", "8000"]
@@ -111,28 +114,31 @@ def main() -> None:
     parser.add_argument("--skip", type=int, default=300, help="steps before those that are timed")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--megabytes", type=int, default=48, help="of text")
-    parser.add_argument("--side", choices=("streamed", "memory"), help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=("streamed", "mapped", "memory"), help=argparse.SUPPRESS)
+    parser.add_argument("--text", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
         train(args)
         return
-    found: dict[str, list[dict[str, float]]] = {"streamed": [], "memory": []}
+    found: dict[str, list[dict[str, float]]] = {"streamed": [], "mapped": [], "memory": []}
     with tempfile.TemporaryDirectory() as folder, serve(Path(folder), args.megabytes) as endpoint:
         os.environ["AWS_ENDPOINT_URL"] = endpoint
         for number in range(args.rounds):
             for side in list(found) if number % 2 == 0 else reversed(list(found)):
                 command = [sys.executable, __file__, *sys.argv[1:], "--side", side]
+                command += ["--text", str(Path(folder) / SHARDS)] if side == "mapped" else []
                 done = subprocess.run(command, capture_output=True, text=True)
                 if done.returncode:
                     sys.exit(done.stderr[-3000:])
                 found[side].append(json.loads(done.stdout.splitlines()[-1]))
-    for key in ("median", "mean"):
-        ratios = [a[key] / b[key] for a, b in zip(found["streamed"], found["memory"], strict=True)]
-        ours, theirs = (statistics.median(run[key] for run in found[side]) for side in found)
-        print(
-            f"{key} of a step: streamed {ours:.2f} ms, in memory {theirs:.2f} ms, "
-            f"ratio {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
-        )
+    for peer in ("mapped", "memory"):
+        for key in ("median", "mean"):
+            ratios = [a[key] / b[key] for a, b in zip(found["streamed"], found[peer], strict=True)]
+            ours, theirs = (statistics.median(run[key] for run in found[side]) for side in ("streamed", peer))
+            print(
+                f"{key} of a step: streamed {ours:.2f} ms, {peer} {theirs:.2f} ms, "
+                f"ratio {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+            )
 
 
 if __name__ == "__main__":
