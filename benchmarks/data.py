@@ -2,14 +2,15 @@
 """Tokens a second from page cache and from S3, and the time to the first batch, beside other ways of reading them.
 
 ``python benchmarks/data.py`` makes shards of random tokens, starts a server with S3's API (moto) behind a proxy that adds
-20 ms to each request, and reads the same rows in each way, one after the other, several rounds. Ways whose package is not
-installed are left out and named. Tokens are counted by seconds of the processor, of the reading process and its workers,
-which other programs on the machine change little, and by those of the clock.
+20 ms to each request, and reads the same rows in each way, in turn, several rounds. Ways whose package is not installed are
+left out and named; ``--ways`` chooses some. Tokens are counted by seconds of the processor, of the reading process and its
+workers, which other programs on the machine change little, and by those of the clock.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import resource
 import statistics
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of which the median counts (%(default)s)")
     parser.add_argument("--latency", type=float, default=0.02, help="of S3, in seconds (%(default)s)")
     parser.add_argument("--only", choices=["memory", "S3"], help="leave out the other")
+    parser.add_argument("--ways", choices=WAYS, nargs="+", default=list(WAYS), metavar="WAY", help="by name (all)")
     parser.add_argument("--one", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -198,34 +200,50 @@ def main() -> None:
 
 
 def compare(args: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory() as name:
+    kinds = {name: kind for name, (_, kind) in WAYS.items() if name in args.ways and args.only in (None, kind)}
+    ways = [name for name, kind in kinds.items() if args.rows == "tokens" or kind == "S3"]
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        make(folder, args.megabytes, kind_of(args.rows))
-        command = [sys.executable, __file__, "--serve", "--folder", name, "--latency", str(args.latency)]
-        server = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        make(folder, args.megabytes, kind_of(args.rows), ways)
+        if "S3" in kinds.values():
+            os.environ["AWS_ENDPOINT_URL"] = stack.enter_context(served(folder, args.latency))
+        print(
+            f"| way | workers | {kind_of(args.rows).unit} per CPU second | per second | first batch, s |"
+            "\n|---|---|---|---|---|"
         )
-        try:
-            assert server.stdout is not None
-            os.environ["AWS_ENDPOINT_URL"] = server.stdout.readline().strip()
-            print(
-                f"| way | workers | {kind_of(args.rows).unit} per CPU second | per second | first batch, s |"
-                "\n|---|---|---|---|---|"
-            )
-            for workers in args.workers:
-                args.workers = workers
-                for way, (_, kind) in WAYS.items():
-                    if args.only in (None, kind) and (args.rows == "tokens" or kind == "S3"):
-                        print(row(args, way, folder), flush=True)
-        finally:
-            server.kill()
+        for workers in args.workers:
+            args.workers = workers
+            print("\n".join(rows(args, ways, folder)), flush=True)
 
 
-def row(args: argparse.Namespace, way: str, folder: Path) -> str:
+@contextlib.contextmanager
+def served(folder: Path, latency: float) -> Iterator[str]:
+    """The address of a server with ``folder``."""
+    command = [sys.executable, __file__, "--serve", "--folder", str(folder), "--latency", str(latency)]
+    server = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     try:
-        found = [measure(args, way, folder) for _ in range(args.rounds)]
-    except (RuntimeError, subprocess.TimeoutExpired) as error:
-        return f"| {way} | {args.workers} | {error} | | |"
+        assert server.stdout is not None
+        yield server.stdout.readline().strip()
+    finally:
+        server.kill()
+
+
+def rows(args: argparse.Namespace, ways: list[str], folder: Path) -> list[str]:
+    """A line of each way: medians of rounds in which each has its turn, so that a slow minute is one of all ways."""
+    found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
+    failed: dict[str, str] = {}
+    for _ in range(args.rounds):
+        for way in (one for one in ways if one not in failed):
+            try:
+                found[way].append(measure(args, way, folder))
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                failed[way] = f"| {way} | {args.workers} | {error} | | |"
+    return [failed.get(way) or line(args, way, found[way]) for way in ways]
+
+
+def line(args: argparse.Namespace, way: str, found: list[tuple[float, float, float]]) -> str:
     cpu, clock, first = (statistics.median(column) for column in zip(*found, strict=True))
     return f"| {way} | {args.workers} | {cpu:.4g} | {clock:.4g} | {first:.2f} |"
 

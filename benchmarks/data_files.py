@@ -69,8 +69,8 @@ def import_mosaicml() -> Any:
     return streaming
 
 
-def make(folder: Path, megabytes: int, kind: Kind) -> None:
-    """Shards of 8 MiB with an index, and the same rows as the others want them, where their packages are installed."""
+def make(folder: Path, megabytes: int, kind: Kind, ways: list[str]) -> None:
+    """Shards of 8 MiB with an index, and the same rows for those of ``ways`` that have a format and are installed."""
     from lightning_sagemaker.data.block_index import INDEX, index_shards, index_text
 
     random = np.random.default_rng(0)
@@ -81,7 +81,15 @@ def make(folder: Path, megabytes: int, kind: Kind) -> None:
         files.append(f"train-{number:05d}.npy")
         np.save(folder / files[-1], rows)
     (folder / INDEX).write_text(index_text(index_shards(folder, {"train": [files]})))
-    for convert in (_make_arrow, _make_litdata, _make_mosaicml, _make_tars):
+    converters = {
+        "datasets": _make_arrow,
+        "litdata": _make_litdata,
+        "mosaicml": _make_mosaicml,
+        "webdataset": _make_tars,
+    }
+    for package, convert in converters.items():
+        if not any(way.startswith(package) for way in ways):
+            continue
         try:
             convert(folder, [folder / name for name in files], kind)
         except ImportError as error:

@@ -76,7 +76,10 @@ RATIOS = {
     ),
     "data": Ratio(
         "tokens per processor second over memory maps in a DataLoader",
-        ("data.py", "--only", "memory", "--workers", "0", "--rounds", "3", "--batches", "400"),
+        (
+            *("data.py", "--ways", "lightning-sagemaker", "DataLoader over memory maps"),
+            *("--workers", "0", "--rounds", "3", "--batches", "400"),
+        ),
         r"\| lightning-sagemaker \| 0 \| ([\d.e+]+) .*?\| DataLoader over memory maps \| 0 \| ([\d.e+]+) ",
         "higher",
         0.25,
