@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``make bench-guard`` fails when a ratio is worse, names it, and passes otherwise."""
 
+import dataclasses
 import importlib.util
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -61,3 +63,11 @@ def test_the_programs_print_what_the_guard_reads():
         ratio = guard.RATIOS[name]
         printed = ("-c", f"print({line!r})")
         assert guard.measured_ratio(guard.Ratio("", printed, ratio.pattern, "lower", 0.1)) > 0.9
+
+
+@pytest.mark.parametrize("name", guard.RATIOS)
+def test_each_program_still_runs(name):
+    given = guard.RATIOS[name]
+    words = itertools.pairwise(("", *given.command))
+    command = tuple("1" if before == "--rounds" else word for before, word in words)
+    assert guard.measured_ratio(dataclasses.replace(given, command=command)) > 0
