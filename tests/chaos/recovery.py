@@ -39,7 +39,6 @@ from tests.chaos import recovery_hosts
 from tests.chaos.recovery_compare import compare, rows
 from tests.chaos.recovery_hosts import HostedJob
 
-_TRAINING = Path(__file__).parent / "recovery_training.py"
 _TIME_LIMIT = 400.0
 KINDS = ("kill", "kill", "kill the first", "kill two", "kill during recovery", "kill the replacement", "freeze")
 
@@ -58,11 +57,18 @@ class Setting:
     epochs: int = 3
     seconds: float = 0.0
     order: str = "shuffled"
+    norm: int = 0
+    script: str = "recovery_training.py"
+
+    @property
+    def program(self) -> Path:
+        """What is trained: with a Trainer, or a loop with Fabric."""
+        return Path(__file__).parent / self.script
 
     @property
     def arguments(self) -> list[str]:
         """Of the training."""
-        names = ("accumulate", "workers", "dropout", "optimizer", "samples", "epochs", "seconds", "order")
+        names = ("accumulate", "workers", "dropout", "optimizer", "samples", "epochs", "seconds", "order", "norm")
         return [word for name in names for word in (f"--{name}", str(getattr(self, name)))]
 
 
@@ -75,6 +81,9 @@ SETTINGS = (
     Setting(3, samples=1500, dropout=0.2),
     Setting(2, rejoin_timeout=20),
     Setting(3, samples=1500, dropout=0.2, order="weighted"),
+    Setting(3, samples=1500, accumulate=2, norm=1),
+    Setting(2, dropout=0.2, optimizer="adamw", norm=1, script="recovery_fabric.py"),
+    Setting(3, samples=1500, accumulate=2, workers=1, script="recovery_fabric.py"),
 )
 HOST_SETTINGS = (
     Setting(2, samples=3000, optimizer="adamw"),
@@ -108,7 +117,7 @@ class Outcome:
 
 
 def start(
-    setting: Setting, folder: Path, *options: str, training: Path = _TRAINING, words: Sequence[str] = ()
+    setting: Setting, folder: Path, *options: str, training: Path | None = None, words: Sequence[str] = ()
 ) -> subprocess.Popen[bytes]:
     """Start a job; its output goes to ``output.txt`` in the folder.
 
@@ -116,7 +125,7 @@ def start(
         setting: Of which kind.
         folder: Where its files go.
         *options: Of the supervisor.
-        training: The script.
+        training: The script; the setting's if None.
         words: Further arguments of that.
 
     """
@@ -127,7 +136,7 @@ def start(
         "--attempts",
         "9",
         *options,
-        str(training),
+        str(training or setting.program),
         str(folder),
     ]
     with (folder / "output.txt").open("wb") as output:
@@ -166,7 +175,7 @@ class OneHost:
 def start_on(net: Network, setting: Setting, folder: Path, *options: str) -> HostedJob:
     """Start a job on several hosts."""
     options = ("--rejoin-timeout", str(setting.rejoin_timeout), "--attempts", "9", *options)
-    command = [str(_TRAINING), str(folder), *setting.arguments]
+    command = [str(setting.program), str(folder), *setting.arguments]
     return HostedJob(net, folder, setting.ranks // len(net.spaces), options, command)
 
 

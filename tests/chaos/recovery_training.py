@@ -48,12 +48,14 @@ class Points(Dataset[Any]):
 class Module(LightningModule):
     """A plain module with metrics, and a pause in each step in the place of a large one."""
 
-    def __init__(self, folder: Path, pause: float, dropout: float, optimizer: str, width: int) -> None:
+    def __init__(self, folder: Path, pause: float, dropout: float, optimizer: str, width: int, norm: int) -> None:
         super().__init__()
         self.net = nn.Sequential(nn.Linear(20, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, 4))
         if width > _SMALL:
             self.net.insert(1, nn.Linear(width, width))
             self.net.insert(2, nn.Linear(width, width))
+        if norm:
+            self.net.insert(1, nn.BatchNorm1d(width))
         self.accuracy, self.validation = MulticlassAccuracy(4), MulticlassAccuracy(4)
         self.folder, self.pause, self.optimizer = folder, pause, optimizer
 
@@ -71,7 +73,7 @@ class Module(LightningModule):
             "step": self.global_step,
             "samples": indices.tolist(),
             "loss": loss.item(),
-            "weights": _checksum(self) if len(self.net) == 4 else 0,
+            "weights": checksum(self) if self.net[-1].in_features == _SMALL else 0,
             "random": [random.random(), float(np.random.rand())],
         }
         with (self.folder / f"rank-{RANK}.jsonl").open("a") as file:
@@ -144,12 +146,12 @@ class Deadline(Callback):
             self._last.with_suffix(".new").rename(self._last)
 
 
-def _checksum(module: nn.Module) -> int:
+def checksum(module: nn.Module) -> int:
     return zlib.crc32(b"".join(parameter.detach().numpy().tobytes() for parameter in module.parameters()))
 
 
-def main() -> None:
-    """Train."""
+def options_of_script() -> argparse.Namespace:
+    """The options; notes the process's number too."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, default=3)
@@ -162,12 +164,19 @@ def main() -> None:
     parser.add_argument("--optimizer", default="sgd")
     parser.add_argument("--width", type=int, default=_SMALL)
     parser.add_argument("--order", default="shuffled", choices=["shuffled", "weighted"])
+    parser.add_argument("--norm", type=int, default=0, help="whether with BatchNorm")
     parser.add_argument("--no-validation", action="store_true")
     parser.add_argument("--strategy", default="sagemaker")
     options = parser.parse_args()
+    (options.folder / f"pid-{RANK}.new").write_text(str(os.getpid()))
+    (options.folder / f"pid-{RANK}.new").rename(options.folder / f"pid-{RANK}")
+    return options
+
+
+def main() -> None:
+    """Train."""
+    options = options_of_script()
     folder = options.folder
-    (folder / f"pid-{RANK}.new").write_text(str(os.getpid()))
-    (folder / f"pid-{RANK}.new").rename(folder / f"pid-{RANK}")
     seed_everything(7)
     saves = ModelCheckpoint(folder / "checkpoints", monitor="loss", save_top_k=2, save_last=True)
     callbacks: list[Callback] = [Notes(folder)]
@@ -190,7 +199,7 @@ def main() -> None:
         log_every_n_steps=1,
         callbacks=callbacks,
     )
-    module = Module(folder, options.pause, options.dropout, options.optimizer, options.width)
+    module = Module(folder, options.pause, options.dropout, options.optimizer, options.width, options.norm)
     training, validation = Points(options.samples), Points(200)
     if options.order == "weighted":
         order = {"sampler": WeightedRandomSampler((1.0 + training.y).tolist(), options.samples)}

@@ -7,7 +7,7 @@ import itertools
 import math
 import signal
 import time
-from collections.abc import Generator, Iterable, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Sequence, Sized
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -69,6 +69,11 @@ class InterruptibleLoop:
 
     """
 
+    def __new__(cls, fabric: Fabric, *args: object, **kwargs: object) -> InterruptibleLoop:
+        """One that recovers in the job, if the strategy does."""
+        kind: type[InterruptibleLoop] = getattr(fabric.strategy, "loop_kind", cls)
+        return object.__new__(kind)
+
     def __init__(
         self,
         fabric: Fabric,
@@ -93,6 +98,11 @@ class InterruptibleLoop:
         self._watch: Watch | None = None
         self._stops = self._saves = self._within = False
         self._saved_at = 0.0
+
+    @property
+    def discarded(self) -> bool:
+        """Whether the current pass through the body does not count: in a job that recovers from the loss of a rank."""
+        return False
 
     def epochs(self, count: int | None = None) -> Generator[int, None, None]:
         """Numbers of the remaining epochs, from the checkpoint on; collective over all ranks.
@@ -182,6 +192,20 @@ class InterruptibleLoop:
         finally:
             self._hear(self._votes.read())
             self._training.go_on()
+
+    def collective(self, operation: Callable[[], T]) -> T | None:
+        """Call what is repeated as a whole if a rank is lost: an evaluation and the collectives on its result.
+
+        Also for collectives that are not Fabric's, such as a metric's ``compute``.
+
+        Args:
+            operation: Repeatable; called once, unless the job recovers.
+
+        Returns:
+            Its result; None in a pass that is discarded.
+
+        """
+        return operation()
 
     def save(self) -> Path | None:
         """Write a checkpoint; within the body of a batch, after it. Collective.

@@ -39,7 +39,9 @@ class _Stateful(Protocol):
     def load_state_dict(self, state: object) -> object: ...
 
 
-class _Values(TypedDict):
+class Values(TypedDict):
+    """Random states, values and schedules, and the settings of optimizers' groups."""
+
     random: RandomState
     values: StateDict
     groups: list[list[StateDict]]
@@ -67,8 +69,9 @@ class FabricState:
             raise ValueError(f"{folder} is a URL. HINT: use a local folder; a job's checkpoint_s3_uri keeps it in S3.")
         self._fabric, self._folder, self._state = fabric, Path(folder), state
         self._keep, self._weights_only = keep, weights_only
-        self._loaded: LoopEntry | None = None
-        self._before_evaluation: _Values | None = None
+        self.loaded: LoopEntry | None = None
+        """The position in the checkpoint, until the first epoch has begun."""
+        self._before_evaluation: Values | None = None
         self._loader: object = None
         self._ended: Position | None = None
         self._calls = self._samples_before = self._batch_before = 0
@@ -89,7 +92,7 @@ class FabricState:
             As many, in this run's batches.
 
         """
-        loaded, self._loaded = self._loaded, None
+        loaded, self.loaded = self.loaded, None
         self._before_evaluation, self._ended, self._loader = None, None, loader
         if loaded is None:
             self._calls, self._samples_before, self._batch_before = iterations(loader), 0, 0
@@ -133,35 +136,42 @@ class FabricState:
             said = "each sample of the epoch is seen once, in other batches"
         self._samples_before, self._batch_before = (loaded["samples"] or 0) if rest is not None else 0, done
         rank_zero_info(
-            f"The checkpoint was saved on {len(positions)} ranks with batches of {loaded['batch_size']}; here it is"
-            f" {self._fabric.world_size} and {batch_size_of(watched.loader)}: {said}. Random numbers (dropout) differ."
+            f"The checkpoint was saved {f'on {len(positions)} ranks' if positions else 'under supervise'} with batches of"
+            f" {loaded['batch_size']}; here it is {self._fabric.world_size} and {batch_size_of(watched.loader)}: {said}."
+            " Random numbers (dropout) differ."
         )
         return done
 
     def end_batches(self, watched: Watch, batch: int) -> None:
         """All batches of an epoch were consumed: a stop in an evaluation rolls back to this state."""
         self._ended = watched.position(batch)
-        self._before_evaluation = {
+        self._before_evaluation = self.values()
+
+    def go_back(self) -> None:
+        """Reset schedulers and values to their state before an evaluation: the code in between is repeated."""
+        if self._before_evaluation is not None:
+            self.put(self._before_evaluation)
+
+    def values(self) -> Values:
+        """All that changes, apart from weights and optimizer states."""
+        return {
             "random": random_state(),
             "values": {name: _state_of(value) for name, value in self._state.items() if _is_small(value)},
             "groups": [copy.deepcopy(_without_parameters(value)) for value in self._state.values()],
         }
 
-    def go_back(self) -> None:
-        """Reset schedulers and values to their state before an evaluation: the code in between is repeated."""
-        before = self._before_evaluation
-        if before is None:
-            return
-        restore_random_state(before["random"])
-        for name, value in before["values"].items():
+    def put(self, values: Values) -> None:
+        """Restore what :meth:`values` has returned."""
+        restore_random_state(values["random"])
+        for name, value in values["values"].items():
             owner = self._state[name]
             if isinstance(owner, _Stateful):
-                owner.load_state_dict(value)
+                owner.load_state_dict(copy.deepcopy(value))
             else:
-                self._state[name] = value
-        for value, groups in zip(self._state.values(), before["groups"], strict=True):
+                self._state[name] = copy.deepcopy(value)
+        for value, groups in zip(self._state.values(), values["groups"], strict=True):
             for group, kept in zip(getattr(value, "param_groups", ()), groups, strict=True):
-                group.update(kept)
+                group.update(copy.deepcopy(kept))
 
     def end_epoch(self) -> None:
         """An epoch has ended."""
@@ -190,6 +200,11 @@ class FabricState:
             "modules": [_reducer_state(wrapped_module(value)) for value in self._state.values()],
             "ranks": of_all(own, ranks),
         }
+        return self.write(step, entry)
+
+    def write(self, step: int, entry: LoopEntry) -> Path:
+        """Write a checkpoint with a loop's position, and remove older ones. Collective."""
+        ranks = self._fabric.world_size
         path = self._folder / name_of(step)
         self._fabric.save(path, {**self._state, _STEP: step, STATE: entry})
         failure = getattr(self._fabric.strategy.checkpoint_io, "failure", None)
@@ -230,7 +245,7 @@ class FabricState:
         loaded = cast("LoopEntry", content.pop(STATE))
         del content[_STEP]
         self._state.update(content)
-        self._loaded = loaded
+        self.loaded = loaded
         if len(loaded["ranks"]) == self._fabric.world_size:
             for value, kept in zip(self._state.values(), loaded["modules"], strict=True):
                 _restore_reducer(wrapped_module(value), kept)

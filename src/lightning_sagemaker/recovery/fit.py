@@ -7,12 +7,9 @@ that each of them holds (:mod:`.held`); a replacement gets the state from anothe
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import torch.distributed as dist
 
@@ -28,15 +25,8 @@ from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.log_files import begin_writing, end_writing
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.refused import check
-from lightning_sagemaker.recovery.steps import RanksChanged, Steps
-from lightning_sagemaker.recovery.transfer import give, take
-
-_log = logging.getLogger(__name__)
-
-_NOTICE = 2.0
-"""Seconds to wait for the notification of a loss after a collective has failed."""
-_FAILED = ("gloo", "NCCL", "nccl", "Connection", "connection", "process group", "Broken pipe", "Socket", "socket")
-"""Substrings of a collective's error messages, which are RuntimeErrors."""
+from lightning_sagemaker.recovery.regroup import RanksChanged, Regroup, end_of_job, is_loss
+from lightning_sagemaker.recovery.steps import Steps
 
 
 class RecoveringFit(Callback):
@@ -148,7 +138,7 @@ class RecoveringFit(Callback):
         assert self._held is not None
         if self._rank.joins:
             self._held.fit_state.prepare_alone()
-            self._take_part(self._member.next_quorum(None))
+            self._take_part()
         while True:
             try:
                 run()
@@ -156,88 +146,31 @@ class RecoveringFit(Callback):
                     raise RanksChanged("a rank was lost before all had finished")
                 break
             except Exception as error:
-                if not self._is_loss(error):
+                if not is_loss(error, self._rank, self._trainer.global_step):
                     raise
             begin = time.monotonic()
-            self._take_part(self._member.next_quorum(self._held.at))
+            self._take_part()
             rank_zero_info(
                 f"{dist.get_world_size()} of {self._world_size} ranks continue after step {self._trainer.global_step}; "
                 f"{time.monotonic() - begin:.2f}"
                 f" s since they stopped."
             )
 
-    def _is_loss(self, error: BaseException) -> bool:
-        """Whether an error is from a collective that a rank did not join."""
-        if isinstance(error, RanksChanged):
-            return True
-        if not isinstance(error, RuntimeError) or not any(word in str(error) for word in _FAILED):
-            return False
-        deadline = time.monotonic() + _NOTICE
-        while not self._member.changed and time.monotonic() < deadline:
-            time.sleep(0.01)
-        if not self._member.changed:  # a connection was lost, and no rank
-            _log.warning(
-                "rank %s: repeating a step, though no rank was lost: %s: %s",
-                self._rank.number,
-                type(error).__name__,
-                error,
-            )
-            self._member.commit(self._trainer.global_step + 1, ok=False)
-        return True
-
-    def _take_part(self, reply: dict[str, Any]) -> None:
+    def _take_part(self) -> None:
         """Join a quorum, with the state of its most advanced ranks."""
-        assert self._held is not None
+        held, trainer = self._held, self._trainer
+        assert held is not None
         if self._leads:
-            end_writing(self._trainer.loggers)
-        while True:
-            if reply["kind"] == "over":
-                raise SystemExit(reply["code"])
-            if reply["kind"] == "leave":
-                self._leave()
-            if reply["kind"] == "alone":
-                raise RecoveryError(
-                    "No remaining rank has the training state. HINT: start the job again; it resumes from its last "
-                    "checkpoint."
-                )
-            try:
-                self._form(reply)
-                self._share(reply)
-                break
-            except RuntimeError as error:
-                if isinstance(error, RecoveryError) or not self._is_loss(error):
-                    raise
-            reply = self._member.next_quorum(self._held.at)
-        self._end = reply.get("end")
+            end_writing(trainer.loggers)
+        regroup = Regroup(
+            self._rank, self._form, held.all_of_it, held.take_over, leave=lambda: end_writing(trainer.loggers)
+        )
+        self._end = regroup(lambda: held.at, lambda: trainer.global_step, trainer.strategy.root_device)
         self._go_on()
-
-    def _leave(self) -> NoReturn:
-        """Exit this process, whose host leaves the job, without any collective."""
-        end_writing(self._trainer.loggers)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-
-    def _share(self, reply: dict[str, Any]) -> None:
-        """Send the state to ranks that lack it. Collective."""
-        order, sources, own = reply["order"], reply["sources"], self._rank.number
-        if not sources:
-            raise RecoveryError(
-                "All ranks were in the middle of a step when one was lost. HINT: start the job again; it resumes from its"
-                " last checkpoint."
-            )
-        assert self._held is not None
-        needy = [rank for rank in order if rank not in sources]
-        for number, rank in enumerate(needy):
-            source = sources[number % len(sources)]
-            if own == source:
-                give(self._held.all_of_it(), order.index(rank))
-            elif own == rank:
-                self._held.take_over(take(order.index(source), self._trainer.strategy.root_device))
 
     def _begin_quorum(self) -> None:
         assert self._steps is not None
-        self._steps.begin_quorum(shards.adopted(self._rank.order, self._world_size)[self._rank.number])
+        self._steps.begin_quorum(self._rank.order)
         self._changes = False
 
     def _go_on(self) -> None:
@@ -282,17 +215,7 @@ class RecoveringFit(Callback):
         trainer = self._trainer
         path = f"{checkpoint_folder(trainer, None)}/{name_of(trainer.global_step)}"
         trainer.save_checkpoint(path, weights_only=False)
-        if end["why"] == "few":
-            raise RecoveryError(
-                f"{end['left']} of {self._world_size} ranks are left, fewer than the minimum of {end['minimum']}. "
-                f"Wrote {path}."
-                f" HINT: start the job again; with AutoResume it resumes from there."
-            )
-        lost = ", ".join(f"rank {rank}" for rank in end["lost"])
-        raise RecoveryError(
-            f"Step {end['step'] + 1} has failed {end['failures']} times; each time a rank was lost ({lost}). Wrote {path}."
-            " HINT: look at the last log lines of these ranks, and at the batch of this step."
-        )
+        raise end_of_job(end, self._world_size, path)
 
     # Data
 

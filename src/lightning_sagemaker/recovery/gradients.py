@@ -15,6 +15,8 @@ from torch import nn
 
 _BUCKET = 25 * 1024 * 1024
 """Bytes that are reduced together, as in DDP (``bucket_cap_mb``)."""
+Means = list[tuple[list[nn.Parameter], torch.Tensor]]
+"""Parameters of each bucket, and the reduced bucket."""
 
 
 def average(parameters: Sequence[nn.Parameter], shards: int) -> None:
@@ -33,6 +35,31 @@ def average(parameters: Sequence[nn.Parameter], shards: int) -> None:
         pending = [(bucket, *_start(bucket, shards)) for bucket in _buckets(parameters)]
         for bucket, flat, work in pending:
             work.wait()
+            _put_back(bucket, flat)  # while later buckets are being reduced
+
+
+def means(parameters: Sequence[nn.Parameter], shards: int) -> Means:
+    """The means that :func:`average` puts in the place of the gradients, which stay as they are. Collective.
+
+    Args:
+        parameters: As of that.
+        shards: Likewise.
+
+    Raises:
+        RuntimeError: If the group has lost a rank.
+
+    """
+    with torch.no_grad():
+        pending = [(bucket, *_start(bucket, shards)) for bucket in _buckets(parameters)]
+        for _, _, work in pending:
+            work.wait()
+    return [(bucket, flat) for bucket, flat, _ in pending]
+
+
+def put_back(means: Means) -> None:
+    """Replace each gradient by its mean."""
+    with torch.no_grad():
+        for bucket, flat in means:
             _put_back(bucket, flat)
 
 

@@ -68,14 +68,15 @@ class Member:
         """Wait until all ranks have started, or learn at once that the others are already training."""
         return self._begin(self._ask({"call": "start"}))
 
-    def next_quorum(self, at: list[int] | None) -> dict[str, Any]:
+    def next_quorum(self, at: list[int] | None, admits: bool = True) -> dict[str, Any]:
         """Wait until all remaining ranks have asked.
 
         Args:
             at: This rank's training position; None if it has no state.
+            admits: Whether replacements that have arrived take part; else they wait for the next quorum.
 
         """
-        return self._begin(self._ask({"call": "quorum", "at": at}))
+        return self._begin(self._ask({"call": "quorum", "at": at, "admits": admits}))
 
     def commit(self, step: int, ok: bool) -> dict[str, Any]:
         """Whether a step is committed: if all ranks of the quorum report ``ok``."""

@@ -28,6 +28,11 @@ def adopted(order: Sequence[int], world_size: int) -> dict[int, list[int]]:
     return found
 
 
+def rank_of(shard: int, order: Sequence[int], world_size: int) -> int:
+    """Index in ``order`` of the rank that trains on a shard."""
+    return next(index for index, rank in enumerate(order) if rank == shard or shard in adopted(order, world_size)[rank])
+
+
 def deal(loader: Any, seed: int) -> None:
     """Give each rank access to the batches of the others.
 
@@ -109,6 +114,18 @@ class _Sharded:
         return len(self._own) * len(self._shards())
 
 
+def is_distributed(loader: Any) -> bool:
+    """Whether an evaluation loader has this rank's shard of the data, not all of it."""
+    return isinstance(loader, DataLoader) and isinstance(loader.sampler, DistributedSampler)
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Have a loader's sampler draw the order of an epoch."""
+    for sampler in (loader.sampler, loader.batch_sampler):
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+
+
 def evaluate_shards(loader: Any, shards: Callable[[], Sequence[int]], seed: int) -> None:
     """Make an evaluation loader return the batches of all of this rank's shards.
 
@@ -118,7 +135,7 @@ def evaluate_shards(loader: Any, shards: Callable[[], Sequence[int]], seed: int)
         seed: The job's seed of random numbers.
 
     """
-    if not isinstance(loader, DataLoader) or not isinstance(loader.sampler, DistributedSampler):
+    if not is_distributed(loader):
         return
     draw_together(loader.sampler, seed)
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"

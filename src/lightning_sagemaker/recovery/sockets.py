@@ -26,10 +26,10 @@ def open_sockets() -> set[int]:
 
 
 def shut_down(numbers: set[int], but_at: int) -> None:
-    """Shut down these connections; their descriptors stay open until their owner closes them.
+    """Shut down these connections between hosts; their descriptors stay open until their owner closes them.
 
     Args:
-        numbers: File descriptors of sockets.
+        numbers: File descriptors of sockets. Unix sockets, such as those of loader workers, are left alone.
         but_at: A port of this process: connections accepted on it are not shut down.
 
     """
@@ -38,5 +38,5 @@ def shut_down(numbers: set[int], but_at: int) -> None:
             copy = socket.socket(fileno=os.dup(number))
             with contextlib.closing(copy):
                 copy.getpeername()  # a listening socket has none
-                if copy.getsockname()[1] != but_at:
+                if copy.family != socket.AF_UNIX and copy.getsockname()[1] != but_at:
                     copy.shutdown(socket.SHUT_RDWR)

@@ -11,11 +11,8 @@ import torch
 
 from lightning_sagemaker._compat.in_job import call_module, call_strategy, closure_result
 from lightning_sagemaker.recovery import gradients, shards
+from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
 from lightning_sagemaker.recovery.seeds import seed_batch
-
-
-class RanksChanged(RuntimeError):
-    """A rank was lost, or has joined: training resumes from its last step with the current ranks."""
 
 
 class Steps:
@@ -36,19 +33,30 @@ class Steps:
         self._epoch = -1
         self._batches: list[int] = []
         self._batch: Any = None
+        self._buffers = SharedBuffers(lambda: [trainer.lightning_module])
+        self._first = FIRST
 
     @property
     def own_shards(self) -> list[int]:
         """This rank's own shards, and those that it has adopted."""
         return [self._shard, *self._adopted]
 
-    def begin_quorum(self, adopted: Sequence[int]) -> None:
-        """Also train on these shards from here on; accumulated gradients are dropped."""
-        self._adopted, self._iterators, self._batches = list(adopted), {}, []
+    def begin_quorum(self, order: Sequence[int]) -> None:
+        """Train on this rank's part of the shards from here on; accumulated gradients are dropped.
+
+        Args:
+            order: Ranks of the quorum.
+
+        """
+        self._adopted = shards.adopted(order, self._world_size)[self._shard]
+        self._first = shards.rank_of(FIRST, order, self._world_size)
+        self._iterators, self._batches = {}, []
 
     def begin_batch(self, batch: Any, batch_idx: int) -> None:
         """Lightning begins a batch of this rank's own shard."""
         self._batch = batch
+        if not self._batches:
+            self._buffers.begin_step()
         self._batches.append(batch_idx)
         self._seed(batch_idx, self._shard)
 
@@ -65,6 +73,7 @@ class Steps:
         for parameter, gradient in adopted.items():
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
         gradients.average(self._parameters, self._world_size)
+        self._buffers.put(self._buffers.of_first(self._first))
         self._batches = []
         return result
 
@@ -79,8 +88,9 @@ class Steps:
         for parameter in parameters:
             parameter.grad = None
         for shard in self._adopted:
-            for batch_idx in self._batches:
-                self._train(shard, batch_idx, optimizer)
+            with self._buffers.of_shard(shard):
+                for batch_idx in self._batches:
+                    self._train(shard, batch_idx, optimizer)
         found = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}
         for parameter, gradient in zip(parameters, own, strict=True):
             parameter.grad = gradient

@@ -63,11 +63,24 @@ class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
             save()
 
 
-T = TypeVar("T", bound=JobDDPStrategy)
+T = TypeVar("T")
 
 
-def in_its_place(kind: type[T], recovery: str | None, args: tuple[object, ...], kwargs: dict[str, object]) -> T:
+def in_its_place(
+    kind: type[T],
+    recovery: str | None,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    recovering: str = "in_job.InJobDDPStrategy",
+) -> T:
     """A new object of ``kind``, or a strategy that recovers in the job.
+
+    Args:
+        kind: Its class.
+        recovery: As of the strategies.
+        args: Those of the strategy.
+        kwargs: Likewise.
+        recovering: Module of this folder, and the class in it that recovers in the job.
 
     Raises:
         MisconfigurationException: If that one does not support the requested gradient reduction.
@@ -77,8 +90,14 @@ def in_its_place(kind: type[T], recovery: str | None, args: tuple[object, ...], 
         return object.__new__(kind)
     refuse_beside_recovery(kwargs)
     # By name, as the factory does: that strategy is made of this one's parts.
-    made: T = import_module("lightning_sagemaker.strategies.in_job").InJobDDPStrategy(*args, **kwargs)
+    module, name = recovering.split(".")
+    made: T = getattr(import_module(f"lightning_sagemaker.strategies.{module}"), name)(*args, **kwargs)
     return made
+
+
+def fabric_in_its_place(kind: type[T], recovery: str | None, args: tuple[object, ...], kwargs: dict[str, object]) -> T:
+    """As :func:`in_its_place`, for Fabric."""
+    return in_its_place(kind, recovery, args, kwargs, "fabric_in_job.FabricInJobDDPStrategy")
 
 
 class _ServesOneProcess:
@@ -157,6 +176,9 @@ class FabricSageMakerDDPStrategy(_ServesOneProcess, FabricReducedGradients, JobA
 
     Args:
         job: The job; read from the process's environment when None.
+        recovery: As in :class:`~lightning_sagemaker.SageMakerDDPStrategy`, with
+            :class:`~lightning_sagemaker.strategies.fabric_in_job.FabricInJobDDPStrategy`, for an
+            :class:`~lightning_sagemaker.InterruptibleLoop`.
         gradient_reduction: ``"flat"``, ``"hierarchical"`` or ``"auto"``, as in
             :class:`~lightning_sagemaker.SMDDPStrategy`.
         gradient_compression: ``"bf16"``, ``"fp16"``, ``"powersgd"`` or None, likewise.
@@ -168,6 +190,13 @@ class FabricSageMakerDDPStrategy(_ServesOneProcess, FabricReducedGradients, JobA
         SageMakerJobError: If the environment contradicts itself, or Fabric's arguments contradict the job.
 
     """
+
+    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: Any) -> FabricSageMakerDDPStrategy:
+        """One that recovers in the job, if requested."""
+        return fabric_in_its_place(cls, recovery, args, kwargs)
+
+    def __init__(self, *args: object, recovery: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
 
     @override
     def _setup_distributed(self) -> None:

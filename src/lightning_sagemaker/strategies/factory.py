@@ -35,8 +35,6 @@ TRAINER = {
     "smp": "factory.smp_strategy",
 }
 """What :func:`~lightning_sagemaker.selection.select_strategy` may choose -> module of this folder, and a name in it."""
-IN_JOB = {"ddp": "in_job.InJobDDPStrategy"}
-"""The Trainer's data parallel strategies under a supervisor."""
 FABRIC = {
     "single_device": "ddp.FabricSageMakerDDPStrategy",
     "ddp": "ddp.FabricSageMakerDDPStrategy",
@@ -44,6 +42,8 @@ FABRIC = {
     "smddp_fsdp": "fsdp.FabricSMDDPFSDPStrategy",
     "smp": "factory.fabric_smp_strategy",
 }
+_IN_JOB = {"trainer": "in_job.InJobDDPStrategy", "fabric": "fabric_in_job.FabricInJobDDPStrategy"}
+"""Data parallel strategies under a supervisor."""
 
 
 def sagemaker_strategy(**kwargs: object) -> JobStrategy:
@@ -75,12 +75,12 @@ def fabric_sagemaker_strategy(**kwargs: object) -> JobAware:
 def _build_for_job(table: Mapping[str, str], kwargs: Mapping[str, object]) -> Any:
     job = SageMakerJob.from_environment()
     selection = select_strategy(job)
-    if table is TRAINER and is_supervised() and selection.name in ("single_device", "ddp", "smddp"):
+    if is_supervised() and selection.name in ("single_device", "ddp", "smddp"):
         rank_zero_info(
             "strategy='sagemaker' is 'ddp' with recovery='in_job' here: a supervisor started this process, and replaces"
             " those that die."
         )
-        return load(IN_JOB, "ddp")(job=job, **kwargs)
+        return load(_IN_JOB, "trainer" if table is TRAINER else "fabric")(job=job, **kwargs)
     rank_zero_info(f"strategy='sagemaker' is {selection.name!r} here. {selection.reason}")
     return load(table, selection.name)(job=job, **kwargs)
 

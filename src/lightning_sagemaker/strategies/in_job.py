@@ -13,13 +13,11 @@ from typing_extensions import override
 from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import DDPStrategy, rank_zero_info, rank_zero_only, reset_seed
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
-from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.recovery.fit import RecoveringFit
 from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
-from lightning_sagemaker.recovery.member import RecoveryError
-from lightning_sagemaker.recovery.supervised import is_supervised
 from lightning_sagemaker.strategies.ddp import JobDDPStrategy
+from lightning_sagemaker.strategies.quorum import QuorumEnvironment, check_supervised
 from lightning_sagemaker.strategies.trainer_defaults import add_callbacks
 
 if TYPE_CHECKING:
@@ -28,23 +26,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from lightning_sagemaker._types import LightningModule, StateDict, Trainer
-
-
-class _QuorumEnvironment(SageMakerEnvironment):
-    """Ranks in the current quorum; the job's ranks are those of the start."""
-
-    def __init__(self, job: SageMakerJob, rank: JobRank) -> None:
-        super().__init__(job)
-        self._rank = rank
-        self.update()
-
-    def update(self) -> None:
-        """Use the ranks of the current quorum."""
-        order = self._rank.order
-        self._global_rank, self._world_size = order.index(self._rank.number), len(order)
-        if self._rank.joins:  # a replacement is not rank zero while it prepares, alone in its group: it writes nothing
-            self._global_rank = max(1, self._rank.number)
-        rank_zero_only.rank = self._global_rank
 
 
 class InJobDDPStrategy(JobDDPStrategy):
@@ -67,11 +48,7 @@ class InJobDDPStrategy(JobDDPStrategy):
 
     def __init__(self, *args: object, job: SageMakerJob | None = None, **kwargs: object) -> None:
         super().__init__(*args, job=job, **kwargs)
-        if not is_supervised():
-            raise RecoveryError(
-                "recovery='in_job' was set, but no supervisor started this process. HINT: start the script with"
-                " 'lightning-sagemaker supervise --processes N SCRIPT' on each host."
-            )
+        check_supervised()
         self._rank: JobRank | None = None
         self._fit: RecoveringFit | None = None
 
@@ -100,7 +77,7 @@ class InJobDDPStrategy(JobDDPStrategy):
         if self._rank is not None:  # a second stage of the same Trainer
             return
         rank = self._rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend())
-        self.cluster_environment = _QuorumEnvironment(self.job, rank)
+        self.cluster_environment = QuorumEnvironment(self.job, rank)
         if rank.restarts:
             rank.restarts = False  # the script's next Trainer begins something else
             self._resume_from_checkpoint()
@@ -118,7 +95,7 @@ class InJobDDPStrategy(JobDDPStrategy):
 
     def _form(self, reply: dict[str, object]) -> None:
         assert self._rank is not None
-        assert isinstance(self.cluster_environment, _QuorumEnvironment)
+        assert isinstance(self.cluster_environment, QuorumEnvironment)
         self._rank.form(reply)
         self.cluster_environment.update()
 

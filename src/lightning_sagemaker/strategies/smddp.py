@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from lightning_sagemaker._lightning import FabricDDPStrategy
 from lightning_sagemaker.strategies.backend import SMDDPBackend
-from lightning_sagemaker.strategies.ddp import JobDDPStrategy, in_its_place
+from lightning_sagemaker.strategies.ddp import JobDDPStrategy, fabric_in_its_place, in_its_place
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.reduction import FabricReducedGradients, ReducedGradients
 
@@ -66,6 +66,9 @@ class FabricSMDDPStrategy(SMDDPBackend, FabricReducedGradients, JobAware, Fabric
 
     Args:
         job: The job; read from the process's environment when None.
+        recovery: As in :class:`~lightning_sagemaker.SageMakerDDPStrategy`, with
+            :class:`~lightning_sagemaker.strategies.fabric_in_job.FabricInJobDDPStrategy`, for an
+            :class:`~lightning_sagemaker.InterruptibleLoop`.
         gradient_reduction: ``"flat"``, ``"hierarchical"`` or ``"auto"``, as in
             :class:`~lightning_sagemaker.SMDDPStrategy`.
         gradient_compression: ``"bf16"``, ``"fp16"``, ``"powersgd"`` or None, likewise.
@@ -77,3 +80,10 @@ class FabricSMDDPStrategy(SMDDPBackend, FabricReducedGradients, JobAware, Fabric
         SageMakerJobError: If the environment contradicts itself, or Fabric's arguments contradict the job.
 
     """
+
+    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: Any) -> FabricSMDDPStrategy:
+        """One that recovers in the job, if requested."""
+        return fabric_in_its_place(cls, recovery, args, kwargs)
+
+    def __init__(self, *args: object, recovery: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)

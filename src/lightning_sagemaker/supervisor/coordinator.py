@@ -171,7 +171,7 @@ class Coordinator:
             member.starting = message["id"]
             self._form_first()
         elif call == "quorum":
-            member.asking, member.at = message["id"], message["at"]
+            member.asking, member.at, member.admits = message["id"], message["at"], message["admits"]
             self._form()
         elif call == "commit":
             self._vote(member, message)
@@ -223,6 +223,9 @@ class Coordinator:
             return
         self._dismiss()
         asking = {rank: member for rank, member in asking.items() if rank in self._members}
+        if not all(asking[rank].admits for rank in self._active):  # replacements join after an evaluation
+            self._begin([asking[rank] for rank in self._active], "asking")
+            return
         step = self.step
         waited = math.inf if self._broken_at is None else time.monotonic() - self._broken_at
         too_few = len(asking) < self._settings.minimum

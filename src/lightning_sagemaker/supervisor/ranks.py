@@ -49,6 +49,7 @@ class Member:
         starting: Id of its request, while it waits for the first quorum.
         asking: Id of its request, while it waits for a later quorum.
         at: Its training position; None if it has no state.
+        admits: Whether the quorum that it asks for may have replacements.
         sending: Lock for sending.
 
     """
@@ -61,6 +62,7 @@ class Member:
     starting: int | None = None
     asking: int | None = None
     at: list[int] | None = None
+    admits: bool = True
     sending: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, message: dict[str, Any]) -> None:

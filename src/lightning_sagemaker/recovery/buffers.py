@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buffers that a forward pass changes, such as BatchNorm's statistics: after a step all ranks have those of the first shard.
+
+DDP broadcasts rank zero's buffers before each forward pass, so its checkpoints have statistics of rank zero's batches only.
+Here these are the first shard's, whichever rank trains on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+_LARGEST = 1 << 20
+"""Elements of a buffer: larger ones are constant tables."""
+FIRST = 0
+"""The shard whose buffers all ranks get."""
+
+
+class SharedBuffers:
+    """Buffers of the modules that are trained, of those (sub)modules that have one of floating point.
+
+    Args:
+        modules: Returns the modules.
+
+    """
+
+    def __init__(self, modules: Callable[[], Iterable[nn.Module]]) -> None:
+        self._modules = modules
+        self._places: list[tuple[nn.Module, str]] | None = None
+        self._start: list[Tensor] = []
+        self._of_shards: dict[int, list[Tensor]] = {}
+
+    def _tensors(self) -> list[Tensor]:
+        if self._places is None:
+            children = dict.fromkeys(child for module in self._modules() for child in module.modules())
+            self._places = [(child, name) for child in children for name in _changing(child)]
+        return [getattr(child, name) for child, name in self._places]
+
+    def now(self) -> list[Tensor]:
+        """Copies of their present values."""
+        return [tensor.detach().clone() for tensor in self._tensors()]
+
+    def put(self, values: Sequence[Tensor]) -> None:
+        """Restore what :meth:`now` has returned, here or on another rank."""
+        with torch.no_grad():
+            for tensor, value in zip(self._tensors(), values, strict=True):
+                tensor.copy_(value)
+
+    def begin_step(self) -> None:
+        """A step begins, for which all ranks have the same values."""
+        self._start, self._of_shards = self.now(), {}
+
+    @contextmanager
+    def of_shard(self, shard: int) -> Iterator[None]:
+        """Forward passes on the batches of an adopted shard, which do not change this rank's own values."""
+        own = self.now()
+        self.put(self._of_shards.get(shard, self._start))
+        try:
+            yield
+        finally:
+            self._of_shards[shard] = self.now()
+            self.put(own)
+
+    def of_first(self, source: int) -> list[Tensor]:
+        """The first shard's values at the end of a step. Collective.
+
+        Args:
+            source: Rank of the default group that has trained on it.
+
+        """
+        found = [one.contiguous() for one in self._of_shards.get(FIRST) or self.now()]
+        for device in dict.fromkeys(tensor.device for tensor in found):
+            here = [tensor.view(-1).view(torch.uint8) for tensor in found if tensor.device == device and tensor.numel()]
+            if here:
+                flat = torch.cat(here)
+                dist.broadcast(flat, source)
+                for tensor, received in zip(here, torch.split(flat, [one.numel() for one in here]), strict=True):
+                    tensor.copy_(received)
+        return found
+
+
+def _changing(module: nn.Module) -> list[str]:
+    """Names of a module's own buffers, if a forward pass may change them."""
+    own = dict(module.named_buffers(recurse=False))
+    if not any(buffer.is_floating_point() for buffer in own.values()):
+        return []
+    return [name for name, buffer in own.items() if buffer.numel() <= _LARGEST]

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a custom loop with Fabric after its last step: for a repeated step, for replacements and for checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from lightning_sagemaker._compat.fabric import inner_loader
+from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
+from lightning_sagemaker.data.dealing import batch_size_of
+from lightning_sagemaker.recovery.buffers import SharedBuffers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lightning_sagemaker._types import StateDict
+    from lightning_sagemaker.callbacks.fabric_entries import LoopEntry
+    from lightning_sagemaker.callbacks.fabric_state import FabricState, Values
+
+Position = tuple[int, int, int]
+"""Epoch, batches of it, and batches of all epochs."""
+
+
+class Changing(TypedDict):
+    """What the body of a loop changes, apart from weights and optimizer states."""
+
+    values: Values
+    buffers: list[Tensor]
+
+
+class HeldLoop(TypedDict):
+    """What a replacement gets."""
+
+    objects: dict[str, StateDict]
+    precision: StateDict
+    position: Position
+    seed: int
+    changing: Changing
+
+
+class FabricHeld:
+    """State of one loop. Weights and optimizers are in memory; everything else is copied after each step.
+
+    Args:
+        strategy: The one that recovers in the job.
+        objects: The user's ``state``.
+        state: Its copies, and its checkpoints.
+        buffers: Of its modules.
+
+    """
+
+    def __init__(self, strategy: Any, objects: StateDict, state: FabricState, buffers: SharedBuffers) -> None:
+        self._strategy, self._objects, self._state, self._buffers = strategy, objects, state, buffers
+        self._held: tuple[Position, int, Changing] | None = None
+
+    @contextmanager
+    def unchanged_by(self, shard: int) -> Iterator[None]:
+        """A pass of the loop's body for an adopted shard, which changes nothing but gradients."""
+        before = self._state.values()
+        with self._buffers.of_shard(shard):
+            yield
+        self._state.put(before)
+
+    def take(self, position: Position, seed: int) -> None:
+        """Training continues from here after a loss."""
+        self._held = position, seed, {"values": self._state.values(), "buffers": self._buffers.now()}
+        self._buffers.begin_step()
+
+    def go_back(self) -> Position:
+        """Restore the last state that was taken, and drop all gradients."""
+        assert self._held is not None
+        position, _, changing = self._held
+        self._state.put(changing["values"])
+        self._buffers.put(changing["buffers"])
+        self._buffers.begin_step()
+        for parameter in self._strategy.parameters:
+            parameter.grad = None
+        return position
+
+    def all_of_it(self) -> HeldLoop:
+        """The state that a replacement needs."""
+        assert self._held is not None
+        position, seed, changing = self._held
+        return {
+            "objects": {name: one.state_dict() for name, one in self._objects.items() if hasattr(one, "state_dict")},
+            "precision": self._strategy.precision.state_dict(),
+            "position": position,
+            "seed": seed,
+            "changing": changing,
+        }
+
+    def take_over(self, state: HeldLoop) -> tuple[Position, int]:
+        """Take over the state of another rank; returns its position and seed."""
+        for name, found in state["objects"].items():
+            owner: Any = self._objects[name]
+            owner.load_state_dict(found)
+        self._strategy.precision.load_state_dict(state["precision"])
+        self._held = state["position"], state["seed"], state["changing"]
+        return self.go_back(), state["seed"]
+
+    # Checkpoints
+
+    def write(self, position: Position, loader: Any, world_size: int) -> Path:
+        """Write a checkpoint, which a job of as many ranks resumes from. Collective.
+
+        Args:
+            position: The current one.
+            loader: The one that is trained on; None before the first epoch.
+            world_size: Shards of the job.
+
+        """
+        epoch, batch, step = position
+        size = None if loader is None else batch_size_of(inner_loader(loader))
+        entry: LoopEntry = {
+            "epoch": epoch,
+            "batch": batch,
+            "step": step,
+            "calls": epoch,
+            "batch_size": size,
+            "samples": None if size is None else batch * size * world_size,
+            "modules": [{"buckets": None, "sends": None} for _ in self._objects],
+            "ranks": [],  # their positions follow from that of the loop
+        }
+        return self._state.write(step, entry)
+
+    def check_loaded(self, loader: Any, world_size: int) -> None:
+        """Refuse a checkpoint whose position is in other shards or batches.
+
+        Args:
+            loader: The one that is trained on.
+            world_size: Shards of the job.
+
+        Raises:
+            CheckpointError: If it was saved in the middle of an epoch with other ranks or batches.
+
+        """
+        loaded, self._state.loaded = self._state.loaded, None
+        size = batch_size_of(inner_loader(loader))
+        if loaded is None or not loaded["batch"]:
+            return
+        if loaded["batch_size"] != size or loaded["samples"] != loaded["batch"] * (size or 0) * world_size:
+            raise CheckpointError(
+                f"The checkpoint was saved after {loaded['samples']} samples of an epoch in {loaded['batch']} batches of"
+                f" {loaded['batch_size']}; here are {world_size} ranks with batches of {size}, which recover in the job."
+                " HINT: start as many ranks with the same batches, or set recovery='restart'."
+            )

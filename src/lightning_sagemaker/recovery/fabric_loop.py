@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A custom loop with Fabric that continues in the job when a rank dies.
+
+The step in flight is discarded and its batches are given out again. A rank that has adopted the shard of a lost one gets
+that one's batch first, in a further pass through the loop's body, and then its own, which makes the step with the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from lightning_sagemaker._compat.fabric import inner_loader, is_set_up, set_iterations
+from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
+from lightning_sagemaker.callbacks.fabric_loop import InterruptibleLoop
+from lightning_sagemaker.collectives.agreement import of_all
+from lightning_sagemaker.recovery import shards
+from lightning_sagemaker.recovery.buffers import SharedBuffers
+from lightning_sagemaker.recovery.fabric_held import FabricHeld, HeldLoop
+from lightning_sagemaker.recovery.fabric_steps import FabricSteps
+from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.regroup import Regroup, end_of_job, is_loss
+from lightning_sagemaker.recovery.seeds import seed_all, seed_batch
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Fabric, StateDict
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_WITHOUT_ITS_PART = (
+    "A rank was lost at a collective of the script, which is repeated without its part. HINT: put an evaluation and the"
+    " collectives on its result into a function, and call loop.collective(function): it is repeated as a whole."
+)
+
+
+class InJobLoop(InterruptibleLoop):
+    """An :class:`~lightning_sagemaker.InterruptibleLoop` under ``lightning-sagemaker supervise``.
+
+    The body of :meth:`batches` also runs for the batches of lost ranks, and again for those of a step in which a rank was
+    lost. What it changes in ``state`` is then reset, Fabric's collectives do nothing, and the optimizer's step is left to
+    the pass of the rank's own batch.
+
+    Args:
+        fabric: After ``launch()``, with a strategy that recovers in the job.
+        dirpath: As of the other loop.
+        state: Likewise.
+        **options: Likewise.
+
+    Attributes:
+        runs: Whether the loop is running: outside of it a lost rank ends the job.
+        steps: The optimizer's steps.
+
+    """
+
+    def __init__(self, fabric: Fabric, dirpath: str | Path, state: StateDict, **options: Any) -> None:
+        super().__init__(fabric, dirpath, state, **options)
+        strategy: Any = fabric.strategy
+        self._fabric, self._strategy, self._rank = fabric, strategy, strategy.rank
+        self._member, self._world, self._number = self._rank.member, strategy.shards, self._rank.number
+        self._buffers = SharedBuffers(lambda: strategy.modules)
+        self._held = FabricHeld(strategy, state, self._state, self._buffers)
+        self._regrouping = Regroup(self._rank, strategy.form, self._held.all_of_it, self._take_over)
+        strategy.loop = self
+        self.runs = False
+        self.steps = FabricSteps(self._rank, self._world, self._buffers)
+        self._has_state = not self._rank.joins
+        self._joins = self._rank.joins
+        self._seed = self._rank.seed
+        self._loader: Any = None
+        self._iterators: dict[int, Iterator[Any]] = {}
+        self._is_collective = self._is_left = self._has_warned = False
+
+    @property
+    def discarded(self) -> bool:
+        """Whether the current pass through the body is one of a lost rank's batch, or of a step that is repeated."""
+        return self._within and (self.steps.adopts or self.steps.fails)
+
+    # The loop
+
+    def epochs(self, count: int | None = None) -> Generator[int, None, None]:
+        """As of :class:`~lightning_sagemaker.InterruptibleLoop`; a replacement begins where the others are."""
+        self._signals.install()
+        self.runs = True
+        try:
+            self._begin()
+            for number in itertools.count(self.epoch) if count is None else range(self.epoch, count):
+                self.epoch = number
+                seed_all(self._seed, number, self._world)  # what is drawn outside of batches is the same on all ranks
+                yield number
+                self._check_left()
+                self.batch = 0
+                if self._stops:
+                    self.epoch += 1
+                    self._stop()
+            self._by_all(lambda: None)
+            self._member.finish()
+        finally:
+            self.runs = False
+            self._release()
+
+    def batches(self, loader: Iterable[T], every: int = 1) -> Generator[T, None, None]:
+        """As of :class:`~lightning_sagemaker.InterruptibleLoop`; with passes for the batches of lost ranks."""
+        inner: Any = inner_loader(loader)
+        shards.deal(inner, self._seed)
+        self._held.check_loaded(loader, self._world)
+        shards.set_epoch(inner, self.epoch)
+        set_iterations(loader, self.epoch + 1)
+        self._loader, self._joins = loader, False
+        self._iterators, count = {}, len(inner)
+        self._held.take((self.epoch, self.batch, self.step), self._seed)
+        while self.batch < count:
+            own = yield from self._passes(loader)
+            if not own:
+                self.epoch, self.batch, self.step = self._held.go_back()
+                self._regroup()
+                continue
+            self.batch, self.step = self.batch + 1, self.step + 1
+            if self.steps.stepped:
+                self._held.take((self.epoch, self.batch, self.step), self._seed)
+                if self.steps.changes:
+                    self._regroup()
+            if self.batch % every == 0:
+                if self._stops:
+                    self._stop()
+                if self._saves:
+                    self.save()
+        if not self.steps.stepped and not self._has_warned:
+            self._has_warned = True
+            rank_zero_warn(
+                "The last batches of this epoch were not followed by optimizer.step: a loss in the next epoch's first step"
+                " drops their gradients. HINT: step after the last batch too."
+            )
+        seed_all(self._seed, self.epoch, self._world + 1)
+
+    def _passes(self, loader: Iterable[T]) -> Generator[T, None, bool]:
+        """The batches of this rank's shards, its own last; returns whether they were trained on."""
+        for shard in (*self._adopted_shards, self._number):
+            self._signals.is_alive()
+            batch = self._next(loader, shard)
+            self.steps.begin_pass(adopts=shard != self._number)
+            seed_batch(self._seed, (self.epoch << 32) + self.batch, shard)
+            with self._held.unchanged_by(shard) if self.steps.adopts else nullcontext():
+                self._within = True
+                try:
+                    yield batch
+                except GeneratorExit:
+                    self._is_left = self.discarded
+                    self.batch, self.step = self.batch + 1, self.step + 1
+                    raise
+                finally:
+                    self._within = False
+            if self.steps.fails:
+                return False
+        return True
+
+    def _next(self, loader: Iterable[T], shard: int) -> T:
+        if shard not in self._iterators:
+            self._iterators[shard] = shards.loader_of(inner_loader(loader), shard, self.batch)
+        batch: T = self._on_device(loader, next(self._iterators[shard]))
+        return batch
+
+    def _on_device(self, loader: Any, batch: Any) -> Any:
+        return self._fabric.to_device(batch) if is_set_up(loader) and loader.device is not None else batch
+
+    def _check_left(self) -> None:
+        if self._is_left:
+            raise RecoveryError(
+                "The loop was left in the pass of a lost rank's batch, before this rank's own. HINT: leave it 'if ... and"
+                " not loop.discarded'."
+            )
+
+    def evaluation(self, loader: Iterable[T]) -> Generator[T, None, None]:
+        """As of :class:`~lightning_sagemaker.InterruptibleLoop`; the shard of a rank that dies is evaluated by another."""
+        inner: Any = inner_loader(loader)
+        if self._is_alone:
+            yield from itertools.islice(loader, 1)  # a mean over no batches might be an error
+            return
+        if not shards.is_distributed(inner):
+            yield from loader
+            return
+        done: list[int] = []
+        todo = [self._number, *self._adopted_shards]
+        while True:
+            for shard in todo:
+                for batch in shards.loader_of(inner, shard, 0):
+                    self._signals.is_alive()
+                    yield self._on_device(loader, batch)
+            done = [*done, *todo]
+            if self._is_collective or self._vote(ok=not self._member.changed):
+                return
+            self._regroup(admits=False)
+            todo = self._by_all(partial(self._missing, done))
+
+    def _missing(self, done: list[int]) -> list[int]:
+        """This rank's part of the shards that none of the remaining ranks has evaluated. Collective."""
+        order = self._rank.order
+        found = set(itertools.chain.from_iterable(of_all(done, len(order))))
+        return sorted(set(range(self._world)) - found)[order.index(self._number) :: len(order)]
+
+    def collective(self, operation: Callable[[], R]) -> R | None:
+        """As of :class:`~lightning_sagemaker.InterruptibleLoop`; None in a pass that is discarded."""
+        return self.by_all(operation, lambda: None, warning=None)
+
+    def save(self) -> Path | None:
+        """As of :class:`~lightning_sagemaker.InterruptibleLoop`."""
+        if self._within:
+            self._saves = True
+            return None
+        path = self._by_all(lambda: self._held.write((self.epoch, self.batch, self.step), self._loader, self._world))
+        self._saves, self._saved_at = False, time.monotonic()
+        return path
+
+    # Called by the strategy
+
+    def average_gradients(self) -> bool:
+        """Average the gradients, unless they are averaged; returns False if the step is not to be made."""
+        is_due = self._fabric.is_global_zero and time.monotonic() - self._saved_at >= self._interval
+        flags = torch.tensor([float(self._signals.arrived is not None), float(is_due)])
+        if not self.steps.average(self._strategy.parameters, self.step, flags):
+            return False
+        self._hear(self.steps.flags)
+        return True
+
+    def by_all(self, operation: Callable[[], R], alone: Callable[[], R], warning: str | None = _WITHOUT_ITS_PART) -> R:
+        """A collective of the script, repeated by the remaining ranks if one is lost.
+
+        Args:
+            operation: Repeatable.
+            alone: What it is in the pass of another rank's batch, or in a replacement that is about to join.
+            warning: Logged when it is repeated.
+
+        """
+        if self._is_collective:  # within one of the loop's own
+            return operation()
+        self._check_left()
+        if self._is_alone:
+            return alone()
+        if self._within and not self.steps.stepped:  # the whole step is repeated
+            self._is_collective = True
+            try:
+                result = operation()
+                ok = not self._member.changed
+            except RuntimeError as error:
+                if not is_loss(error, self._rank, self.step):
+                    raise
+                ok, result = False, alone()
+            finally:
+                self._is_collective = False
+            self.steps.fails = not self._vote(ok)
+            return result
+        return self._by_all(operation, warning)
+
+    @property
+    def _is_alone(self) -> bool:
+        return self._joins or self.discarded
+
+    # Quorums
+
+    def _begin(self) -> None:
+        if self._rank.joins:
+            self._regroup()
+        else:
+            self._is_collective = True
+            self.epoch, self.batch, self.step = self._state.load()
+            seeds = of_all(torch.initial_seed() & 0xFFFFFFFF, self._fabric.world_size)
+            self._is_collective, self._seed = False, seeds[0]
+        self._saved_at = time.monotonic()
+
+    def _vote(self, ok: bool) -> bool:
+        return bool(self._member.commit(self.step, ok=ok)["commit"])
+
+    def _by_all(self, operation: Callable[[], R], warning: str | None = None) -> R:
+        """Do something collective until all present have done it."""
+        while True:
+            self._is_collective = True
+            try:
+                result = operation()
+                if self._vote(ok=not self._member.changed):
+                    return result
+            except RuntimeError as error:
+                if not is_loss(error, self._rank, self.step):
+                    raise
+                self._vote(ok=False)
+            finally:
+                self._is_collective = False
+            self._regroup(admits=False)
+            if warning is not None:
+                rank_zero_warn(warning)
+
+    def _regroup(self, *, admits: bool = True) -> None:
+        """Form the next quorum. Collective."""
+        begin = time.monotonic()
+        end = self._regrouping(
+            lambda: [self.step] if self._has_state else None,
+            lambda: self.step,
+            self._strategy.root_device,
+            admits=admits,
+        )
+        self._iterators = {}
+        self.steps.begin_quorum()
+        rank_zero_info(
+            f"{dist.get_world_size()} of {self._world} ranks continue after batch {self.step};"
+            f" {time.monotonic() - begin:.2f} s since they stopped."
+        )
+        if end is not None:
+            raise end_of_job(end, self._world, self.save())
+
+    @property
+    def _adopted_shards(self) -> list[int]:
+        return shards.adopted(self._rank.order, self._world)[self._number]
+
+    def _take_over(self, state: HeldLoop) -> None:
+        """Continue from the state of another rank."""
+        (self.epoch, self.batch, self.step), self._seed = self._held.take_over(state)
+        self._has_state = True

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The optimizer steps of a custom loop with Fabric: gradients are summed over a rank's shards, then averaged over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from lightning_sagemaker.recovery import gradients, shards
+from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
+from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.regroup import is_loss
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from lightning_sagemaker.recovery.job_rank import JobRank
+
+
+class FabricSteps:
+    """The step of the current batches.
+
+    Args:
+        rank: This process.
+        world_size: Shards of the job.
+        buffers: Of the modules that are trained.
+
+    Attributes:
+        adopts: Whether the current pass through the loop's body is for a lost rank's batch.
+        fails: Whether a rank was lost before the step was committed, so that it is repeated.
+        changes: Whether a replacement waits for the end of this step.
+        stepped: Whether the optimizer has stepped in this pass.
+        flags: Messages between ranks, of the last step.
+
+    """
+
+    def __init__(self, rank: JobRank, world_size: int, buffers: SharedBuffers) -> None:
+        self._rank, self._world_size, self._buffers = rank, world_size, buffers
+        self._adopted: dict[nn.Parameter, torch.Tensor] = {}
+        self.flags: list[float] = []
+        self.adopts = self.fails = self.changes = self.stepped = self._averaged = False
+
+    def begin_quorum(self) -> None:
+        """The ranks have changed: what was computed for the step in flight is dropped."""
+        self._adopted, self.fails, self.changes = {}, False, False
+
+    def begin_pass(self, adopts: bool) -> None:
+        """A pass through the loop's body begins."""
+        self.adopts, self.stepped, self._averaged = adopts, False, False
+
+    def begin_backward(self) -> None:
+        """A backward pass begins.
+
+        Raises:
+            RecoveryError: If the optimizer has stepped in this pass: that could not be repeated.
+
+        """
+        if self.stepped:
+            raise RecoveryError(
+                "fabric.backward was called after optimizer.step within one batch, with recovery='in_job': what was"
+                " stepped could not be repeated after a loss. HINT: set recovery='restart'."
+            )
+
+    def average(self, parameters: Sequence[nn.Parameter], step: int, flags: torch.Tensor) -> bool:
+        """Average the gradients over all shards. Collective, in the pass of the own batch.
+
+        Args:
+            parameters: Those that are trained.
+            step: The last committed step.
+            flags: Of this rank; :attr:`flags` is then the maximum over ranks.
+
+        Returns:
+            False if the step is not to be made: in another rank's pass, or if a rank was lost.
+
+        """
+        if self.fails or self._averaged:
+            return self._averaged
+        if self.adopts:
+            self._keep(parameters)
+            return False
+        for parameter, gradient in self._adopted.items():
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        self._adopted = {}
+        means, ok, statistics = None, True, []
+        try:
+            work = dist.all_reduce(flags, dist.ReduceOp.MAX, async_op=True)
+            means = gradients.means(parameters, self._world_size)
+            statistics = self._buffers.of_first(shards.rank_of(FIRST, self._rank.order, self._world_size))
+            assert work is not None
+            work.wait()
+        except RuntimeError as error:
+            if not is_loss(error, self._rank, step):
+                raise
+            ok = False
+        decision = self._rank.member.commit(step + 1, ok=ok and not self._rank.member.changed)
+        if means is None or not decision["commit"]:
+            self.fails = True
+            return False
+        gradients.put_back(means)
+        self._buffers.put(statistics)
+        self._averaged, self.changes, self.flags = True, bool(decision["change"]), flags.tolist()
+        return True
+
+    def _keep(self, parameters: Sequence[nn.Parameter]) -> None:
+        for parameter in parameters:
+            if parameter.grad is not None:
+                kept = self._adopted.get(parameter)
+                self._adopted[parameter] = parameter.grad if kept is None else kept.add_(parameter.grad)
+                parameter.grad = None

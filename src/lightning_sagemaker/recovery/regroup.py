@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a lost rank to the next quorum, whose ranks all have the training state, for the Trainer and for Fabric."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import torch
+
+from lightning_sagemaker.recovery.job_rank import JobRank
+from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.transfer import give, take
+
+_log = logging.getLogger(__name__)
+
+_NOTICE = 2.0
+"""Seconds to wait for the notification of a loss after a collective has failed."""
+_FAILED = ("gloo", "NCCL", "nccl", "Connection", "connection", "process group", "Broken pipe", "Socket", "socket")
+"""Substrings of a collective's error messages, which are RuntimeErrors."""
+
+
+class RanksChanged(RuntimeError):
+    """A rank was lost, or has joined: training resumes from its last step with the current ranks."""
+
+
+def is_loss(error: BaseException, rank: JobRank, step: int) -> bool:
+    """Whether an error is from a collective that a rank did not join.
+
+    Args:
+        error: What was raised.
+        rank: This process.
+        step: The last committed step. If a connection was lost and no rank, all ranks repeat the next one.
+
+    """
+    if isinstance(error, RanksChanged):
+        return True
+    if not isinstance(error, RuntimeError) or not any(word in str(error) for word in _FAILED):
+        return False
+    deadline = time.monotonic() + _NOTICE
+    while not rank.member.changed and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if not rank.member.changed:  # a connection was lost, and no rank
+        _log.warning(
+            "rank %s: repeating a step, though no rank was lost: %s: %s", rank.number, type(error).__name__, error
+        )
+        rank.member.commit(step + 1, ok=False)
+    return True
+
+
+class Regroup:
+    """Forms the next quorum, and sends the training state to ranks that lack it.
+
+    Args:
+        rank: This process.
+        form: Creates the default group of a quorum, and updates the strategy's ranks. Collective over them.
+        state: This rank's training state, which others may need.
+        take_over: Takes over another rank's.
+        leave: Called before this process exits because its host leaves the job.
+
+    """
+
+    def __init__(
+        self,
+        rank: JobRank,
+        form: Callable[[dict[str, Any]], None],
+        state: Callable[[], Any],
+        take_over: Callable[[Any], None],
+        leave: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._rank, self._form, self._state, self._take_over, self._leave = rank, form, state, take_over, leave
+
+    def __call__(
+        self, at: Callable[[], list[int] | None], step: Callable[[], int], device: torch.device, *, admits: bool = True
+    ) -> dict[str, Any] | None:
+        """Collective over the remaining ranks, and replacements that have arrived.
+
+        Args:
+            at: This rank's training position; None if it has no state.
+            step: The last committed step.
+            device: Device for received tensors that are on an accelerator at their source.
+            admits: Whether replacements join, and get the state. Within an evaluation they wait.
+
+        Returns:
+            Why the job cannot continue; None if it can.
+
+        Raises:
+            SystemExit: If training is over.
+            RecoveryError: If no rank has the state.
+
+        """
+        while True:
+            reply = self._rank.member.next_quorum(at(), admits)
+            if reply["kind"] == "over":
+                raise SystemExit(reply["code"])
+            if reply["kind"] == "leave":
+                self._exit()
+            if reply["kind"] == "alone":
+                raise RecoveryError(
+                    "No remaining rank has the training state. HINT: start the job again; it resumes from its last "
+                    "checkpoint."
+                )
+            try:
+                self._form(reply)
+                if admits:
+                    self._share(reply, device)
+            except RuntimeError as error:
+                if isinstance(error, RecoveryError) or not is_loss(error, self._rank, step()):
+                    raise
+            else:
+                end: dict[str, Any] | None = reply.get("end")
+                return end
+
+    def _exit(self) -> NoReturn:
+        """Exit this process, whose host leaves the job, without any collective."""
+        self._leave()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _share(self, reply: Mapping[str, Any], device: torch.device) -> None:
+        """Send the state to ranks that lack it. Collective."""
+        order, sources, own = reply["order"], reply["sources"], self._rank.number
+        if not sources:
+            raise RecoveryError(
+                "All ranks were in the middle of a step when one was lost. HINT: start the job again; it resumes from its"
+                " last checkpoint."
+            )
+        needy = [rank for rank in order if rank not in sources]
+        for number, rank in enumerate(needy):
+            source = sources[number % len(sources)]
+            if own == source:
+                give(self._state(), order.index(rank))
+            elif own == rank:
+                self._take_over(take(order.index(source), device))
+
+
+def end_of_job(end: Mapping[str, Any], world_size: int, path: object) -> RecoveryError:
+    """Why a job ends that cannot continue.
+
+    Args:
+        end: From the coordinator.
+        world_size: Shards of the job.
+        path: The checkpoint that was written.
+
+    """
+    if end["why"] == "few":
+        return RecoveryError(
+            f"{end['left']} of {world_size} ranks are left, fewer than the minimum of {end['minimum']}. "
+            f"Wrote {path}."
+            f" HINT: start the job again; with AutoResume it resumes from there."
+        )
+    lost = ", ".join(f"rank {rank}" for rank in end["lost"])
+    return RecoveryError(
+        f"Step {end['step'] + 1} has failed {end['failures']} times; each time a rank was lost ({lost}). Wrote {path}."
+        " HINT: look at the last log lines of these ranks, and at the batch of this step."
+    )

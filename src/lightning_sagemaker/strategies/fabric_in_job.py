@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fabric's data parallel training that continues in the job when a rank dies (``recovery="in_job"``)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from typing_extensions import override
+
+from lightning_sagemaker._lightning import FabricDDPStrategy, rank_zero_info, rank_zero_only, rank_zero_warn
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.recovery import gradients
+from lightning_sagemaker.recovery.fabric_loop import InJobLoop
+from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
+from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.strategies.job_aware import JobAware
+from lightning_sagemaker.strategies.quorum import QuorumEnvironment, check_supervised
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from lightning_sagemaker._types import StateDict
+
+
+class _SyncedLater:
+    """Gradients are reduced at the optimizer's step, so a backward pass has nothing to leave out."""
+
+    def no_backward_sync(self, module: nn.Module, enabled: bool) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
+    """Data parallel training with Fabric that continues when a rank dies.
+
+    It needs an :class:`~lightning_sagemaker.InterruptibleLoop`, and processes that were started by ``lightning-sagemaker
+    supervise``. Gradients are averaged at ``fabric.clip_gradients`` or ``optimizer.step``, not in the backward pass.
+
+    Args:
+        job: The job; read from the process's environment when None.
+        **kwargs: Those of ``lightning.fabric.strategies.DDPStrategy``; those of torch's DDP wrapper are ignored.
+
+    Raises:
+        RecoveryError: If no supervisor started this process.
+
+    """
+
+    recovers = True
+    loop_kind = InJobLoop
+
+    def __init__(self, *args: object, job: SageMakerJob | None = None, **kwargs: object) -> None:
+        super().__init__(*args, job=job, **kwargs)
+        check_supervised()
+        self.rank: JobRank | None = None
+        self.loop: InJobLoop | None = None
+        self.modules: list[nn.Module] = []
+        self._has_said = self._is_averaged = False
+
+    @property
+    def shards(self) -> int:
+        """Ranks that the job was started with: into as many shards the data is split."""
+        return self.job.world_size or 1
+
+    @property
+    @override
+    def distributed_sampler_kwargs(self) -> StateDict:
+        """Data is distributed to the ranks that the job was started with."""
+        return {"num_replicas": self.shards, "rank": self.job.global_rank or 0}
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those whose gradients are averaged, each once."""
+        found = (one for module in self.modules for one in module.parameters() if one.requires_grad)
+        return list(dict.fromkeys(found))
+
+    # Ranks and groups
+
+    @override
+    def _get_process_group_backend(self) -> str:
+        return self._process_group_backend or ("gloo" if self.root_device.type == "cpu" else "cpu:gloo,cuda:nccl")
+
+    @override
+    def _setup_distributed(self) -> None:
+        rank = self.rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend())
+        self.cluster_environment = QuorumEnvironment(self.job, rank)
+        self._backward_sync_control: Any = _SyncedLater()
+        rank_zero_info(
+            f"Recovery in the job: {self.shards} ranks, by {self._get_process_group_backend()}. SMDDP is not used: its"
+            " groups cannot be recreated in a process."
+        )
+
+    def form(self, reply: dict[str, object]) -> None:
+        """Create the default group of a quorum, and use its ranks. Collective over them."""
+        assert self.rank is not None
+        assert isinstance(self.cluster_environment, QuorumEnvironment)
+        self.rank.form(reply)
+        self.cluster_environment.update()
+
+    @override
+    def _set_world_ranks(self) -> None:
+        rank_zero_only.rank = self.global_rank
+
+    @override
+    def setup_module(self, module: nn.Module) -> Any:
+        """Give all ranks rank zero's weights, as DDP does; there is no wrapper."""
+        self.modules.append(module)
+        if self.rank is not None and not self.rank.joins:
+            with torch.no_grad():
+                for tensor in module.state_dict().values():
+                    if isinstance(tensor, torch.Tensor):
+                        dist.broadcast(tensor, 0)
+        return module
+
+    # Steps
+
+    @override
+    def backward(self, tensor: Tensor, module: nn.Module | None, *args: Any, **kwargs: Any) -> None:
+        """As in Fabric, on this rank only."""
+        if self._in_loop is not None:
+            self._in_loop.steps.begin_backward()
+        self._is_averaged = False
+        super().backward(tensor, module, *args, **kwargs)
+
+    @property
+    def _in_loop(self) -> InJobLoop | None:
+        return self.loop if self.loop is not None and self.loop.runs else None
+
+    def _average(self) -> bool:
+        """Average the gradients unless they are averaged; False if this is not possible yet."""
+        if self._in_loop is not None:
+            return self._in_loop.average_gradients()
+        if not self._has_said:
+            self._has_said = True
+            rank_zero_warn(
+                "This loop is not an InterruptibleLoop: a rank that dies ends the job. HINT: iterate over loop.epochs()"
+                " and loop.batches(loader) of an InterruptibleLoop to recover in the job."
+            )
+        if not self._is_averaged:
+            gradients.average(self.parameters, self.shards)
+            self._is_averaged = True
+        return True
+
+    @override
+    def optimizer_step(self, optimizer: Any, **kwargs: Any) -> Any:
+        """Step if all ranks can.
+
+        Raises:
+            RecoveryError: If it is given a closure, which would compute gradients again.
+
+        """
+        if kwargs.get("closure") is not None:
+            raise RecoveryError(
+                "optimizer.step was given a closure, with recovery='in_job': its gradients would not be averaged. HINT: call"
+                " fabric.backward before optimizer.step(), or set recovery='restart'."
+            )
+        if not self._average():
+            return None
+        if self._in_loop is not None:
+            self._in_loop.steps.stepped = True
+        return super().optimizer_step(optimizer, **kwargs)
+
+    @override
+    def clip_gradients_norm(self, module: nn.Module, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Tensor:
+        """As in Fabric, of averaged gradients; a norm of zero where the gradients are not complete yet."""
+        if not self._average():
+            return torch.zeros((), device=self.root_device)
+        return super().clip_gradients_norm(module, optimizer, *args, **kwargs)
+
+    @override
+    def clip_gradients_value(self, module: nn.Module, optimizer: Optimizer, clip_val: float) -> None:
+        """As in Fabric, of averaged gradients."""
+        if self._average():
+            super().clip_gradients_value(module, optimizer, clip_val)
+
+    # Collectives of the script
+
+    def _by_all(self, operation: Callable[[], Any], alone: Callable[[], Any]) -> Any:
+        return operation() if self._in_loop is None else self._in_loop.by_all(operation, alone)
+
+    @override
+    def all_reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """As in Fabric, over the current ranks."""
+        if not isinstance(tensor, torch.Tensor):
+            return tensor
+        plain = super().all_reduce
+        found = self._by_all(lambda: plain(tensor.clone(), group, reduce_op), lambda: tensor)
+        if found.dtype == tensor.dtype and not tensor.requires_grad:
+            tensor.copy_(found)  # Fabric's works in place
+        return found
+
+    @override
+    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+        """As in Fabric, over the current ranks."""
+        plain = super().all_gather
+        found: Tensor = self._by_all(
+            lambda: plain(tensor, group, sync_grads),
+            lambda: tensor if self.world_size == 1 else torch.stack([tensor] * self.world_size),
+        )
+        return found
+
+    @override
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """As in Fabric, from a rank of the current ones."""
+        plain = super().broadcast
+        return self._by_all(lambda: plain(obj, src), lambda: obj)
+
+    @override
+    def barrier(self, *args: Any, **kwargs: Any) -> None:
+        """As in Fabric, of the current ranks."""
+        plain = super().barrier
+        self._by_all(lambda: plain(*args, **kwargs), lambda: None)

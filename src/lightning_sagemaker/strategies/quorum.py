@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that change while a job recovers, for the Trainer's and Fabric's strategies."""
+
+from __future__ import annotations
+
+from lightning_sagemaker._lightning import rank_zero_only
+from lightning_sagemaker.environment import SageMakerEnvironment
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.recovery.job_rank import JobRank
+from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.supervised import is_supervised
+
+
+def check_supervised() -> None:
+    """Refuse to begin without a supervisor.
+
+    Raises:
+        RecoveryError: If no supervisor started this process.
+
+    """
+    if not is_supervised():
+        raise RecoveryError(
+            "recovery='in_job' was set, but no supervisor started this process. HINT: start the script with"
+            " 'lightning-sagemaker supervise --processes N SCRIPT' on each host."
+        )
+
+
+class QuorumEnvironment(SageMakerEnvironment):
+    """Ranks in the current quorum; the job's ranks are those of the start."""
+
+    def __init__(self, job: SageMakerJob, rank: JobRank) -> None:
+        super().__init__(job)
+        self._rank = rank
+        self.update()
+
+    def update(self) -> None:
+        """Use the ranks of the current quorum."""
+        order = self._rank.order
+        self._global_rank, self._world_size = order.index(self._rank.number), len(order)
+        if self._rank.joins:  # a replacement is not rank zero while it prepares, alone in its group: it writes nothing
+            self._global_rank = max(1, self._rank.number)
+        rank_zero_only.rank = self._global_rank

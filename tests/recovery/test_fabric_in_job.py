@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops of one's own with Fabric under ``lightning-sagemaker supervise``: ranks are killed, or the loop is wrong."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_sagemaker.recovery.fabric_steps import FabricSteps
+from lightning_sagemaker.recovery.member import RecoveryError
+from tests.chaos.recovery import Setting, compare, rows, run, start
+from tests.recovery.test_in_job import steps_of, wait_for
+
+TWO = Setting(2, optimizer="adamw", samples=800, epochs=2, dropout=0.2, norm=1, script="recovery_fabric.py")
+WRONG = Path(__file__).parent / "wrong_fabric.py"
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("alone") / "job"
+    assert run(TWO, folder, None).code == 0, (folder / "output.txt").read_text()
+    return folder
+
+
+def test_nothing_is_lost_with_a_rank(alone, tmp_path):
+    outcome = run(TWO, tmp_path / "job", random.Random(1), 3, ["kill the first", "kill the replacement"])
+    assert (outcome.code, outcome.problems) == (0, []), (tmp_path / "job/output.txt").read_text()
+    assert len(outcome.gaps) >= 2
+    assert compare(alone, tmp_path / "job", TWO, 3) == []
+    assert max(gap for _, gap in outcome.gaps) < 10
+
+
+def _losses(folder: Path) -> dict[tuple[Any, ...], float]:
+    found = {}
+    for path in folder.glob("rank-*.jsonl"):
+        for row in rows(path):
+            found[(row["epoch"], row["batch"], *row["samples"])] = row["loss"]
+    return found
+
+
+def test_equals_stock_ddp(tmp_path):
+    """Fabric's own DDP under torchrun, which knows nothing of this package."""
+    setting = Setting(2, optimizer="adamw", samples=400, epochs=2, norm=1, script="recovery_fabric.py")
+    (tmp_path / "stock").mkdir()
+    torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    command = [sys.executable, "-m", *torchrun, str(setting.program), str(tmp_path / "stock"), *setting.arguments]
+    done = subprocess.run([*command, "--strategy", "ddp"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert run(setting, tmp_path / "job", None).code == 0
+    stock, own = _losses(tmp_path / "stock"), _losses(tmp_path / "job")
+    assert len(stock) == 100
+    assert own == stock
+    weights = [torch.load(tmp_path / place / "weights-0.pt") for place in ("stock", "job")]
+    assert all(torch.equal(weights[0][name], value) for name, value in weights[1].items())
+
+
+def test_asked_to_stop_it_saves_and_goes_on_from_there(alone, tmp_path):
+    process = start(TWO, tmp_path)
+    wait_for(lambda: len(steps_of(tmp_path)) > 3, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143, (tmp_path / "output.txt").read_text()
+    assert "is lost" not in (tmp_path / "output.txt").read_text()
+    again = start(TWO, tmp_path)
+    assert again.wait(60) == 0, (tmp_path / "output.txt").read_text()
+    assert "Resuming from step" in (tmp_path / "output.txt").read_text()
+    assert compare(alone, tmp_path, TWO, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ("closure", "optimizer.step was given a closure, with recovery='in_job'"),
+        pytest.param("sampler", "with the sampler Own", marks=pytest.mark.slow),
+        pytest.param("two", "fabric.backward was called after optimizer.step within one batch", marks=pytest.mark.slow),
+    ],
+)
+def test_a_wrong_script_ends_with_the_reason(tmp_path, wrong, sentence):
+    (tmp_path / "job").mkdir()
+    process = start(TWO, tmp_path / "job", training=WRONG, words=[wrong])
+    assert process.wait(120) != 0
+    assert sentence in (tmp_path / "job/output.txt").read_text()
+
+
+def test_a_second_optimizer_may_step_after_the_first_but_not_after_another_backward_pass():
+    steps = FabricSteps(None, 2, None)
+    steps.begin_pass(adopts=False)
+    steps.begin_backward()
+    steps.stepped = True
+    with pytest.raises(RecoveryError, match="fabric.backward was called after optimizer.step"):
+        steps.begin_backward()
+    steps.begin_pass(adopts=False)
+    steps.begin_backward()

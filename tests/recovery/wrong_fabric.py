@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop of the chaos runs, with something wrong in it: the last argument says what."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric import Fabric
+from torch.utils.data import DataLoader, DistributedSampler
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.chaos import recovery_fabric
+
+WRONG = sys.argv.pop()
+
+
+class Own(DistributedSampler[Any]):
+    """An order that is dealt in a way of the script's own."""
+
+
+def _loader(dataset: Any, batch_size: int, **_: Any) -> Any:
+    ranks = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    return DataLoader(dataset, batch_size, sampler=Own(dataset, *ranks))
+
+
+def _clip(fabric: Fabric, model: Any, optimizer: Any, **_: Any) -> None:
+    if WRONG == "closure":
+        optimizer.step(lambda: None)
+    optimizer.step()
+    fabric.backward(next(model.parameters()).sum())
+
+
+if WRONG == "sampler":
+    vars(recovery_fabric)["DataLoader"] = _loader
+else:
+    Fabric.clip_gradients = _clip
+recovery_fabric.main()
