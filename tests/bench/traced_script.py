@@ -63,6 +63,7 @@ if __name__ == "__main__":
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--max_steps", type=int, default=27)
     given, _ = parser.parse_known_args()
+    torch.set_num_threads(1)  # the threads that a product wakes after each sleep take longer than it
     trainer = Trainer(
         accelerator="cpu",
         devices=given.devices,

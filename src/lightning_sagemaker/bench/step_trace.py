@@ -7,6 +7,7 @@ passes everything on to it, and opens a range of torch's profiler around the act
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from itertools import pairwise
@@ -188,6 +189,7 @@ class StepTrace(Callback):
             on_trace_ready=ready,
             acc_events=True,
         )
+        gc.collect()  # or the collection of what imports left, a quarter of a second, may fall into a recorded step
         started.start()
         return started
 

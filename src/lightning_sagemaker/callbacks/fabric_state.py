@@ -35,8 +35,14 @@ _SENDS = "require_forward_param_sync"  # of DDP: not after a forward pass withou
 
 
 @runtime_checkable
-class _Stateful(Protocol):
-    def load_state_dict(self, state: object) -> object: ...
+class Stateful(Protocol):
+    """What has a state: a module, an optimizer, a schedule, a loader."""
+
+    def state_dict(self) -> StateDict:
+        """Its state."""
+
+    def load_state_dict(self, state: object) -> object:
+        """Restore it."""
 
 
 class Values(TypedDict):
@@ -165,7 +171,7 @@ class FabricState:
         restore_random_state(values["random"])
         for name, value in values["values"].items():
             owner = self._state[name]
-            if isinstance(owner, _Stateful):
+            if isinstance(owner, Stateful):
                 owner.load_state_dict(copy.deepcopy(value))
             else:
                 self._state[name] = copy.deepcopy(value)

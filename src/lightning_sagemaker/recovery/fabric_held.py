@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from lightning_sagemaker._compat.fabric import inner_loader
+from lightning_sagemaker.callbacks.fabric_state import Stateful
 from lightning_sagemaker.checkpoint.atomic_write import CheckpointError
 from lightning_sagemaker.data.dealing import batch_size_of
 from lightning_sagemaker.recovery.buffers import SharedBuffers
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import StateDict
     from lightning_sagemaker.callbacks.fabric_entries import LoopEntry
     from lightning_sagemaker.callbacks.fabric_state import FabricState, Values
+    from lightning_sagemaker.recovery.fabric_steps import InJobStrategy
 
 Position = tuple[int, int, int]
 """Epoch, batches of it, and batches of all epochs."""
@@ -48,11 +50,11 @@ class FabricHeld:
         strategy: The one that recovers in the job.
         objects: The user's ``state``.
         state: Its copies, and its checkpoints.
-        buffers: Of its modules.
+        buffers: Buffers of its modules.
 
     """
 
-    def __init__(self, strategy: Any, objects: StateDict, state: FabricState, buffers: SharedBuffers) -> None:
+    def __init__(self, strategy: InJobStrategy, objects: StateDict, state: FabricState, buffers: SharedBuffers) -> None:
         self._strategy, self._objects, self._state, self._buffers = strategy, objects, state, buffers
         self._held: tuple[Position, int, Changing] | None = None
 
@@ -85,7 +87,7 @@ class FabricHeld:
         assert self._held is not None
         position, seed, changing = self._held
         return {
-            "objects": {name: one.state_dict() for name, one in self._objects.items() if hasattr(one, "state_dict")},
+            "objects": {name: one.state_dict() for name, one in self._objects.items() if isinstance(one, Stateful)},
             "precision": self._strategy.precision.state_dict(),
             "position": position,
             "seed": seed,
@@ -95,15 +97,14 @@ class FabricHeld:
     def take_over(self, state: HeldLoop) -> tuple[Position, int]:
         """Take over the state of another rank; returns its position and seed."""
         for name, found in state["objects"].items():
-            owner: Any = self._objects[name]
-            owner.load_state_dict(found)
+            cast(Stateful, self._objects[name]).load_state_dict(found)
         self._strategy.precision.load_state_dict(state["precision"])
         self._held = state["position"], state["seed"], state["changing"]
         return self.go_back(), state["seed"]
 
     # Checkpoints
 
-    def write(self, position: Position, loader: Any, world_size: int) -> Path:
+    def write(self, position: Position, loader: object, world_size: int) -> Path:
         """Write a checkpoint, which a job of as many ranks resumes from. Collective.
 
         Args:
@@ -126,7 +127,7 @@ class FabricHeld:
         }
         return self._state.write(step, entry)
 
-    def check_loaded(self, loader: Any, world_size: int) -> None:
+    def check_loaded(self, loader: object, world_size: int) -> None:
         """Refuse a checkpoint whose position is in other shards or batches.
 
         Args:

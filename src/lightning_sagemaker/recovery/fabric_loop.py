@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,7 @@ from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.buffers import SharedBuffers
 from lightning_sagemaker.recovery.fabric_held import FabricHeld, HeldLoop
-from lightning_sagemaker.recovery.fabric_steps import FabricSteps
+from lightning_sagemaker.recovery.fabric_steps import FabricSteps, InJobStrategy
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.regroup import Regroup, end_of_job, is_loss
 from lightning_sagemaker.recovery.seeds import seed_all, seed_batch
@@ -63,7 +63,8 @@ class InJobLoop(InterruptibleLoop):
 
     def __init__(self, fabric: Fabric, dirpath: str | Path, state: StateDict, **options: Any) -> None:
         super().__init__(fabric, dirpath, state, **options)
-        strategy: Any = fabric.strategy
+        strategy = cast(InJobStrategy, fabric.strategy)
+        assert strategy.rank is not None
         self._fabric, self._strategy, self._rank = fabric, strategy, strategy.rank
         self._member, self._world, self._number = self._rank.member, strategy.shards, self._rank.number
         self._buffers = SharedBuffers(lambda: strategy.modules)
@@ -75,8 +76,8 @@ class InJobLoop(InterruptibleLoop):
         self._has_state = not self._rank.joins
         self._joins = self._rank.joins
         self._seed = self._rank.seed
-        self._loader: Any = None
-        self._iterators: dict[int, Iterator[Any]] = {}
+        self._loader: object = None
+        self._iterators: dict[int, Iterator[object]] = {}
         self._is_collective = self._is_left = self._has_warned = False
 
     @property
@@ -165,11 +166,11 @@ class InJobLoop(InterruptibleLoop):
     def _next(self, loader: Iterable[T], shard: int) -> T:
         if shard not in self._iterators:
             self._iterators[shard] = shards.loader_of(inner_loader(loader), shard, self.batch)
-        batch: T = self._on_device(loader, next(self._iterators[shard]))
-        return batch
+        return self._on_device(loader, next(self._iterators[shard]))
 
-    def _on_device(self, loader: Any, batch: Any) -> Any:
-        return self._fabric.to_device(batch) if is_set_up(loader) and loader.device is not None else batch
+    def _on_device(self, loader: Iterable[T], batch: object) -> T:
+        moves = is_set_up(loader) and loader.device is not None
+        return cast(T, self._fabric.to_device(batch) if moves else batch)
 
     def _check_left(self) -> None:
         if self._is_left:

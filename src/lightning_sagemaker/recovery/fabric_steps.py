@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,34 @@ from lightning_sagemaker.recovery.regroup import is_loss
 if TYPE_CHECKING:
     from torch import nn
 
+    from lightning_sagemaker._types import FabricPrecision
+    from lightning_sagemaker.recovery.fabric_loop import InJobLoop
     from lightning_sagemaker.recovery.job_rank import JobRank
+    from lightning_sagemaker.recovery.wire import Reply
+
+
+class InJobStrategy(Protocol):
+    """What a loop uses of the strategy, :class:`~lightning_sagemaker.strategies.fabric_in_job.FabricInJobDDPStrategy`."""
+
+    rank: JobRank | None
+    loop: InJobLoop | None
+    modules: list[nn.Module]
+    precision: FabricPrecision
+
+    @property
+    def shards(self) -> int:
+        """Shards of the job."""
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those that are trained."""
+
+    @property
+    def root_device(self) -> torch.device:
+        """Device of this process."""
+
+    def form(self, reply: Reply) -> None:
+        """Create the group of a quorum."""
 
 
 class FabricSteps:
@@ -26,7 +53,7 @@ class FabricSteps:
     Args:
         rank: This process.
         world_size: Shards of the job.
-        buffers: Of the modules that are trained.
+        buffers: Buffers of the modules that are trained.
 
     Attributes:
         adopts: Whether the current pass through the loop's body is for a lost rank's batch.

@@ -27,6 +27,7 @@ from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.refused import check
 from lightning_sagemaker.recovery.regroup import RanksChanged, Regroup, end_of_job, is_loss
 from lightning_sagemaker.recovery.steps import Steps
+from lightning_sagemaker.recovery.wire import End, Reply
 
 
 class RecoveringFit(Callback):
@@ -41,11 +42,11 @@ class RecoveringFit(Callback):
 
     flags_are_its_own = True
 
-    def __init__(self, rank: JobRank, form: Callable[[dict[str, Any]], None], world_size: int) -> None:
+    def __init__(self, rank: JobRank, form: Callable[[Reply], None], world_size: int) -> None:
         self._rank, self._member, self._form, self._world_size = rank, rank.member, form, world_size
         self._events: LoopEvents | None = None
         self._held: HeldState | None = None
-        self._end: dict[str, Any] | None = None
+        self._end: End | None = None
         self._steps: Steps | None = None
         self._changes = False
         self._leads = rank.order[0] == rank.number and not rank.joins
@@ -210,7 +211,7 @@ class RecoveringFit(Callback):
             saves or loop.batch_progress.is_last_batch or loop._should_check_val_fx(trainer.fit_loop._data_fetcher)
         )
 
-    def _save_and_end(self, end: dict[str, Any]) -> None:
+    def _save_and_end(self, end: End) -> None:
         """The job cannot continue: save a checkpoint and exit. Collective."""
         trainer = self._trainer
         path = f"{checkpoint_folder(trainer, None)}/{name_of(trainer.global_step)}"

@@ -7,7 +7,6 @@ import contextlib
 import os
 import threading
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +18,7 @@ from lightning_sagemaker.collectives import ending, forks
 from lightning_sagemaker.collectives.async_max import share_default_group
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.sockets import open_sockets, shut_down
+from lightning_sagemaker.recovery.wire import Info
 
 _TO_MEET = timedelta(seconds=30)
 """Seconds that ranks which were just alive wait for each other."""
@@ -36,7 +36,7 @@ class QuorumGroup:
 
     def __init__(self, host: str) -> None:
         self._server = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_TO_MEET)
-        self.info = {"host": host, "store": self._server.port}
+        self.info: Info = {"host": host, "store": self._server.port}
         self._lock = threading.Lock()
         self._before: set[int] | None = None
         share_default_group()
@@ -44,7 +44,7 @@ class QuorumGroup:
         forks.guard()
         os.register_at_fork(after_in_child=self._close_copies)
 
-    def form(self, backend: str, quorum: int, rank: int, infos: list[dict[str, Any]]) -> None:
+    def form(self, backend: str, quorum: int, rank: int, infos: list[Info]) -> None:
         """Replace the default group by that of a quorum. Collective over its ranks.
 
         Args:

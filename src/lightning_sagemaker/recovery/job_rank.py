@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch
 
@@ -36,7 +35,7 @@ class JobRank:
     def __init__(self, number: int, backend: str) -> None:
         self.number, self._backend = number, backend
         self._group = QuorumGroup(os.environ.get(wire.HOST, "127.0.0.1"))
-        info: dict[str, Any] = {**self._group.info, "seed": torch.initial_seed() & 0xFFFFFFFF}
+        info: wire.Info = {**self._group.info, "seed": torch.initial_seed() & 0xFFFFFFFF}
         self.member = Member(os.environ[wire.ADDRESS], os.environ[wire.TOKEN], number, info, self._group.leave)
         self.order = [number]
         reply = self.member.start()
@@ -53,7 +52,7 @@ class JobRank:
         else:
             self.form(reply)
 
-    def form(self, reply: dict[str, Any]) -> None:
+    def form(self, reply: wire.Reply) -> None:
         """Create the default group of a quorum. Collective over its ranks."""
         self.order = reply["order"]
         self._group.form(self._backend, reply["quorum"], self.order.index(self.number), reply["infos"])

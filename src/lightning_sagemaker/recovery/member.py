@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 from lightning_sagemaker.recovery import wire
 
@@ -38,9 +38,7 @@ class Member:
 
     """
 
-    def __init__(
-        self, address: str, token: str, rank: int, info: dict[str, Any], on_change: Callable[[], None]
-    ) -> None:
+    def __init__(self, address: str, token: str, rank: int, info: wire.Info, on_change: Callable[[], None]) -> None:
         host, _, port = address.rpartition(":")
         self._connection = socket.create_connection((host.strip("[]"), int(port)), timeout=30)
         self._connection.settimeout(None)
@@ -48,7 +46,7 @@ class Member:
         self.rank = rank
         self._on_change = on_change
         self._numbers = itertools.count(1)
-        self._replies: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[wire.Reply | None] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._closed = threading.Event()
         self._has_finished = False
@@ -64,11 +62,11 @@ class Member:
         """Whether a rank of the current quorum has been lost."""
         return self._changed >= self.quorum > 0
 
-    def start(self) -> dict[str, Any]:
+    def start(self) -> wire.Reply:
         """Wait until all ranks have started, or learn at once that the others are already training."""
         return self._begin(self._ask({"call": "start"}))
 
-    def next_quorum(self, at: list[int] | None, admits: bool = True) -> dict[str, Any]:
+    def next_quorum(self, at: list[int] | None, admits: bool = True) -> wire.Reply:
         """Wait until all remaining ranks have asked.
 
         Args:
@@ -78,7 +76,7 @@ class Member:
         """
         return self._begin(self._ask({"call": "quorum", "at": at, "admits": admits}))
 
-    def commit(self, step: int, ok: bool) -> dict[str, Any]:
+    def commit(self, step: int, ok: bool) -> wire.Reply:
         """Whether a step is committed: if all ranks of the quorum report ``ok``."""
         return self._ask({"call": "commit", "quorum": self.quorum, "step": step, "ok": ok})
 
@@ -94,11 +92,11 @@ class Member:
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
-    def _begin(self, reply: dict[str, Any]) -> dict[str, Any]:
+    def _begin(self, reply: wire.Reply) -> wire.Reply:
         self.quorum = reply.get("quorum", self.quorum)
         return reply
 
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, question: dict[str, object]) -> wire.Reply:
         number = next(self._numbers)
         self._send({"id": number, **question})
         while True:
@@ -111,7 +109,7 @@ class Member:
             if reply["id"] == number:
                 return reply
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, object]) -> None:
         try:
             with self._sending:
                 wire.send(self._connection, message)
@@ -128,7 +126,7 @@ class Member:
                 self._changed = max(self._changed, int(message["quorum"]))
                 self._on_change()
             else:
-                self._replies.put(message)
+                self._replies.put(cast(wire.Reply, message))
         self._end()
 
     def _give_signs(self) -> None:

@@ -7,14 +7,15 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Generic, NoReturn, TypeVar
 
 import torch
 
 from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.transfer import give, take
+from lightning_sagemaker.recovery.wire import End, Reply
 
 _log = logging.getLogger(__name__)
 
@@ -22,6 +23,9 @@ _NOTICE = 2.0
 """Seconds to wait for the notification of a loss after a collective has failed."""
 _FAILED = ("gloo", "NCCL", "nccl", "Connection", "connection", "process group", "Broken pipe", "Socket", "socket")
 """Substrings of a collective's error messages, which are RuntimeErrors."""
+
+
+S = TypeVar("S")
 
 
 class RanksChanged(RuntimeError):
@@ -52,7 +56,7 @@ def is_loss(error: BaseException, rank: JobRank, step: int) -> bool:
     return True
 
 
-class Regroup:
+class Regroup(Generic[S]):
     """Forms the next quorum, and sends the training state to ranks that lack it.
 
     Args:
@@ -67,16 +71,16 @@ class Regroup:
     def __init__(
         self,
         rank: JobRank,
-        form: Callable[[dict[str, Any]], None],
-        state: Callable[[], Any],
-        take_over: Callable[[Any], None],
+        form: Callable[[Reply], None],
+        state: Callable[[], S],
+        take_over: Callable[[S], None],
         leave: Callable[[], None] = lambda: None,
     ) -> None:
         self._rank, self._form, self._state, self._take_over, self._leave = rank, form, state, take_over, leave
 
     def __call__(
         self, at: Callable[[], list[int] | None], step: Callable[[], int], device: torch.device, *, admits: bool = True
-    ) -> dict[str, Any] | None:
+    ) -> End | None:
         """Collective over the remaining ranks, and replacements that have arrived.
 
         Args:
@@ -112,8 +116,7 @@ class Regroup:
                 if isinstance(error, RecoveryError) or not is_loss(error, self._rank, step()):
                     raise
             else:
-                end: dict[str, Any] | None = reply.get("end")
-                return end
+                return reply["end"]
 
     def _exit(self) -> NoReturn:
         """Exit this process, whose host leaves the job, without any collective."""
@@ -122,7 +125,7 @@ class Regroup:
         sys.stderr.flush()
         os._exit(0)
 
-    def _share(self, reply: Mapping[str, Any], device: torch.device) -> None:
+    def _share(self, reply: Reply, device: torch.device) -> None:
         """Send the state to ranks that lack it. Collective."""
         order, sources, own = reply["order"], reply["sources"], self._rank.number
         if not sources:
@@ -139,7 +142,7 @@ class Regroup:
                 self._take_over(take(order.index(source), device))
 
 
-def end_of_job(end: Mapping[str, Any], world_size: int, path: object) -> RecoveryError:
+def end_of_job(end: End, world_size: int, path: object) -> RecoveryError:
     """Why a job ends that cannot continue.
 
     Args:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from typing import Any
+from typing import Any, TypedDict
 
 ADDRESS = "LIGHTNING_SAGEMAKER_COORDINATOR"
 """``host:port`` of the coordinator; set by ``lightning-sagemaker supervise`` for each rank."""
@@ -16,6 +16,55 @@ HOST = "LIGHTNING_SAGEMAKER_HOST"
 """Name or address by which other ranks reach this one's host."""
 MODE = "LIGHTNING_SAGEMAKER_RECOVERY"
 """``in_job`` if the job's ranks continue without those that die."""
+
+
+class Info(TypedDict, total=False):
+    """Facts of a rank: where its store is, and its seed of random numbers."""
+
+    host: str
+    store: int
+    seed: int
+
+
+class End(TypedDict, total=False):
+    """Why the job cannot continue: too few ranks, or a step that fails again and again."""
+
+    why: str
+    left: int
+    minimum: int
+    step: int
+    failures: int
+    lost: list[int]
+
+
+class Reply(TypedDict, total=False):
+    """An answer of the coordinator, or a notification.
+
+    Attributes:
+        id: Number of the request.
+        kind: Of a quorum: ``first``, ``quorum``, ``join``, ``alone``, ``leave`` or ``over``.
+        quorum: Its number.
+        order: Its ranks.
+        sources: Those with the newest state.
+        infos: Facts of its ranks, in order.
+        end: Why the job cannot continue; None if it can.
+        code: Exit code, where training is over.
+        commit: Whether a step is committed.
+        change: Whether replacements wait.
+
+    """
+
+    id: int
+    kind: str
+    quorum: int
+    order: list[int]
+    sources: list[int]
+    infos: list[Info]
+    end: End | None
+    code: int
+    commit: bool
+    change: bool
+
 
 _HEAD = struct.Struct("!I")
 _LARGEST = 1 << 20

@@ -191,7 +191,7 @@ class FabricSageMakerDDPStrategy(_ServesOneProcess, FabricReducedGradients, JobA
 
     """
 
-    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: Any) -> FabricSageMakerDDPStrategy:
+    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: object) -> FabricSageMakerDDPStrategy:
         """One that recovers in the job, if requested."""
         return fabric_in_its_place(cls, recovery, args, kwargs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from lightning_sagemaker._types import StateDict
+    from lightning_sagemaker.recovery.wire import Reply
+
+T = TypeVar("T")
 
 
 class _SyncedLater:
@@ -87,13 +90,13 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
     def _setup_distributed(self) -> None:
         rank = self.rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend())
         self.cluster_environment = QuorumEnvironment(self.job, rank)
-        self._backward_sync_control: Any = _SyncedLater()
+        self._backward_sync_control = _SyncedLater()  # type: ignore[assignment]
         rank_zero_info(
             f"Recovery in the job: {self.shards} ranks, by {self._get_process_group_backend()}. SMDDP is not used: its"
             " groups cannot be recreated in a process."
         )
 
-    def form(self, reply: dict[str, object]) -> None:
+    def form(self, reply: Reply) -> None:
         """Create the default group of a quorum, and use its ranks. Collective over them."""
         assert self.rank is not None
         assert isinstance(self.cluster_environment, QuorumEnvironment)
@@ -118,7 +121,7 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
     # Steps
 
     @override
-    def backward(self, tensor: Tensor, module: nn.Module | None, *args: Any, **kwargs: Any) -> None:
+    def backward(self, tensor: Tensor, module: nn.Module | None, *args: object, **kwargs: object) -> None:
         """As in Fabric, on this rank only."""
         if self._in_loop is not None:
             self._in_loop.steps.begin_backward()
@@ -145,7 +148,7 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
         return True
 
     @override
-    def optimizer_step(self, optimizer: Any, **kwargs: Any) -> Any:
+    def optimizer_step(self, optimizer: Any, **kwargs: object) -> object:
         """Step if all ranks can.
 
         Raises:
@@ -178,11 +181,13 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
 
     # Collectives of the script
 
-    def _by_all(self, operation: Callable[[], Any], alone: Callable[[], Any]) -> Any:
+    def _by_all(self, operation: Callable[[], T], alone: Callable[[], T]) -> T:
         return operation() if self._in_loop is None else self._in_loop.by_all(operation, alone)
 
     @override
-    def all_reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+    def all_reduce(
+        self, tensor: Tensor, group: object = None, reduce_op: dist.ReduceOp | str | None = "mean"
+    ) -> Tensor:
         """As in Fabric, over the current ranks."""
         if not isinstance(tensor, torch.Tensor):
             return tensor
@@ -193,23 +198,22 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
         return found
 
     @override
-    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+    def all_gather(self, tensor: Tensor, group: object = None, sync_grads: bool = False) -> Tensor:
         """As in Fabric, over the current ranks."""
         plain = super().all_gather
-        found: Tensor = self._by_all(
+        return self._by_all(
             lambda: plain(tensor, group, sync_grads),
             lambda: tensor if self.world_size == 1 else torch.stack([tensor] * self.world_size),
         )
-        return found
 
     @override
-    def broadcast(self, obj: Any, src: int = 0) -> Any:
+    def broadcast(self, obj: T, src: int = 0) -> T:
         """As in Fabric, from a rank of the current ones."""
         plain = super().broadcast
         return self._by_all(lambda: plain(obj, src), lambda: obj)
 
     @override
-    def barrier(self, *args: Any, **kwargs: Any) -> None:
+    def barrier(self, *args: object, **kwargs: object) -> None:
         """As in Fabric, of the current ranks."""
         plain = super().barrier
         self._by_all(lambda: plain(*args, **kwargs), lambda: None)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from lightning_sagemaker._types import LightningModule, StateDict, Trainer
+    from lightning_sagemaker.recovery.wire import Reply
 
 
 class InJobDDPStrategy(JobDDPStrategy):
@@ -93,7 +94,7 @@ class InJobDDPStrategy(JobDDPStrategy):
             if isinstance(callback, AutoResume):
                 callback.search()
 
-    def _form(self, reply: dict[str, object]) -> None:
+    def _form(self, reply: Reply) -> None:
         assert self._rank is not None
         assert isinstance(self.cluster_environment, QuorumEnvironment)
         self._rank.form(reply)

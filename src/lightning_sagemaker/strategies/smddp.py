@@ -81,7 +81,7 @@ class FabricSMDDPStrategy(SMDDPBackend, FabricReducedGradients, JobAware, Fabric
 
     """
 
-    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: Any) -> FabricSMDDPStrategy:
+    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: object) -> FabricSMDDPStrategy:
         """One that recovers in the job, if requested."""
         return fabric_in_its_place(cls, recovery, args, kwargs)
 

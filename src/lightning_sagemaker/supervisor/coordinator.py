@@ -213,8 +213,6 @@ class Coordinator:
                 if member.asking is not None and member.rank not in self._active:
                     self._reply(member, "asking", self._over)
         asking = {rank: member for rank, member in self._members.items() if member.asking is not None}
-        if not asking:
-            return
         if not self._active:
             for member in asking.values():  # nobody is left who knows where the training is
                 self._reply(member, "asking", self._over or {"kind": "alone"})
@@ -224,8 +222,7 @@ class Coordinator:
         self._dismiss()
         asking = {rank: member for rank, member in asking.items() if rank in self._members}
         if not all(asking[rank].admits for rank in self._active):  # replacements join after an evaluation
-            self._begin([asking[rank] for rank in self._active], "asking")
-            return
+            return self._begin([asking[rank] for rank in self._active], "asking")
         step = self.step
         waited = math.inf if self._broken_at is None else time.monotonic() - self._broken_at
         too_few = len(asking) < self._settings.minimum

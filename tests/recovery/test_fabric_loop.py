@@ -18,7 +18,7 @@ from lightning_sagemaker.recovery.member import RecoveryError
 from tests.chaos.recovery import Setting, compare, rows, run, start
 from tests.recovery.test_in_job import steps_of, wait_for
 
-TWO = Setting(2, optimizer="adamw", samples=800, epochs=2, dropout=0.2, norm=1, script="recovery_fabric.py")
+TWO = Setting(2, optimizer="adamw", samples=600, epochs=2, dropout=0.2, norm=1, script="recovery_fabric.py")
 WRONG = Path(__file__).parent / "wrong_fabric.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
 
