@@ -97,7 +97,7 @@ class FabricSteps:
         Args:
             parameters: Those that are trained.
             step: The last committed step.
-            flags: Of this rank; :attr:`flags` is then the maximum over ranks.
+            flags: Messages of this rank; :attr:`flags` is then the maximum over ranks.
 
         Returns:
             False if the step is not to be made: in another rank's pass, or if a rank was lost.

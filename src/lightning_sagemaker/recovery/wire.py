@@ -42,7 +42,7 @@ class Reply(TypedDict, total=False):
 
     Attributes:
         id: Number of the request.
-        kind: Of a quorum: ``first``, ``quorum``, ``join``, ``alone``, ``leave`` or ``over``.
+        kind: What a rank is to do: ``first``, ``quorum``, ``join``, ``alone``, ``leave`` or ``over``.
         quorum: Its number.
         order: Its ranks.
         sources: Those with the newest state.

@@ -137,7 +137,7 @@ class SageMakerDDPStrategy(_ServesOneProcess, ReducedGradients, JobDDPStrategy):
 
     """
 
-    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: Any) -> SageMakerDDPStrategy:
+    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: object) -> SageMakerDDPStrategy:
         """One that recovers in the job, if requested."""
         return in_its_place(cls, recovery, args, kwargs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -108,7 +108,7 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
         rank_zero_only.rank = self.global_rank
 
     @override
-    def setup_module(self, module: nn.Module) -> Any:
+    def setup_module(self, module: nn.Module) -> nn.Module:  # type: ignore[override]
         """Give all ranks rank zero's weights, as DDP does; there is no wrapper."""
         self.modules.append(module)
         if self.rank is not None and not self.rank.joins:
@@ -148,7 +148,7 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
         return True
 
     @override
-    def optimizer_step(self, optimizer: Any, **kwargs: object) -> object:
+    def optimizer_step(self, optimizer: Optimizer, **kwargs: object) -> object:  # type: ignore[override]
         """Step if all ranks can.
 
         Raises:
@@ -167,11 +167,18 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
         return super().optimizer_step(optimizer, **kwargs)
 
     @override
-    def clip_gradients_norm(self, module: nn.Module, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Tensor:
+    def clip_gradients_norm(
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = True,
+    ) -> Tensor:
         """As in Fabric, of averaged gradients; a norm of zero where the gradients are not complete yet."""
         if not self._average():
             return torch.zeros((), device=self.root_device)
-        return super().clip_gradients_norm(module, optimizer, *args, **kwargs)
+        return super().clip_gradients_norm(module, optimizer, max_norm, norm_type, error_if_nonfinite)
 
     @override
     def clip_gradients_value(self, module: nn.Module, optimizer: Optimizer, clip_val: float) -> None:

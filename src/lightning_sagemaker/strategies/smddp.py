@@ -44,7 +44,7 @@ class SMDDPStrategy(SMDDPBackend, ReducedGradients, JobDDPStrategy):
 
     """
 
-    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: Any) -> SMDDPStrategy:
+    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: object) -> SMDDPStrategy:
         """One that recovers in the job, if requested."""
         return in_its_place(cls, recovery, args, kwargs)
 
