@@ -106,7 +106,8 @@ def main(arguments: list[str] | None = None, measure: Callable[[Ratio], float] |
         print(f"{name}: {RATIOS[name].what}: {measured[name]:.3f}", flush=True)
     if given.write:
         old = json.loads(given.reference.read_text()) if given.reference.is_file() else {}
-        given.reference.write_text(json.dumps(old | measured, indent=1) + "\n")
+        rounded = {name: round(value, 3) for name, value in measured.items()}
+        given.reference.write_text(json.dumps(old | rounded, indent=1) + "\n")
         return 0
     worse = regressions(measured, json.loads(given.reference.read_text()))
     print("\n".join(worse) if worse else "No ratio is worse than its reference.")
