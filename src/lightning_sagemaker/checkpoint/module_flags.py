@@ -11,11 +11,18 @@ _TRACKS = "track_running_stats"
 
 def module_flags(module: nn.Module) -> dict[str, list[str]]:
     """Names of the parameters that need no gradient, of modules in evaluation mode, and of norms without running means."""
+    children = list(module.named_modules())
     return {
         "frozen": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
-        "evaluating": [name for name, child in module.named_modules() if not child.training],
-        "untracked": [name for name, child in module.named_modules() if not getattr(child, _TRACKS, True)],
+        "evaluating": [name for name, child in children if not child.training],
+        "untracked": [name for name, child in children if not _tracks(child)],
     }
+
+
+def _tracks(module: nn.Module) -> bool:
+    """Not by ``getattr`` alone, which takes a module ten times as long for what it does not have."""
+    own = vars(module)
+    return bool(own[_TRACKS] if _TRACKS in own else getattr(type(module), _TRACKS, True))
 
 
 def restore_module_flags(module: nn.Module, flags: dict[str, list[str]] | None) -> None:
