@@ -85,9 +85,11 @@ def main() -> None:
             }
             with (options.folder / f"rank-{RANK}.jsonl").open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            fabric.backward(loss / every)
+            steps = (loop.batch + 1) % every == 0 or loop.batch + 1 == len(training)
+            with fabric.no_backward_sync(model, enabled=not steps):
+                fabric.backward(loss / every)
             state["seen"] += len(y)
-            if (loop.batch + 1) % every == 0 or loop.batch + 1 == len(training):
+            if steps:
                 fabric.clip_gradients(model, optimizer, max_norm=1.0)
                 optimizer.step()
                 optimizer.zero_grad()

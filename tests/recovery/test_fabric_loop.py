@@ -92,10 +92,30 @@ def test_a_wrong_script_ends_with_the_reason(tmp_path, wrong, sentence):
 
 def test_a_second_optimizer_may_step_after_the_first_but_not_after_another_backward_pass():
     steps = FabricSteps(None, 2, None)
-    steps.begin_pass(adopts=False)
-    steps.begin_backward()
-    steps.stepped = True
-    with pytest.raises(RecoveryError, match="fabric.backward was called after optimizer.step"):
-        steps.begin_backward()
-    steps.begin_pass(adopts=False)
-    steps.begin_backward()
+    with steps.one_pass(None, []):
+        with steps.backward([]):
+            pass
+        steps.stepped = True
+        with pytest.raises(RecoveryError, match="fabric.backward was called after optimizer.step"), steps.backward([]):
+            pass
+    with steps.one_pass(None, []), steps.backward([]):
+        pass
+
+
+@pytest.mark.parametrize("zeroes", [False, True])
+def test_an_adopted_pass_changes_no_gradient_of_the_own_shard(zeroes):
+    """Whatever its body does with gradients, and however many backward passes it makes."""
+    steps, weight = FabricSteps(None, 2, None), torch.nn.Parameter(torch.ones(2))
+    weight.grad = torch.tensor([1.0, 2.0])  # of an earlier batch of the own shard
+    with steps.one_pass(1, [weight]):
+        if zeroes:
+            weight.grad.zero_()
+        for _ in range(2):
+            with steps.backward([weight]):
+                (3 * weight).sum().backward()
+            assert weight.grad is None
+        assert not steps.average([weight], 0, torch.zeros(2))
+        weight.grad = None  # optimizer.zero_grad()
+    assert weight.grad.tolist() == [1, 2]
+    # Averaged gradients are everybody's, so those of a later pass are added to them: (1, 2) + 3 + 3.
+    assert steps._of_shards[1][weight].tolist() == ([6, 6] if zeroes else [7, 8])

@@ -83,7 +83,7 @@ class InJobLoop(InterruptibleLoop):
     @property
     def discarded(self) -> bool:
         """Whether the current pass through the body is one of a lost rank's batch, or of a step that is repeated."""
-        return self._within and (self.steps.adopts or self.steps.fails)
+        return self._within and (self.steps.adopts is not None or self.steps.fails)
 
     # The loop
 
@@ -147,9 +147,10 @@ class InJobLoop(InterruptibleLoop):
         for shard in (*self._adopted_shards, self._number):
             self._signals.is_alive()
             batch = self._next(loader, shard)
-            self.steps.begin_pass(adopts=shard != self._number)
+            adopts = shard if shard != self._number else None
             seed_batch(self._seed, (self.epoch << 32) + self.batch, shard)
-            with self._held.unchanged_by(shard) if self.steps.adopts else nullcontext():
+            unchanged = nullcontext() if adopts is None else self._held.unchanged_by(shard)
+            with self.steps.one_pass(adopts, self._strategy.parameters), unchanged:
                 self._within = True
                 try:
                     yield batch

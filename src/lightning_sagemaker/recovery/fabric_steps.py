@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from lightning_sagemaker.recovery import gradients, shards
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
@@ -15,12 +17,12 @@ from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.regroup import is_loss
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from lightning_sagemaker._types import FabricPrecision
     from lightning_sagemaker.recovery.fabric_loop import InJobLoop
     from lightning_sagemaker.recovery.job_rank import JobRank
     from lightning_sagemaker.recovery.wire import Reply
+
+Gradients = dict[nn.Parameter, torch.Tensor]
 
 
 class InJobStrategy(Protocol):
@@ -48,7 +50,7 @@ class InJobStrategy(Protocol):
 
 
 class FabricSteps:
-    """The step of the current batches.
+    """The gradients of the current step, of each of this rank's shards.
 
     Args:
         rank: This process.
@@ -56,30 +58,55 @@ class FabricSteps:
         buffers: Buffers of the modules that are trained.
 
     Attributes:
-        adopts: Whether the current pass through the loop's body is for a lost rank's batch.
+        adopts: The lost rank's shard that the current pass through the loop's body is for; None if it is the own one.
         fails: Whether a rank was lost before the step was committed, so that it is repeated.
         changes: Whether a replacement waits for the end of this step.
         stepped: Whether the optimizer has stepped in this pass.
-        flags: Messages between ranks, of the last step.
+        averaged: Whether the gradients are the mean over all shards.
+        flags: Messages between ranks, of the last time.
 
     """
 
     def __init__(self, rank: JobRank, world_size: int, buffers: SharedBuffers) -> None:
         self._rank, self._world_size, self._buffers = rank, world_size, buffers
-        self._adopted: dict[nn.Parameter, torch.Tensor] = {}
+        self._is_first = True
+        self._of_shards: dict[int, Gradients] = {}
         self.flags: list[float] = []
-        self.adopts = self.fails = self.changes = self.stepped = self._averaged = False
+        self.adopts: int | None = None
+        self.fails = self.changes = self.stepped = self.averaged = False
 
     def begin_quorum(self) -> None:
         """The ranks have changed: what was computed for the step in flight is dropped."""
-        self._adopted, self.fails, self.changes = {}, False, False
+        self._of_shards, self.fails, self.changes, self.averaged = {}, False, False, False
 
-    def begin_pass(self, adopts: bool) -> None:
-        """A pass through the loop's body begins."""
-        self.adopts, self.stepped, self._averaged = adopts, False, False
+    @contextmanager
+    def one_pass(self, adopts: int | None, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+        """A pass through the loop's body.
 
-    def begin_backward(self) -> None:
-        """A backward pass begins.
+        Args:
+            adopts: The shard of a lost rank; its passes do not change the gradients of the own one.
+            parameters: Those that are trained.
+
+        """
+        self.adopts, self.stepped = adopts, False
+        if adopts is None:
+            yield
+            return
+        own, self._is_first = _taken(parameters), True
+        # Averaged gradients are all shards' alike: this one's are added to them, unless the body sets them to zero.
+        _put(parameters, self._of_shards.get(adopts, {parameter: one.clone() for parameter, one in own.items()}))
+        try:
+            yield
+        finally:
+            _put(parameters, own)
+            self.adopts = None
+
+    @contextmanager
+    def backward(self, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+        """A backward pass.
+
+        Args:
+            parameters: Those that are trained.
 
         Raises:
             RecoveryError: If the optimizer has stepped in this pass: that could not be repeated.
@@ -90,6 +117,17 @@ class FabricSteps:
                 "fabric.backward was called after optimizer.step within one batch, with recovery='in_job': what was"
                 " stepped could not be repeated after a loss. HINT: set recovery='restart'."
             )
+        if self.adopts is None:
+            self.averaged = False
+            yield
+            return
+        if not self._is_first:
+            _put(parameters, self._of_shards[self.adopts])
+        yield
+        self._of_shards[self.adopts], self._is_first = (
+            _taken(parameters),
+            False,
+        )  # safe from what the body does with them
 
     def average(self, parameters: Sequence[nn.Parameter], step: int, flags: torch.Tensor) -> bool:
         """Average the gradients over all shards. Collective, in the pass of the own batch.
@@ -103,14 +141,14 @@ class FabricSteps:
             False if the step is not to be made: in another rank's pass, or if a rank was lost.
 
         """
-        if self.fails or self._averaged:
-            return self._averaged
-        if self.adopts:
-            self._keep(parameters)
+        if self.fails or self.adopts is not None:
             return False
-        for parameter, gradient in self._adopted.items():
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        self._adopted = {}
+        if self.averaged:
+            return True
+        for found in self._of_shards.values():
+            for parameter, gradient in found.items():
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        self._of_shards = {}
         means, ok, statistics = None, True, []
         try:
             work = dist.all_reduce(flags, dist.ReduceOp.MAX, async_op=True)
@@ -128,12 +166,17 @@ class FabricSteps:
             return False
         gradients.put_back(means)
         self._buffers.put(statistics)
-        self._averaged, self.changes, self.flags = True, bool(decision["change"]), flags.tolist()
+        self.averaged, self.changes, self.flags = True, bool(decision["change"]), flags.tolist()
         return True
 
-    def _keep(self, parameters: Sequence[nn.Parameter]) -> None:
-        for parameter in parameters:
-            if parameter.grad is not None:
-                kept = self._adopted.get(parameter)
-                self._adopted[parameter] = parameter.grad if kept is None else kept.add_(parameter.grad)
-                parameter.grad = None
+
+def _taken(parameters: Sequence[nn.Parameter]) -> Gradients:
+    """The gradients, which are then those of no parameter."""
+    found = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}
+    _put(parameters, {})
+    return found
+
+
+def _put(parameters: Sequence[nn.Parameter], found: Gradients) -> None:
+    for parameter in parameters:
+        parameter.grad = found.get(parameter)

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -30,18 +30,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _SyncedLater:
-    """Gradients are reduced at the optimizer's step, so a backward pass has nothing to leave out."""
+class _Sync:
+    """Whether a backward pass averages gradients."""
 
-    def no_backward_sync(self, module: nn.Module, enabled: bool) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
+    is_on = True
+
+    @contextmanager
+    def no_backward_sync(self, module: nn.Module, enabled: bool) -> Iterator[None]:
+        before, self.is_on = self.is_on, not enabled
+        try:
+            yield
+        finally:
+            self.is_on = before
 
 
 class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
     """Data parallel training with Fabric that continues when a rank dies.
 
     It needs an :class:`~lightning_sagemaker.InterruptibleLoop`, and processes that were started by ``lightning-sagemaker
-    supervise``. Gradients are averaged at ``fabric.clip_gradients`` or ``optimizer.step``, not in the backward pass.
+    supervise``. Gradients are averaged at the end of a backward pass, not during it.
 
     Args:
         job: The job; read from the process's environment when None.
@@ -90,7 +97,7 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
     def _setup_distributed(self) -> None:
         rank = self.rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend())
         self.cluster_environment = QuorumEnvironment(self.job, rank)
-        self._backward_sync_control = _SyncedLater()  # type: ignore[assignment]
+        self._backward_sync_control = self._sync = _Sync()  # type: ignore[assignment]
         rank_zero_info(
             f"Recovery in the job: {self.shards} ranks, by {self._get_process_group_backend()}. SMDDP is not used: its"
             " groups cannot be recreated in a process."
@@ -122,18 +129,24 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
 
     @override
     def backward(self, tensor: Tensor, module: nn.Module | None, *args: object, **kwargs: object) -> None:
-        """As in Fabric, on this rank only."""
-        if self._in_loop is not None:
-            self._in_loop.steps.begin_backward()
+        """As in Fabric; then the gradients are averaged, as in DDP.
+
+        Raises:
+            RecoveryError: If the optimizer has stepped with this batch.
+
+        """
         self._is_averaged = False
-        super().backward(tensor, module, *args, **kwargs)
+        with nullcontext() if self._in_loop is None else self._in_loop.steps.backward(self.parameters):
+            super().backward(tensor, module, *args, **kwargs)
+        if self._sync.is_on:
+            self._average()
 
     @property
     def _in_loop(self) -> InJobLoop | None:
         return self.loop if self.loop is not None and self.loop.runs else None
 
     def _average(self) -> bool:
-        """Average the gradients unless they are averaged; False if this is not possible yet."""
+        """Average the gradients unless they are averaged; False in a pass that is discarded."""
         if self._in_loop is not None:
             return self._in_loop.average_gradients()
         if not self._has_said:
@@ -175,14 +188,14 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
         norm_type: float = 2.0,
         error_if_nonfinite: bool = True,
     ) -> Tensor:
-        """As in Fabric, of averaged gradients; a norm of zero where the gradients are not complete yet."""
+        """As in Fabric; a norm of zero in a pass that is discarded."""
         if not self._average():
             return torch.zeros((), device=self.root_device)
         return super().clip_gradients_norm(module, optimizer, max_norm, norm_type, error_if_nonfinite)
 
     @override
     def clip_gradients_value(self, module: nn.Module, optimizer: Optimizer, clip_val: float) -> None:
-        """As in Fabric, of averaged gradients."""
+        """As in Fabric."""
         if self._average():
             super().clip_gradients_value(module, optimizer, clip_val)
 
