@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure a recipe, or a script that logs as recipes do: throughput, scaling efficiency, the gain of loader processes.
+"""Measure a recipe, or a script that logs as recipes do: throughput, scaling efficiency, the gain from loader workers.
 
-Options that bench does not know are the program's own. Every case is a process of its own; the results are a table
-here, and ``results.json``, ``results.csv`` and ``report.html`` in a folder.
+Options that bench does not know are passed to the program. Each case runs in a separate process. The results are
+printed as a table and written to ``results.json``, ``results.csv`` and ``report.html`` in the output folder.
 
 Examples::
 
@@ -38,7 +38,7 @@ _KINDS = {
 
 
 _STEPS = {"throughput": 60, "scaling": 60, "workers": 160}
-"""Optimizer steps of the largest case by default: differences between numbers of loader processes are small."""
+"""Default optimizer steps of the case with the largest global batch; more for ``workers``, which differ by little."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ def _add_sweep(parser: argparse.ArgumentParser, kind: str) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, or compare; the exit code is 2 for bad input and a failed run, 1 if a later round failed and is left out."""
+    """Measure, or compare; the exit code is 2 for bad input or a failed first round, 1 if a later round was dropped."""
     try:
         return _compare(arguments) if arguments.kind == "compare" else _measure(arguments)
     except LaunchError as error:
@@ -104,7 +104,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     from lightning_sagemaker.job.job import SageMakerJob
 
     program = Program(arguments.target, tuple(arguments.script_arguments))
-    program.path()  # a mistake is said before anything runs
+    program.path()  # reports a wrong target before anything runs
     cases = _cases(arguments)
     samples = arguments.samples or _STEPS[arguments.kind] * max(case.global_batch for case in cases)
     for case in cases:
@@ -127,7 +127,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _folders(given: Path | None, job: SageMakerJob) -> tuple[Path, Path]:
-    """Where the report is written, and where the runs write: in a job with the model and with the other output."""
+    """Folders of the report and of the runs; in a training job, below the model and the output folder."""
     if given is not None:
         return given.absolute(), given.absolute()
     if job.in_container:
@@ -171,9 +171,9 @@ def _size(text: str) -> tuple[int, int]:
 def _run(
     kind: str, program: Program, cases: list[Case], samples: int, threads: int, given: argparse.Namespace, folder: Path
 ) -> Results:
-    """All cases in turn, round by round, so that other load on the machine affects all of them.
+    """Run all cases once per round, so that other load on the machine affects all of them.
 
-    A round after the first that fails ends the measurement; the complete ones are kept.
+    If a round after the first fails, the measurement ends with the rounds before it.
     """
     from statistics import median
 
@@ -185,7 +185,7 @@ def _run(
     rounds: dict[Case, list[Round]] = {case: [] for case in cases}
     for number in range(1, given.rounds + 1):
         try:
-            for case in cases if number % 2 else reversed(cases):  # a machine that gets slower is fair to all
+            for case in cases if number % 2 else reversed(cases):  # alternate, so that a slowdown affects all alike
                 place = folder / "runs" / f"{case.name}-{number}"
                 made = run_round(program, case, samples, place, threads, given.timeout)
                 rounds[case].append(made)
@@ -210,7 +210,7 @@ def _run(
 
 
 def _breakdown(program: Program, case: Case, folder: Path, threads: int, timeout: float) -> tuple[Breakdown, ...]:
-    """Parts of a step on each rank; a run that cannot be recorded leaves none, and says why."""
+    """Profile a step on each rank; empty, with the reason on stderr, if the profiled run fails."""
     from lightning_sagemaker.bench.measure import run_traced
 
     try:

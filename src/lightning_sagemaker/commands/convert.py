@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert a checkpoint: a folder of parts to one file, or any checkpoint to a Hugging Face folder.
+"""Convert a checkpoint: a sharded one to a single file, or any checkpoint to a Hugging Face folder.
 
   lightning-sagemaker convert checkpoints/last.ckpt whole.ckpt
   lightning-sagemaker convert checkpoints/last.ckpt model/ --like google-bert/bert-base-uncased
 
-A Trainer with any strategy can resume from the first. With --like, the weights of the model of transformers in the
-LightningModule are written with the configuration (and the tokenizer, if it has one) of another folder or of the hub.
+A Trainer with any strategy can resume from the file. With --like, the weights of the LightningModule's transformers
+model are written with the configuration (and the tokenizer, if any) of a local folder or a model of the hub.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HELP = "convert a sharded checkpoint to one file, or any checkpoint to a Hugging
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What, and where to."""
+    """Declare the options of ``lightning-sagemaker convert``."""
     parser.add_argument("checkpoint", type=Path, help="a Lightning checkpoint: sharded folder or file")
     parser.add_argument("target", type=Path, help="file; with --like, a folder")
     parser.add_argument("--like", metavar="MODEL", help="local folder or hub name whose configuration to use")
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Convert it; the exit code is 1 if it cannot be read or written."""
+    """Convert the checkpoint; the exit code is 1 if it cannot be read, or the target cannot be written."""
     from lightning_sagemaker.checkpoint import convert
     from lightning_sagemaker.job import SageMakerJobError
 

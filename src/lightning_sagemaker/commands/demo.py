@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job at a trial's size: ALBERT pretraining on two simulated hosts with SMDDP, on this machine.
+"""A small version of the main job: ALBERT pretraining on two simulated hosts with SMDDP, on this machine.
 
-Real text (Python's own documentation, no download), the real files and variables of a training job, the same code path
-as on SageMaker. Ends with a table of what was measured and where the results are; the exit code is 1 if the loss did
-not fall below the stated figure.
+It trains on Python's own documentation (no download) with the files and variables of a training job, and on the same
+code path as on SageMaker. It ends with a table of the measurements and of where the results are; the exit code is 1 if
+the last loss is not below the limit in the table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lightning_sagemaker.recipe_packages import has_packages
 HELP = "pretrain a tiny ALBERT on two simulated hosts"
 
 LOSS_LIMIT = 6.0
-"""Nats per masked token. Knowing only how frequent each token is gives 6.17; 400 steps give 5.85 (Python 3.11)."""
+"""Nats per masked token. A unigram model has 6.17; 400 steps give 5.85 (Python 3.11)."""
 
 BASELINE_STEPS = 30
 """Optimizer steps of the single-process run that the scaling efficiency is measured against."""
@@ -34,7 +34,7 @@ _TIME_LIMIT = 600
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The few things to vary."""
+    """Declare the options of ``lightning-sagemaker demo``."""
     parser.add_argument("--root", type=Path, default=Path("runs/demo"), help="output folder (%(default)s)")
     parser.add_argument("--hosts", type=int, default=2, help="simulated hosts (%(default)s)")
     parser.add_argument("--processes-per-host", type=int, default=1, help="(%(default)s)")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print the job as this process reads it, what will be chosen and why, versions, devices, and what looks wrong.
+"""Print the job as this process detects it, the strategy chosen and why, versions, devices, and what looks wrong.
 
-Then what every run needs is tried: two processes reduce a tensor, a loader's process passes a batch, Lightning's
-environments answer. Works anywhere: on a laptop, under torchrun or mpirun, in a simulated or a real SageMaker job.
+Then try what every run needs: an all-reduce between two processes, a batch from a DataLoader worker, Lightning's
+cluster environments. Works anywhere: on a laptop, under torchrun or mpirun, in a simulated or a real SageMaker job.
 
-``--goodput`` prints instead what the time of a supervised job went into.
+``--goodput`` prints only where the time of a supervised job went.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the report; the exit code is 1 when the job cannot be read, or something that was tried does not work."""
+    """Print the report; the exit code is 1 if the job cannot be read or a trial fails, 2 for wrong options."""
     if arguments.preflight:
         return _print_preflight()
     if arguments.goodput is not None:
@@ -97,10 +97,10 @@ def _refuse(sentence: str) -> int:
 
 
 def examine(quick: bool = False) -> dict[str, Any]:
-    """Everything that ``doctor`` knows, as plain values.
+    """Everything that ``doctor`` reports, as values that JSON can represent.
 
     Args:
-        quick: Start no processes.
+        quick: Whether to skip the checks that start processes.
 
     Returns:
         ``job`` (field -> ``{"value", "source"}``), ``selection`` (what the user writes -> ``Selection``'s fields),
@@ -214,7 +214,7 @@ def _devices() -> list[str]:
 
 
 def _smddp_lines(smddp: Mapping[str, Any]) -> Iterator[str]:
-    """Which engine takes what, and what is refused."""
+    """Lines about which engine runs each collective, and which collectives are refused."""
     yield f"SMDDP {smddp['version'] or f'(where it is absent, the shim of {NEWEST})'}"
     for name, title in (("all_reduce", "AllReduce"), ("all_gather", "AllGather")):
         yield f"  {title:<17}  {smddp[name]['name']:<8}  {smddp[name]['reason']}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Get what a training job made: its model and its other output, unpacked, and its checkpoints if wanted."""
+"""Download what a training job produced: model and output, unpacked, and optionally its checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Download, and print the folders."""
+    """Download, and print the folders; the exit code is 2 for an error."""
     from lightning_sagemaker.errors import LaunchError
     from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the folder of a training image of your own, and print the commands that build and push it.
+"""Write the build context of your own training image, and print the commands that build and push it.
 
-The image is AWS's Deep Learning Container with this package and your requirements in it, so that a job starts without
-installing, or without network.
+The image is AWS's Deep Learning Container with this package and your requirements installed, so that a job
+starts without installing anything, or without network access.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write the folder and print the commands; the exit code is 2 for a mistake."""
+    """Write the folder and print the commands; the exit code is 2 for an error."""
     from lightning_sagemaker.errors import LaunchError
 
     try:
@@ -38,10 +38,11 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def prepare(arguments: argparse.Namespace) -> list[str]:
-    """Write what the image is built from; return the commands, one to a line.
+    """Write the build context of the image; return the shell commands, one per item.
 
     Raises:
-        LaunchError: If there is no such image, or the requirements would replace its torch.
+        LaunchError: If there is no such base image, the requirements would replace its torch, or the folder has a
+            different Dockerfile.
 
     """
     from lightning_sagemaker.commands.template import read_template

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List the newest training jobs of the account, or watch those that run."""
+"""List the account's newest training jobs in one region, or watch those that are running."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print a line for each."""
+    """Print a line for each job, or watch the running jobs; the exit code is 2 for an error."""
     from lightning_sagemaker.errors import LaunchError
     from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
 

@@ -2,7 +2,7 @@
 """Run a recipe or a script as a SageMaker training job: a plan with its price first, then the job and its log.
 
 ``--dry-run`` prints the complete CreateTrainingJob request and needs neither credentials nor network; ``--rehearse``
-runs the identical job on this machine, and starts none unless ``--yes`` is given too.
+runs the identical job on this machine first, and starts it on SageMaker only with ``--yes``.
 
 Example:
     ``lightning-sagemaker launch albert-mlm --instance-type ml.p4d.24xlarge --instance-count 2 --distribution smddp``.
@@ -29,10 +29,10 @@ HELP = "run a recipe or a script as a SageMaker training job"
 _OPTIONS = (
     "instance_type", "instance_count", "max_cost", "distribution", "role", "region", "source_dir", "output_path", "max_run",
 )  # fmt: skip
-"""Options that are keys of a job."""
+"""Options with the name of the job key that they set."""
 
 _NO_ROLE = "MISSING: the job's execution role; set --role ARN, or role: in the job's file"
-"""In the request of a dry run."""
+"""Placeholder for ``RoleArn`` in a dry run's request."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,12 +105,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Options after the script that are not listed here become hyperparameters: launch train.py --epochs 3."
     )
-    parser.allow_abbrev = False  # an option in short may be one of the script's
+    parser.allow_abbrev = False  # an abbreviated option may be one of the script's
     parser.set_defaults(script_arguments=[])
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Plan, and start what is wanted; the exit code is 2 for a mistake, 1 for a job that failed, a rehearsal's its own."""
+    """Plan, rehearse or start a job; the exit code is 2 for an error, 1 for a failed job, or that of a failed rehearsal."""
     try:
         return _launch(arguments)
     except LaunchError as error:
@@ -187,7 +187,7 @@ def read_config(arguments: argparse.Namespace) -> JobConfig:
     """The job that the command line and its file describe.
 
     Raises:
-        LaunchError: If something in them is wrong.
+        LaunchError: If an option, key or value is unknown or invalid.
 
     """
     from lightning_sagemaker.launch.spec.config import LISTS, JobConfig, listed
@@ -231,13 +231,13 @@ def read_config(arguments: argparse.Namespace) -> JobConfig:
         changes = grouped({"distribution": config.distribution, **changes})
     for name, others in LISTS.items():
         if name in changes:
-            changes.setdefault(others, ())  # not those of the file
+            changes.setdefault(others, ())  # replaces the file's other types and regions
     checked = JobConfig.from_mapping(changes)
     return config.changed(**{name: getattr(checked, name) for name in changes})
 
 
 def _mapping(name: str, value: object) -> Mapping[str, object]:
-    """What ``--set NAME.KEY=VALUE`` adds to."""
+    """The mapping ``name`` as it is, to which ``--set NAME.KEY=VALUE`` adds a key."""
     from lightning_sagemaker.launch.spec.inputs import named_inputs
 
     if name == "inputs":
@@ -310,7 +310,7 @@ def _agreed() -> bool:
 
 
 def _value(text: str, name: str = "") -> object:
-    """A value as YAML reads it; variables and tags are texts whatever they look like."""
+    """Parse a value as YAML; environment variables and tags stay strings."""
     import yaml
 
     if name in ("environment", "tags"):

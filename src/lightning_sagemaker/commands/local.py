@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run the job; the exit code is that of the first rank that failed."""
+    """Run the job; the exit code is that of the first rank that failed, 2 for wrong options."""
     from lightning_sagemaker.launch import run_local_cluster
 
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Follow; the exit code is 1 if the job did not complete."""
+    """Follow the log; the exit code is 1 if the job did not complete, 2 for an error."""
     from lightning_sagemaker.errors import LaunchError
     from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
 

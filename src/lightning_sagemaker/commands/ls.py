@@ -11,9 +11,9 @@ HELP = "list the recipes and their configurations"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None."""
+    """Declare no options."""
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print them."""
+    """Print the recipes; return the exit code."""
     return list_recipes()

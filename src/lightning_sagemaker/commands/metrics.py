@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print SageMaker's metric definitions for the lines that a recipe, or any script with ``MetricLogger``, prints.
 
-``--send FOLDER`` sends to MLflow what a training with ``MLflowLogger`` has left there because the server did not
-answer.
+``--send FOLDER`` sends to MLflow the metrics that ``MLflowLogger`` kept there because the server did not answer, or
+writes those of ``OfflineWandbLogger`` as offline runs for ``wandb sync``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print them, or send."""
+    """Print the definitions, or send pending metrics; the exit code is 1 if some were not sent, 2 for an error."""
     if arguments.send is not None:
         return _send(arguments.send)
     if arguments.recipe is not None and arguments.recipe not in RECIPES:

@@ -190,7 +190,7 @@ def _anchor(text: str, workload: Workload, strategy: str | None) -> Anchor:
 
 
 def _measured_file(path: Path) -> tuple[str, str]:
-    """Instance type and hosts, and samples/s, of a result of ``bench``."""
+    """``TYPE*HOSTS`` and samples/s of the fastest case in a result of ``bench``."""
     try:
         found = json.loads(path.read_text())
         fastest = max(found["cases"], key=lambda case: case["samples_per_second"])

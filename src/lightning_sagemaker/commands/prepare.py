@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepare the data of a recipe before training: ``lightning-sagemaker prepare RECIPE INPUT OUTPUT [options]``.
 
-Without arguments, the recipes with data to prepare are listed. Others prepare theirs within a run. What any of them has
-made is compared with its checksums by ``lightning-sagemaker prepare --verify FOLDER``, in S3 too.
+Without arguments, list the recipes with data to prepare; the others prepare their data within a run.
+``lightning-sagemaker prepare --verify FOLDER`` compares prepared data, local or in S3, with its checksums.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VERIFIER = "lightning_sagemaker.recipes._common.data.verify"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Everything after the recipe's name is its own."""
+    """Declare the options; what follows the recipe's name is passed to the recipe."""
     parser.add_argument(
         "--verify",
         metavar="FOLDER",
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Prepare, verify or list; the exit code is 2 for a name that has nothing to prepare."""
+    """Prepare, verify or list; the exit code is 2 for a recipe without a preparation step."""
     if args.verify is not None:
         return int(import_module(_VERIFIER).verify(args.verify))
     prepared = {name: spec.prepares for name, spec in RECIPES.items() if spec.prepares is not None}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Register the model of a training job in SageMaker's model registry, where it waits for approval.
 
-``lightning-sagemaker launch ... --register GROUP`` does so by itself when the job has succeeded.
+``lightning-sagemaker launch ... --register GROUP`` does so when the job has completed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Register it; the exit code is 2 for a mistake."""
+    """Register the model; the exit code is 2 for an error."""
     import json
 
     from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
@@ -56,7 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def with_registration(request: dict[str, Any], arguments: argparse.Namespace, config: JobConfig) -> dict[str, object]:
-    """Both requests of ``--dry-run --register``; the model's is that of a job which has succeeded, without its metrics."""
+    """Requests of ``--dry-run --register``: CreateTrainingJob, and CreateModelPackage without the job's metrics."""
     from lightning_sagemaker.launch.tracking.registry import git_source, package_request
 
     place = (
@@ -68,7 +68,7 @@ def with_registration(request: dict[str, Any], arguments: argparse.Namespace, co
 
 
 def register_model(arguments: argparse.Namespace, estimator: Estimator) -> int:
-    """After ``launch --register``; the exit code."""
+    """Register the model after ``launch --register``; return the exit code."""
     from lightning_sagemaker.launch.tracking.registry import git_source, register
 
     source = git_source(estimator.config)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a recipe: ``lightning-sagemaker run RECIPE [fit|validate|test|predict] [LightningCLI arguments]``.
 
-Without arguments, the recipes are listed. ``lightning-sagemaker run RECIPE --help`` lists the options of one that
-people use, ``--help-all`` all of them.
+Without arguments, the recipes are listed. ``lightning-sagemaker run RECIPE --help`` lists the common options of a
+recipe, ``--help-all`` all of them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ HELP = "run a recipe, or list the recipes"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Everything after ``run`` is the recipe's own."""
+    """Declare the recipe and its arguments, which are passed on."""
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="RECIPE ...", help="recipe name and arguments")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run or list; the exit code is 2 for a name that no recipe has, 1 where the recipes' packages are missing."""
+    """Run or list; the exit code is 2 for an unknown recipe, 1 if packages that recipes need are missing."""
     if not args.command:
         print("\n".join(f"{name:<16}{spec.description}" for name, spec in RECIPES.items()))
         return 0

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Ask, and say so."""
+    """Request the stop; the exit code is 2 for an error."""
     from lightning_sagemaker.errors import LaunchError
     from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
 

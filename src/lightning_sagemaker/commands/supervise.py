@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start a script's ranks on this host and replace those that die, while the others keep training (``recovery="in_job"``).
 
-On each host of a job, in the place of torchrun. ``"sagemaker"`` and ``"smddp"`` recover in the job under it.
+Run it on each host of a job in place of torchrun. The strategies ``"sagemaker"`` and ``"smddp"`` then recover in the job.
 
 Examples::
 
@@ -9,7 +9,7 @@ Examples::
     lightning-sagemaker supervise --processes 8 --rejoin-timeout 60 -m lightning_sagemaker.cli run albert-mlm
     lightning-sagemaker supervise --processes 8 --hosts 2 --host-rank 1 --coordinator 10.0.0.1:29400 train.py
 
-SIGUSR2 asks a host to leave the job: its ranks end after a step and the others train on.
+SIGUSR2 asks a host to leave the job: its ranks exit after a step and the others keep training.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _main(args: argparse.Namespace) -> int:
     own = args.address or own
     variables = {wire.ADDRESS: address, wire.TOKEN: token, wire.HOST: own, "MASTER_PORT": address.rpartition(":")[2]}
     if hosts > 1 and "GLOO_SOCKET_IFNAME" not in os.environ and (interface := _interface_of(own)) is not None:
-        variables["GLOO_SOCKET_IFNAME"] = interface  # gloo asks for the host's name, which may be any
+        variables["GLOO_SOCKET_IFNAME"] = interface  # gloo would resolve the host name, perhaps to another address
     command = [sys.executable, *(["-m"] if args.module else []), args.script, *args.arguments]
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost connection is 20 lines of C++ frames at WARNING
     ranks = [Rank(rank, {**place.environment(rank), **variables}) for rank in place.ranks]
@@ -143,10 +143,10 @@ class _Place:
     """This host's place in the job.
 
     Attributes:
-        hosts: Number of hosts of the job, at most.
-        fewest: Number of hosts with which the training begins.
-        host_rank: This host's number, from 0.
-        processes: Ranks of each host.
+        hosts: Maximum number of hosts of the job.
+        fewest: Number of hosts with which training starts.
+        host_rank: Index of this host, from 0.
+        processes: Number of ranks on each host.
         coordinator: ``host:port`` of the first host.
 
     """
@@ -159,7 +159,7 @@ class _Place:
 
     @property
     def world_size(self) -> int:
-        """Ranks of the complete job."""
+        """Number of ranks with the maximum number of hosts."""
         return self.hosts * self.processes
 
     @property
@@ -168,7 +168,7 @@ class _Place:
         return range(self.host_rank * self.processes, (self.host_rank + 1) * self.processes)
 
     def environment(self, rank: int) -> dict[str, str]:
-        """Variables of one of them, as torchrun sets them, and of recovery in the job."""
+        """Environment variables of a rank: those of torchrun, and those of recovery in the job."""
         from lightning_sagemaker.recovery import wire
 
         values = {
@@ -219,14 +219,14 @@ def _check(args: argparse.Namespace, place: _Place) -> None:
 
 
 def _own_address(host: str, port: int) -> str:
-    """The address of this host on the way to the first one."""
+    """The IP address of this host on the route to the first host."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return str(probe.getsockname()[0])
 
 
 def _interface_of(address: str) -> str | None:
-    """Name of the network interface that has an address; None where it cannot be told."""
+    """Name of the network interface that has an address; None if unknown."""
     if sys.platform != "linux":
         return None
     import fcntl
@@ -242,10 +242,10 @@ def _interface_of(address: str) -> str | None:
 
 
 def _notes(path: str | None) -> Callable[..., None]:
-    """What the coordinator calls with its events.
+    """The callback that records events of the coordinator.
 
     Raises:
-        LaunchError: If there can be no such file.
+        LaunchError: If the file cannot be written.
 
     """
     from lightning_sagemaker.job import SageMakerJob
@@ -261,13 +261,13 @@ def _notes(path: str | None) -> Callable[..., None]:
 
 
 def _shared_token(first: str, world_size: int) -> str:
-    """What all hosts of a job can tell without asking each other; it keeps jobs apart, and is not a secret."""
+    """A token that each host of a job derives by itself; it tells jobs apart, and is not a secret."""
     job = os.environ.get("TRAINING_JOB_NAME", "")
     return hashlib.sha256(f"{job} {first} {world_size}".encode()).hexdigest()
 
 
 def _gpus() -> int:
-    """GPUs of this host, as the container says, or torch."""
+    """Number of GPUs of this host, from ``SM_NUM_GPUS``, else from torch."""
     if (number := os.environ.get("SM_NUM_GPUS")) is not None and number.isdigit():
         return int(number)
     import torch

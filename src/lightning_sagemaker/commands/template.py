@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print a template of what a job needs around it: CloudFormation, or a Dockerfile.
+"""Print a template: CloudFormation for the AWS resources of a job, or a Dockerfile.
 
 Example: ``lightning-sagemaker template role > role.yaml``, then ``aws cloudformation deploy``.
 """
@@ -18,7 +18,7 @@ TEMPLATES = {
     "tensorboard": ("tensorboard.yaml", "a host that shows TensorBoard of running jobs"),
     "dockerfile": ("Dockerfile", "a training image on AWS's Deep Learning Container"),
 }
-"""Name -> file -> what it is."""
+"""Name -> file name and description."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print one, or list them; the exit code is 2 for a name that there is none of."""
+    """Print a template, or list them; the exit code is 2 for an unknown name."""
     if arguments.name is None:
         print("\n".join(f"{name:<14}{text}" for name, (_, text) in TEMPLATES.items()))
         return 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running a job: on simulated hosts here, and on SageMaker.
+"""Run a job on simulated hosts on this machine, or on SageMaker.
 
-Nothing in this package imports torch, Lightning or the SageMaker SDK at module level, but :mod:`.sdk` and :mod:`.offline`,
-which are the SDK's side; ``SMDDP`` and ``ModelParallel`` come from there.
+Only :mod:`.request.sdk`, which defines ``SMDDP`` and ``ModelParallel``, and :mod:`.request.offline` import the SageMaker
+SDK at module level; no module of this package imports torch or Lightning there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HOMES = {
     "TrainingJobs": "launch.tracking.jobs",
     "run_local_cluster": "simulator.cluster",
 }
-"""Public name -> the module of the package it is loaded from, when it is first used."""
+"""Public name -> module below ``lightning_sagemaker`` that it is loaded from when it is first used."""
 
 __all__ = [
     "SMDDP",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a job, and where there is no capacity for it the next of its alternatives; says each attempt."""
+"""Start a job or, where there is no capacity for it, its alternatives in turn."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def run_attempts(
     """Start the first plan for which there is capacity.
 
     Args:
-        plans: In the order in which they are tried.
-        start: Sends a plan, of which number, and returns the job's name; raises CapacityError.
-        follow: Waits for a job; returns None where nobody waits.
-        say: Gets a sentence for each attempt that is given up.
+        plans: Plans in the order in which they are tried.
+        start: Called with a plan and its index; sends it and returns the job's name, or raises CapacityError.
+        follow: Called with a job's name and its plan; returns the job's final status, or None without waiting.
+        say: Called with a message for each abandoned and each further attempt.
 
     Returns:
-        How the last job ended; None where nobody waited.
+        Final status of the last job, which may have failed for lack of capacity; None without waiting.
 
     Raises:
-        LaunchError: If there is no capacity for any of them, or none is within ``max_cost``.
+        LaunchError: If the last plan is not started, for lack of capacity or because of ``max_cost``.
 
     """
     spent, why, status = 0.0, "", None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place where boto3 is imported, and where its errors become sentences."""
+"""Sessions and clients of boto3, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _NO_CAPACITY = re.compile(
 
 
 class CapacityError(LaunchError):
-    """Not enough instances, for the account or in general; others may be available."""
+    """AWS has too few instances, or the account's quota is too low; another type or region may work."""
 
 
 def lacks_capacity(reason: str | None) -> bool:
-    """Whether a job's FailureReason says that there were no instances for it."""
+    """Whether a job's FailureReason reports a lack of capacity."""
     return bool(_NO_CAPACITY.match(reason or ""))
 
 
@@ -62,10 +62,14 @@ def make_client(service: str, region: str | None = None) -> Client:
 
 @contextlib.contextmanager
 def translate_aws_errors(what: str) -> Iterator[None]:
-    """Turn the errors of AWS's libraries into a :class:`LaunchError` that says what to do.
+    """Turn errors of boto3 and botocore into a :class:`LaunchError` that says what to do.
 
     Args:
-        what: Was being done, such as ``creating the job``.
+        what: The operation, with which the message begins, such as ``Creating the job``.
+
+    Raises:
+        CapacityError: If AWS reports a lack of capacity or a quota that is too low.
+        LaunchError: At any other error of AWS, or without credentials.
 
     """
     try:

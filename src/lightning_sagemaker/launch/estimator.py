@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The estimator: the vocabulary of SDK 2's ``HuggingFace`` and ``PyTorch``, which SDK 3 took away, on top of SDK 3."""
+"""The estimator: the vocabulary of SDK 2's ``HuggingFace`` and ``PyTorch``, which SDK 3 removed, on top of SDK 3."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _log = logging.getLogger(__name__)
 
 
 class Estimator(Settings):
-    """A training job, described in the words of SDK 2's estimators and run by SDK 3.
+    """A training job, described by the arguments of SDK 2's estimators and run by SDK 3.
 
     Args:
-        *given: Positional arguments, in the order of SDK 2's class of the same name.
-        **arguments: Those of :class:`~lightning_sagemaker.launch.spec.config.JobConfig`; also ``sagemaker_session`` (of
+        *given: Positional arguments: ``entry_point``; in a subclass, those of SDK 2's class of the same name.
+        **arguments: Fields of :class:`~lightning_sagemaker.launch.spec.config.JobConfig`; also ``sagemaker_session`` (of
             the SDK, or a boto3 session) and SDK 2's other names (:mod:`~lightning_sagemaker.launch.spec.vocabulary`).
 
     Raises:
@@ -67,7 +67,7 @@ class Estimator(Settings):
 
     @classmethod
     def from_config(cls, config: JobConfig, sagemaker_session: object = None) -> Estimator:
-        """An estimator of a job that is described already."""
+        """An estimator for an existing job description."""
         estimator = cls.__new__(cls)
         Estimator.__init__(estimator, sagemaker_session=sagemaker_session)
         estimator.config = config
@@ -81,13 +81,13 @@ class Estimator(Settings):
         model_channel_name: str = "model",
         region: str | None = None,
     ) -> Estimator:
-        """An estimator of a job that was started before, by this package or SDK 2.
+        """An estimator for a job that was started earlier, by this package or SDK 2.
 
         Args:
-            training_job_name: The job.
-            sagemaker_session: Session of the SDK or of boto3; made when None.
-            model_channel_name: The channel with the weights that the job began with.
-            region: Region of the job, where no session is given.
+            training_job_name: Name of the job.
+            sagemaker_session: Session of the SDK or of boto3; created when None.
+            model_channel_name: Name of the channel with the job's initial weights.
+            region: AWS region of the job, for the session that is created; None for the configured region.
 
         Raises:
             LaunchError: If there is no such job.
@@ -100,7 +100,7 @@ class Estimator(Settings):
         return estimator
 
     def plan(self, inputs: object = None) -> JobPlan:
-        """What will be sent; nothing leaves this machine.
+        """Resolve the job; nothing is uploaded or started.
 
         Args:
             inputs: As in :meth:`fit`.
@@ -111,11 +111,11 @@ class Estimator(Settings):
     def request(
         self, inputs: object = None, plan: JobPlan | None = None, job_name: str | None = None
     ) -> dict[str, object]:
-        """The complete CreateTrainingJob request, with a stand-in for the account; needs neither credentials nor the SDK.
+        """The complete CreateTrainingJob request, without the SDK; only an ``s3://`` source needs credentials.
 
         Args:
             inputs: As in :meth:`fit`.
-            plan: That was made of this job before.
+            plan: A plan of this job, made before; ``inputs`` is then ignored.
             job_name: Overrides the name from ``base_job_name`` and the time.
 
         """
@@ -137,15 +137,15 @@ class Estimator(Settings):
 
         Args:
             inputs: See :func:`~lightning_sagemaker.launch.spec.inputs.parse_inputs`; the configuration's when None.
-            wait: Whether to return only when the job has ended.
+            wait: Whether to wait until the job has ended.
             logs: Whether to show the hosts' output; SDK 2's ``"All"``, ``"Rules"`` and ``"None"`` are accepted too.
             job_name: Overrides the name from ``base_job_name`` and the time.
             experiment_config: Names for SageMaker Experiments, such as ``{"ExperimentName": "albert"}``.
             poll: Polling interval in seconds.
-            plan: That was made of this job before.
+            plan: A plan of this job, made before; ``inputs`` is then ignored.
 
         Raises:
-            LaunchError: If something in the job is wrong, AWS refuses, or the job that was waited for fails.
+            LaunchError: If the job is invalid, AWS rejects it, or it fails while this method waits.
 
         """
         rules.check_role(self.config)
@@ -180,7 +180,7 @@ class Estimator(Settings):
 
         def send_one(one: JobPlan, number: int) -> str:
             name = job_name
-            if number:  # the first may have been made in the same second
+            if number:  # names made in the same second would be equal
                 name = f"{job_name or one.base_name + time.strftime('-%m%d%H%M%S')}-{number + 1}"
             self._jobs = None
             self.job_name = self._send(one, name)
@@ -192,11 +192,11 @@ class Estimator(Settings):
         return self.jobs.follow(self.started_name(poll), logs=logs, poll=poll)
 
     def started_name(self, poll: float = 10.0, say: Callable[[str], None] = _log.info) -> str:
-        """The job's name; of one in a queue, when that has started it, as it names jobs itself.
+        """The job's name; waits until a queued job is started, since the queue chooses its name.
 
         Args:
-            poll: Seconds between two looks at the queue.
-            say: Gets a sentence for each state in the queue.
+            poll: Polling interval of the queue in seconds.
+            say: Called with a message for each state in the queue.
 
         """
         if self._queued is not None:
@@ -205,17 +205,17 @@ class Estimator(Settings):
         return self._name()
 
     def _send(self, plan: JobPlan, job_name: str | None) -> str:
-        """Upload and start what ``plan`` says; return the job's name."""
-        given = self._session if plan.region == self._home else None  # the user's own is of one region
+        """Upload a planned job, and start or queue it; return the job's name."""
+        given = self._session if plan.region == self._home else None  # the user's own is for one region
         sent = send(plan, given, job_name)
         self._jobs, self._queued = TrainingJobs(session=sent.session), sent.queued
         return sent.job_name
 
     def wait(self, logs: bool = True, poll: float = 10.0, per_hour: float | None = None) -> JobStatus:
-        """Show the job until it has ended.
+        """Follow the job until it has ended; return its final status.
 
         Raises:
-            LaunchError: If it fails, with the reason that SageMaker has.
+            LaunchError: If the job fails, with SageMaker's reason.
 
         """
         return self._check(self.jobs.follow(self.started_name(poll), logs=logs, poll=poll, per_hour=per_hour))
@@ -237,16 +237,16 @@ class Estimator(Settings):
 
     @property
     def latest_training_job(self) -> JobStatus | None:
-        """How the job is doing; None before there is one."""
+        """Current status of the job; None before one is started."""
         return None if self.job_name is None else self.jobs.describe(self.job_name)
 
     @property
     def model_data(self) -> str | None:
-        """``s3://`` address of the artefact; None before there is a job."""
+        """``s3://`` URI of the model artifact; None before a job is started."""
         return None if self.job_name is None else self.jobs.describe(self.job_name).model_data
 
     def latest_job_tensorboard_artifacts_path(self) -> str | None:
-        """``s3://`` place of TensorBoard's files; None without ``tensorboard_output_path``."""
+        """``s3://`` prefix of TensorBoard's files; None without ``tensorboard_output_path``."""
         place = self.config.tensorboard_output_path
         return None if place is None else f"{place.rstrip('/')}/{self._name()}/tensorboard-output"
 
@@ -257,19 +257,19 @@ class Estimator(Settings):
         image_uri: str | None = None,
         endpoint_name: str | None = None,
     ) -> str:
-        """Hand the artefact to an endpoint.
+        """Deploy the model artifact to a new endpoint.
 
         Args:
-            initial_instance_count: Hosts.
-            instance_type: Instance type of each.
+            initial_instance_count: Number of hosts.
+            instance_type: Instance type of each host.
             image_uri: Inference image. A recipe's artifact has ``code/inference.py`` for AWS's images.
-            endpoint_name: The job's name when None.
+            endpoint_name: Name of the endpoint; the job's name when None.
 
         Returns:
             The endpoint's name; it is usable some minutes later.
 
         Raises:
-            LaunchError: If no image is named, no job was started, or AWS refuses.
+            LaunchError: If ``image_uri`` is None, no job was started, or AWS rejects a request.
 
         """
         if image_uri is None:
@@ -294,7 +294,7 @@ class Estimator(Settings):
 
     @property
     def jobs(self) -> TrainingJobs:
-        """The account's jobs."""
+        """The account's training jobs in the region of the session."""
         if self._jobs is None:
             own = self._session
             session = make_session(self.config.region) if own is None else getattr(own, "boto_session", own)
@@ -308,7 +308,7 @@ class Estimator(Settings):
 
 
 class HuggingFace(Estimator):
-    """SDK 2's ``sagemaker.huggingface.HuggingFace``."""
+    """SDK 2's ``sagemaker.huggingface.HuggingFace``; needs ``transformers_version`` or ``image_uri``."""
 
     _kind = "HuggingFace"
 
@@ -325,6 +325,6 @@ class PyTorch(Estimator):
 
 
 def _wants(logs: bool | str | Sequence[str] | None) -> bool:
-    """Whether the log is shown; SDK 2 also takes words, one or several, of which ``None`` and ``Rules`` mean no."""
+    """Whether to show the log; SDK 2 also accepts strings, one or several, of which only ``All`` shows it."""
     words = [logs] if isinstance(logs, str) else logs
     return "All" in words if isinstance(words, Sequence) else bool(words)

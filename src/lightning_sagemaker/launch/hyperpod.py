@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job as a manifest for HyperPod's training operator (kind ``HyperPodPyTorchJob``), to be given to ``kubectl apply``.
+"""A job as a manifest for HyperPod's training operator (kind ``HyperPodPyTorchJob``), for ``kubectl apply``.
 
-In each container runs ``hyperpodrun``, of the package ``hyperpod-elastic-agent``: torchrun's elastic agent with the
-operator's rendezvous. The operator restarts processes and replaces nodes; ``AutoResume`` continues the training from
-its last checkpoint.
+Each container runs ``hyperpodrun`` of the package ``hyperpod-elastic-agent``: torchrun's elastic agent with the
+operator's rendezvous. The operator restarts processes and replaces nodes; ``AutoResume`` resumes training from the last
+checkpoint.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _CARRIED = (
     "recipe", "entry_point", "instance_type", "instance_count", "image_uri", "hyperparameters", "environment",
     "distribution", "max_run", "max_retry_attempts", "base_job_name", "region",
 )  # fmt: skip
-"""Keys of a job that a manifest says something for."""
+"""Keys of a job that a manifest can express; any other must have its default."""
 _STARTED = ("none", "ddp", "torch_distributed")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _AGENT_PORT = 8080
-"""Port of ``hyperpodrun`` that the operator calls."""
+"""Port of ``hyperpodrun`` for requests of the operator."""
 
 
 def manifest(config: JobConfig) -> dict[str, object]:
     """The manifest of a job.
 
     Args:
-        config: The job. Its image has the program, this package and ``hyperpod-elastic-agent``; nothing is sent.
+        config: The job. Its image must have the program, this package and ``hyperpod-elastic-agent``; no source is sent.
 
     Raises:
-        LaunchError: If the job has what a manifest cannot say, or lacks what it needs.
+        LaunchError: If the job sets a key that a manifest cannot express, or lacks one that it needs.
 
     """
     _check(config)
@@ -56,7 +56,7 @@ def manifest(config: JobConfig) -> dict[str, object]:
             f"--nnodes={config.instance_count}",
             f"--nproc-per-node={processes}",
             "--rdzv-backend=hyperpod",
-            # Ranks are asked before they are killed: SpotInterruption saves a checkpoint then.
+            # SIGTERM some time before SIGKILL: SpotInterruption saves a checkpoint in between.
             "--shutdown-signal=SIGTERM",
             "--shutdown-timeout=110",
             *_program(config),
@@ -88,7 +88,7 @@ def manifest(config: JobConfig) -> dict[str, object]:
 
 
 def to_yaml(found: Mapping[str, object]) -> str:
-    """A manifest as text."""
+    """The manifest as YAML text."""
     import yaml
 
     return str(yaml.safe_dump(dict(found), sort_keys=False, allow_unicode=True, width=10_000))
@@ -124,7 +124,7 @@ def _check(config: JobConfig) -> None:
 
 
 def _name(config: JobConfig) -> str:
-    """The job's name, which Kubernetes restricts to 63 letters, digits and dashes."""
+    """The job's name, which Kubernetes restricts to 63 lowercase letters, digits and dashes."""
     given = config.base_job_name
     if given is None:
         program = config.recipe or (config.entry_point or "").rpartition("/")[2].removesuffix(".py")

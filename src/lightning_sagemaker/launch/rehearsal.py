@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The identical job on this machine first: same bundle, same request, same drivers, a few steps on a part of the data."""
+"""Rehearse a job on this machine: same bundle, same request, same drivers, a few steps on a sample of the data."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ STEPS = 5
 """Optimizer steps of a rehearsed recipe."""
 
 _STEP_NAMES = ("max_steps", "trainer.max_steps")
-"""A recipe's names for them."""
+"""Names under which a recipe accepts the number of steps."""
 
 SAMPLE_BYTES = 4 * 2**20
-"""Of each channel; text files are cut at a line, others are taken completely, in order, up to this size."""
+"""Bytes of a channel's sample. Local text files are cut at a line; other files and S3 objects are copied complete."""
 
 _LINES = (".txt", ".csv", ".tsv", ".jsonl")
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a rehearsal measured.
+    """Result and measurements of a rehearsal.
 
     Attributes:
-        result: How it ended.
-        seconds: From the first process to the last.
-        step_seconds: Duration of one optimizer step here; None where the program does not record its throughput.
-        memory_mib: Memory of the largest process, in MiB.
-        strategy: The strategy that Lightning used; None where the program does not record it.
-        checkpoint_bytes: Size of all that was left in ``checkpoints``.
-        model_bytes: Size of what would become ``model.tar.gz``.
+        result: Result of the simulated job.
+        seconds: Wall time in seconds, preparation of the hosts included.
+        step_seconds: Seconds per optimizer step on this machine; None if the program does not record its throughput.
+        memory_mib: Peak memory of the largest process, in MiB.
+        strategy: The strategy that Lightning used; None if the program does not record it.
+        checkpoint_bytes: Size of ``checkpoints`` on the first host, in bytes.
+        model_bytes: Size of what would become ``model.tar.gz`` before compression, in bytes.
 
     """
 
@@ -59,7 +59,7 @@ class Rehearsal:
     model_bytes: int
 
     def lines(self) -> list[tuple[str, str]]:
-        """The figures as pairs of a word and a text."""
+        """The figures as pairs of a label and a text."""
         step = "not recorded by the program" if self.step_seconds is None else f"{self.step_seconds * 1000:.0f} ms"
         rows = [
             ("rehearsal", "passed" if not self.result.returncode else f"failed, exit code {self.result.returncode}"),
@@ -85,21 +85,19 @@ def rehearse(
     timeout: float | None = 600.0,
     output: TextIO | None = None,
 ) -> Rehearsal:
-    """Run the job here.
+    """Run the job on simulated hosts; without the SageMaker SDK, with a stand-in for its start script.
 
     Args:
         plan: The job.
-        root: For the hosts' folders; an earlier rehearsal in it is removed first.
-        settings: Hyperparameters in place of the job's. A recipe takes ``max_steps`` of 5 if there is none.
+        root: Folder of the hosts' folders and of ``log``; an earlier rehearsal in it is removed first.
+        settings: Hyperparameters that override the job's. A recipe trains for 5 steps unless they set ``max_steps``.
         folders: Channel name -> local folder, for file systems and in place of data in S3.
-        hosts: Number of hosts if not the job's, and the most of each further group: a machine is small.
-        timeout: Seconds after which everything is stopped.
-        output: Where the program's lines go. All that the containers print is in the file ``log`` in ``root``.
-
-    Where the SageMaker SDK is not installed, using a stand-in for its start script, and this is said.
+        hosts: Number of hosts, and maximum of each further group; None for the job's numbers.
+        timeout: Seconds after which everything is stopped; None for no limit.
+        output: Stream for the program's lines; ``sys.stdout`` when None. ``log`` has all that the containers print.
 
     Raises:
-        LaunchError: If data cannot be had.
+        LaunchError: If a channel's data is not available, or an argument is invalid.
 
     """
     if hosts is not None and hosts < 1:
@@ -165,7 +163,7 @@ def _with_hosts(config: JobConfig, hosts: int) -> JobConfig:
 
 
 def _clear(root: Path) -> None:
-    """Remove an earlier rehearsal, and nothing else."""
+    """Remove an earlier rehearsal; raise LaunchError if ``root`` is anything else."""
     if root.exists() and not root.is_dir():
         raise LaunchError(f"{str(root)!r} is not a directory, so it cannot hold a rehearsal. HINT: choose another one.")
     if root.is_dir() and any(root.iterdir()):
@@ -175,11 +173,11 @@ def _clear(root: Path) -> None:
 
 
 class _ProgramLines(io.StringIO):
-    """Keeps everything, and forwards a host's lines once its driver has started: the SDK first prints its environment.
+    """Logs everything, and forwards a host's lines once its driver has started: the SDK first prints its environment.
 
     Args:
-        output: Gets what is passed on.
-        log: Gets everything.
+        output: Stream for the forwarded lines.
+        log: Stream for all lines.
 
     """
 
@@ -202,13 +200,13 @@ class _ProgramLines(io.StringIO):
         self._log.flush()
 
     def write_last(self, lines: Sequence[str]) -> None:
-        """Pass on what came last, where no driver has begun."""
+        """Forward the last lines of the job, if no driver has started."""
         if not self._begun:
             self._output.write("\n".join([*lines, ""]))
 
 
 def _samples(plan: JobPlan, scratch: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """A part of each channel's data on this disk."""
+    """Channel name -> local folder with a sample of its data."""
     found = {}
     for name, source in plan.channels.items():
         if name in given or isinstance(source, FileSystemInput):

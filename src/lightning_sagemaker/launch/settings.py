@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SDK 2's estimators say about themselves and let be changed, on top of a job's description."""
+"""Properties and setters of SDK 2's estimators, on top of a job's description."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lightning_sagemaker.launch.spec.vocabulary import NOT_HERE
 
 
 class Settings:
-    """The values of a job by the names and methods of SDK 2.
+    """The values of a job by SDK 2's names and methods.
 
     Attributes:
-        config: The job.
+        config: Description of the job.
 
     """
 
@@ -32,7 +32,7 @@ class Settings:
 
     @property
     def instance_groups(self) -> list[InstanceGroup] | None:
-        """The groups of hosts, first the one that trains; None where all hosts are of one type and have no name."""
+        """The instance groups, the training group first; None if the job has no groups."""
         return list(self.config.groups) or None
 
     def hyperparameters(self) -> dict[str, str]:
@@ -43,20 +43,20 @@ class Settings:
         return {name: json.dumps(value) for name, value in values.items()}
 
     def set_hyperparameters(self, **values: object) -> None:
-        """Set further hyperparameters, or others."""
+        """Add or replace hyperparameters."""
         self.config = self.config.changed(hyperparameters={**self.config.hyperparameters, **values})
 
     def training_image_uri(self, region: str | None = None) -> str:
-        """Address of the image that the job runs in.
+        """URI of the job's training image.
 
         Args:
-            region: The job's when None.
+            region: AWS region; the job's when None.
 
         """
         return choose_image(self.config, region or self.config.region or own_region()).uri
 
     def enable_network_isolation(self) -> bool:
-        """Whether the container has no network."""
+        """Whether the container has no network access."""
         return self.config.enable_network_isolation
 
     def enable_remote_debug(self) -> None:
@@ -68,17 +68,17 @@ class Settings:
         self.config = self.config.changed(enable_remote_debug=False)
 
     def get_remote_debug_config(self) -> dict[str, bool] | None:
-        """The API's dictionary."""
+        """``RemoteDebugConfig`` of the request; None if it is not set."""
         value = self.config.enable_remote_debug
         return None if value is None else {"EnableRemoteDebug": value}
 
     def get_session_chaining_config(self) -> dict[str, bool] | None:
-        """The API's dictionary."""
+        """``SessionChainingConfig`` of the request; None if it is not set."""
         value = self.config.enable_session_tag_chaining
         return None if value is None else {"EnableSessionTagChaining": value}
 
     def get_vpc_config(self) -> dict[str, list[str]] | None:
-        """The API's dictionary."""
+        """``VpcConfig`` of the request; None without subnets."""
         config = self.config
         both = {"Subnets": list(config.subnets), "SecurityGroupIds": list(config.security_group_ids)}
         return both if config.subnets else None

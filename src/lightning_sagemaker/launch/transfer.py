@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From S3 to this disk."""
+"""Download from S3, and unpack archives safely."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.launch.aws import translate_aws_errors
 
 MARK = ".lightning-sagemaker"
-"""A file in each folder that was downloaded, which a later download may replace."""
+"""Name of a file that marks a downloaded folder, which a later download may replace."""
 
 _SHOWN = 100
-"""Characters of a name in a message."""
+"""Maximum characters of a name in a message."""
 
 
 def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None) -> int:
-    """Copy what an ``s3://`` address means, an object or all below a prefix, into ``folder``; return the number of files.
+    """Download an object, or all objects below a prefix, into ``folder``; return the number of files.
 
     Args:
-        s3: A boto3 client.
-        uri: The address.
-        folder: Made if it is not there.
-        limit: Stop after so many bytes; None copies everything.
+        s3: A boto3 client of ``s3``.
+        uri: ``s3://`` URI of the object or prefix.
+        folder: Target folder, which is created if it does not exist.
+        limit: Maximum total bytes, but at least one object is downloaded; None for no limit.
+
+    Raises:
+        LaunchError: If AWS rejects a request, or an object's name leads out of ``folder``.
 
     """
     bucket, _, key = uri.removeprefix("s3://").partition("/")
@@ -40,7 +43,7 @@ def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None) -> int:
             for item in page.get("Contents", []):
                 name, below = item["Key"], key.rstrip("/") + "/" if key else ""
                 if name.endswith("/") or (name != key and not name.startswith(below)):
-                    continue  # a folder's own entry, or a neighbour whose name begins alike
+                    continue  # a folder's own entry, or a sibling with the same prefix
                 if limit is not None and count and total + item["Size"] > limit:
                     return count
                 target = (folder / (name[len(below) :] if name != key else os.path.basename(name))).resolve()
@@ -53,7 +56,7 @@ def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None) -> int:
 
 
 def fetch_object(s3: Client, uri: str, target: Path) -> bool:
-    """Copy one object to ``target``; False if there is none."""
+    """Download one object to ``target``; return False if it does not exist."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     from botocore.exceptions import ClientError
 
@@ -70,11 +73,11 @@ def fetch_object(s3: Client, uri: str, target: Path) -> bool:
 def unpack(archive: Path, target: Path) -> None:
     """Unpack the folders and files of a ``tar.gz`` into a new folder.
 
-    Links are not made: one to a file of the archive becomes a copy of it, any other is an error. The standard library's
-    own filters were passed by links more than once (CVE-2025-4517 and its kin), and old ones have none.
+    No links are created: a link to a file of the archive becomes a copy of the file, any other is an error. Links have
+    bypassed the filters of ``tarfile`` (CVE-2025-4517 and similar), and older versions of Python have no filters.
 
     Raises:
-        LaunchError: If it cannot be read to its end, or holds a name or link that points outside it, or a device.
+        LaunchError: If the archive is damaged, or has a device, or a name or link that points outside.
 
     """
     target.mkdir()
@@ -84,7 +87,7 @@ def unpack(archive: Path, target: Path) -> None:
             for name in members:
                 _write(packed, _followed(name, members), target.joinpath(*name))
             while packed.fileobj is not None and packed.fileobj.read(2**20):
-                pass  # to the checksum at the end
+                pass  # reads to the checksum at the end
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise LaunchError(
             f"{archive.name} cannot be unpacked: {_short(error)}. HINT: it may be truncated; inspect it with `tar -tzf`."
@@ -92,7 +95,7 @@ def unpack(archive: Path, target: Path) -> None:
 
 
 def _inside(name: str) -> tuple[str, ...]:
-    """The parts of a name, which must not lead out of the archive."""
+    """The components of a name; raise ExtractError if it leads out of the archive."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise tarfile.ExtractError(f"{name[:_SHOWN]!r} points outside it")
@@ -110,7 +113,7 @@ def _followed(name: tuple[str, ...], members: Mapping[tuple[str, ...], tarfile.T
         base = "" if member.islnk() else posixpath.dirname(member.name)
         place = posixpath.normpath(posixpath.join(base, member.linkname))
         found = members.get(PurePosixPath(place).parts)
-        if found is None or found is member:  # a place outside is the name of no member
+        if found is None or found is member:  # no member has a name outside of the archive
             break
         member = found
     what = (
@@ -136,10 +139,10 @@ def _short(error: Exception) -> str:
 
 
 def put_in_place(new: Path, place: Path) -> Path:
-    """Rename ``new`` to ``place``, in place of what was downloaded there before; return ``place``.
+    """Rename ``new`` to ``place``, and replace an earlier download there; return ``place``.
 
     Raises:
-        LaunchError: If something else is there.
+        LaunchError: If something else is at ``place``.
 
     """
     check_replaceable(place)
@@ -153,10 +156,10 @@ def put_in_place(new: Path, place: Path) -> Path:
 
 
 def check_replaceable(place: Path) -> None:
-    """Check that what is at ``place`` was downloaded there, if there is something.
+    """Check that ``place`` does not exist, is an empty folder, or is an earlier download.
 
     Raises:
-        LaunchError: If not.
+        LaunchError: If it is anything else.
 
     """
     is_ours = place.is_dir() and not place.is_symlink() and ((place / MARK).is_file() or not any(place.iterdir()))

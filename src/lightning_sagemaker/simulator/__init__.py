@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job on simulated hosts: the cluster, its launchers, processes and network."""
+"""Simulate the hosts of a SageMaker job: the cluster, its launchers, processes and network."""

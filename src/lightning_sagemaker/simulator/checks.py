@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a request for a simulated job, said before anything is started."""
+"""Checks of a simulated job before anything is started. They raise LocalClusterError."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import ModuleType
 from lightning_sagemaker.simulator.contract import MAX_HYPERPARAMETERS, MAX_NAME, MAX_VALUE, Cluster, LocalClusterError
 
 MAX_TEMPORARY = 64
-"""Bytes in the path of a folder for sockets: the full address has at most 104 (macOS), its name in the folder up to 40."""
+"""Maximum bytes in the path of a folder for sockets: an address has at most 104 (macOS), the file name up to 40."""
 _SECONDS = 3.0
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -43,14 +43,14 @@ def check_system() -> None:
 
 
 def check_counts(hosts: int, processes_per_host: int) -> None:
-    """Check that there is something to run."""
+    """Check that both numbers are at least 1."""
     for what, given in (("hosts", hosts), ("processes_per_host", processes_per_host)):
         if given < 1:
             raise LocalClusterError(f"{what}={given} was set. HINT: it must be at least 1.")
 
 
 def make_root(root: Path) -> Path:
-    """Make the folder of the job and check that it can be written to."""
+    """Create the folder of the job, and check that it is writable; return its absolute path."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=root):
@@ -63,22 +63,22 @@ def make_root(root: Path) -> Path:
 
 
 def temporary_folder() -> str:
-    """Where the simulator and its processes put temporary files: TMPDIR, or ``/tmp`` if its path is too long for sockets.
+    """Folder for temporary files of the simulator and its processes: TMPDIR, or /tmp if its path is too long for sockets.
 
-    With the longer path, the first worker of a loader dies of it and the loader waits for ever.
+    With a longer path, the first worker of a DataLoader fails and the DataLoader hangs.
     """
     usual = tempfile.gettempdir()
     return usual if len(os.fsencode(usual)) <= MAX_TEMPORARY else "/tmp"
 
 
 def own_home() -> str:
-    """HOME, or where there is none the user's home by the system's records, else the folder for temporary files."""
+    """HOME, else the home directory in the system's user database, else the folder for temporary files."""
     home = os.path.expanduser("~")
     return home if os.path.isabs(home) else temporary_folder()
 
 
 def scratch_folder(parent: str) -> tempfile.TemporaryDirectory[str]:
-    """A folder of the simulator's own in ``parent``, until the job ends."""
+    """A temporary folder of the simulator in ``parent``, which is deleted when the job ends."""
     try:
         return tempfile.TemporaryDirectory(prefix="lightning-sagemaker-", dir=parent)
     except OSError as error:
@@ -89,7 +89,7 @@ def scratch_folder(parent: str) -> tempfile.TemporaryDirectory[str]:
 
 
 def check_folder(what: str, path: str | os.PathLike[str]) -> Path:
-    """The absolute path of an existing folder."""
+    """Check that a folder exists; return its absolute path."""
     if not os.path.isdir(path):
         raise LocalClusterError(
             f"{what} was set to {os.fspath(path)!r}, which is not a directory. HINT: give an existing one."
@@ -98,7 +98,7 @@ def check_folder(what: str, path: str | os.PathLike[str]) -> Path:
 
 
 def check_limits(cluster: Cluster, module: ModuleType) -> None:
-    """SageMaker's own limits, and what ``module``'s containers cannot run: a rehearsal that passes must not fail there."""
+    """Check SageMaker's limits and those of the containers of ``module``, so that a job that passes here passes there."""
     values = module.hyperparameters_file(cluster)
     if len(values) > MAX_HYPERPARAMETERS:
         raise LocalClusterError(

@@ -45,7 +45,7 @@ from lightning_sagemaker.simulator.streams import Failure, sentence_of
 
 DISTRIBUTIONS = ("smddp", "ddp", "torch_distributed", "mpi", "smp", "none")
 LOGS = "logs"
-"""Folder in that of the job: a file for each launcher and each rank, with all that it printed."""
+"""Folder in the job's folder with a log file for each launcher and each rank."""
 
 CONTRACTS: dict[str, ModuleType] = {"toolkit": toolkit, "modeltrainer": modeltrainer}
 
@@ -54,14 +54,14 @@ _REGION = "us-east-1"
 
 @dataclass(frozen=True)
 class LocalResult:
-    """How a simulated job ended.
+    """Result of a simulated job.
 
     Attributes:
         returncode: 0, or the exit code of the rank or launcher that failed first; 130 after Ctrl-C, 124 after a
             timeout.
-        root: The folder with one folder per host.
-        launcher: ``torchrun``, ``mpirun``, ``supervise`` or ``direct``.
-        failure: What failed first, with its last lines; None after success.
+        root: Folder with one folder per host.
+        launcher: ``torchrun``, ``mpirun``, ``supervise`` or ``direct``; ``request`` for a rehearsed request.
+        failure: The first failure, with its last lines; None after success.
 
     """
 
@@ -96,35 +96,35 @@ def run_local_cluster(
     Args:
         command: ``["python", "train.py", "--epochs", "1"]``, ``["train.py", ...]``, ``["python", "-m", "module", ...]``
             or any program. Its ``--name value`` arguments become hyperparameters as well.
-        hosts: Number of hosts, named ``algo-1`` and so on. ``"2:4"`` begins with two, and up to two more join and
-            leave: ``lightning-sagemaker supervise`` starts the ranks then, and the script recovers in the job. How many
-            there shall be can be written into the file ``hosts`` in ``root`` at any time.
+        hosts: Number of hosts, named ``algo-1`` and so on. ``"2:4"`` starts two hosts, and up to two more join and
+            leave: ``lightning-sagemaker supervise`` then starts the ranks, and the script recovers in the job. The
+            file ``hosts`` in ``root`` has the number wanted, and can be changed at any time.
         schedule: When hosts join and leave, such as ``"10:+1,30:-1"`` in seconds after the start.
-        processes_per_host: Processes that the launcher starts on each host.
+        processes_per_host: Number of ranks that the launcher starts on each host.
         distribution: ``smddp``, ``ddp``, ``torch_distributed``, ``mpi``, ``smp`` (with ``mp_parameters`` among the
             hyperparameters) or ``none``.
         contract: ``toolkit`` (SDK 2 estimators) or ``modeltrainer`` (SDK 3).
-        root: Folder for the hosts' folders; ``runs/JOB-NAME`` when None. In a folder that was used before, what is in
-            ``checkpoints`` stays, as when SageMaker restarts a job.
-        hyperparameters: Further ones; they reach the program's command line as the container writes them.
-        environment: Variables that every process gets, as the estimator's ``environment=`` does.
+        root: Folder for the hosts' folders; ``runs/JOB-NAME`` when None. In a folder that was used before, the content of
+            ``checkpoints`` is kept, as when SageMaker restarts a job.
+        hyperparameters: Further hyperparameters, which are appended to the command line as the container does it.
+        environment: Environment variables of every process, as the estimator's ``environment=``.
         channels: Channel name -> local folder, linked into ``input/data``.
-        source_dir: Copied to each host's code folder, where the program then runs; None runs it in the working
-            directory.
-        instance_type: What the hosts are told they are.
+        source_dir: Folder that is copied to each host's code folder, in which the program then runs; None runs it in the
+            working directory.
+        instance_type: Instance type that the hosts report.
         network: ``netns`` or ``netns:RATE`` (``netns:1gbit``) gives each host a network namespace with an address, a
-            name and a link of that rate. None, and wherever namespaces are not permitted, shares this machine's
-            loopback.
+            name and a link of that rate. When None, or where namespaces are not permitted, the hosts share this
+            machine's loopback.
         preload: Whether torch and Lightning are imported once, in a process from which every other is forked. None does
-            so where there are more processes than cores, and the program is a Python script or module.
-        timeout: Seconds after which everything is stopped.
-        output: Where the prefixed lines go; ``sys.stdout`` when None, below which a terminal has a table of the hosts.
+            so if there are more processes than cores, and the program is a Python script or module.
+        timeout: Seconds after which everything is stopped; None for no limit.
+        output: Stream for the prefixed lines; when None, ``sys.stdout``, with a table of the hosts on a terminal.
         debug: Show every line of every rank. Otherwise a warning of several ranks is shown once, and after a failure
-            only the failed rank's last lines, its traceback only if the error does not say what to do (``HINT:``). The
-            files in ``root/logs`` have everything.
+            only the failed rank's last lines, with the traceback only if the error has no ``HINT:``. The files in
+            ``root/logs`` have everything.
 
     Raises:
-        LocalClusterError: If something in the request is wrong; nothing has been started then.
+        LocalClusterError: If an argument is invalid; nothing has been started then.
 
     """
     checks.check_system()
@@ -180,7 +180,7 @@ def run_local_cluster(
 
 @dataclass(frozen=True)
 class _Run:
-    """One job from the files to the result."""
+    """One simulated job, from its files to its result."""
 
     cluster: Cluster
     program: Program
@@ -257,7 +257,7 @@ class _Run:
         return Digest(display(self.output, self.is_own_output, title, self.cluster.hosts), num_ranks)
 
     def _make_logs(self) -> Path:
-        """An empty folder."""
+        """Create the folder of the log files, without those of an earlier job."""
         logs = self.root / LOGS
         logs.mkdir(exist_ok=True)
         for path in logs.glob("*.log"):
@@ -271,7 +271,7 @@ class _Run:
         return self.cluster.code if self.code is None else self._folders(index).base / self.module.CODE
 
     def _prepare(self, index: int) -> dict[str, str]:
-        """Write the files of a host; return the variables of its first process."""
+        """Write the files of a host; return the environment of its first process."""
         cluster, folders = replace(self.cluster, code=self._cwd(index)), self._folders(index)
         prepare_folders(cluster, self.module, folders, cluster.hosts[index], self.sources, self.code)
         gpus = gpu_variables(self.visible_gpus, index, cluster.gpus_per_host)
@@ -283,7 +283,7 @@ class _Run:
         return base | host_environment(cluster, self.module, cluster.hosts[index], folders) | gpus
 
     def _report(self, failure: Failure) -> None:
-        """Say last what came first, and leave it where SageMaker would look for it."""
+        """Print the first failure last, and write it to ``output/failure``, which SageMaker reads."""
         if failure.host is None:
             _say(self.output, f"{failure.reason}; all processes have exited")
             return
@@ -294,7 +294,7 @@ class _Run:
             self.output.write(f"{prefix} | {line}\n")
         _say(self.output, f"the full output of each rank is in {self.root / LOGS}")
         path = Folders(self.root / failure.host).failure
-        if not path.exists() or not path.stat().st_size:  # a script's own words are better; SageMaker keeps them too
+        if not path.exists() or not path.stat().st_size:  # prefer what the script wrote, as SageMaker does
             write_atomically(path, failure_text(where, failure.last_lines))
 
 

@@ -17,10 +17,10 @@ from typing import Any
 from lightning_sagemaker.errors import LaunchError
 
 GROUP = "homogeneousCluster"
-"""The name of the only instance group of a job that asks for none."""
+"""Name of the only instance group of a job that defines none."""
 
 MASTER_PORT = 7777
-"""Both generations' port of the first host."""
+"""Port of the first host in both generations."""
 
 LOG_LEVEL = 20
 
@@ -42,7 +42,7 @@ CONTRACT_NAMES = frozenset(
         "TRAINING_JOB_ARN",
     ]
 )
-"""Variables of a job or a launcher: those of the simulator's own process do not reach the hosts."""
+"""Variables of a job or a launcher, which the hosts do not inherit from the simulator's process."""
 
 RDMA_TYPES = frozenset(
     [
@@ -55,18 +55,18 @@ RDMA_TYPES = frozenset(
     ]
 )
 EFA_TYPES = RDMA_TYPES | {"ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g5.48xlarge", "ml.p3dn.24xlarge"}
-"""Instance types for which ``sagemaker-training`` 5.1.4 sets EFA's RDMA variables, and EFA's in general."""
+"""Instance types for which ``sagemaker-training`` 5.1.4 sets EFA's variables; for :data:`RDMA_TYPES` those of RDMA too."""
 
 _DRIVERS_WITHOUT_EFA = frozenset(("ml.p6e-gb200.36xlarge",))
 
 
 class LocalClusterError(LaunchError):
-    """A simulated cluster that cannot be started as asked for."""
+    """A simulated cluster cannot be started with these arguments."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """One simulated job: what every host of it is told."""
+    """One simulated job: what its files and variables tell every host."""
 
     job_name: str
     hosts: tuple[str, ...]
@@ -81,44 +81,44 @@ class Cluster:
     """Script, module or program as the user named it."""
     arguments: tuple[str, ...]
     code: Path
-    """Where the program runs."""
+    """Working directory of the program."""
     hyperparameters: Mapping[str, object]
     channels: tuple[str, ...]
     gpus_per_host: int
     region: str
     environment: Mapping[str, str] = field(default_factory=dict)
-    """The user's own variables, as the estimator's ``environment=`` gives them."""
+    """The user's environment variables, as of the estimator's ``environment=``."""
 
 
 @dataclass(frozen=True)
 class Folders:
-    """The tree of one host, as the processes of that host see it."""
+    """The folders of one host, which correspond to ``/opt/ml`` in a container."""
 
     base: Path
 
     @property
     def config(self) -> Path:
-        """The three JSON files."""
+        """Folder of the three JSON files that :func:`write_config` writes."""
         return self.base / "input" / "config"
 
     @property
     def data(self) -> Path:
-        """One folder per channel."""
+        """Folder with one folder per channel."""
         return self.base / "input" / "data"
 
     @property
     def failure(self) -> Path:
-        """The text that becomes the job's FailureReason."""
+        """File whose text becomes the job's FailureReason."""
         return self.base / "output" / "failure"
 
     def create(self) -> None:
-        """Make every folder that a container has."""
+        """Create every folder that a container has."""
         for name in ("input/config", "input/data", "model", "output/data", "checkpoints", "code"):
             (self.base / name).mkdir(parents=True, exist_ok=True)
 
 
 def resource_config(cluster: Cluster, host: str) -> dict[str, Any]:
-    """``resourceconfig.json`` of one host."""
+    """Content of ``resourceconfig.json`` on one host."""
     group = {"instance_group_name": GROUP, "instance_type": cluster.instance_type, "hosts": list(cluster.hosts)}
     return {
         "current_host": host,
@@ -131,13 +131,13 @@ def resource_config(cluster: Cluster, host: str) -> dict[str, Any]:
 
 
 def input_data_config(channels: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """``inputdataconfig.json``: every channel is a folder that is complete on each host."""
+    """Content of ``inputdataconfig.json``: every channel is in File mode and fully replicated."""
     entry = {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"}
     return {name: dict(entry) for name in channels}
 
 
 def fabric_variables(cluster: Cluster) -> dict[str, str]:
-    """The variables for EFA that both generations set for some instance types before torchrun or mpirun."""
+    """Variables of EFA that both generations set for some instance types before torchrun or mpirun."""
     kind, variables = cluster.instance_type, {}
     known = cluster.contract == "toolkit" or kind not in _DRIVERS_WITHOUT_EFA
     if known and kind in EFA_TYPES:
@@ -153,7 +153,7 @@ def compact(value: object) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` under another name and rename it: a reader sees all of it or nothing."""
+    """Write ``text`` to a temporary file and rename it, so that readers never see an incomplete file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text)
     temporary.replace(path)
@@ -166,10 +166,10 @@ def write_config(
 
     Args:
         cluster: The job.
-        host: Its name, such as ``algo-1``.
-        folders: Where.
-        hyperparameters: Encoded as the job's producer does; every value is a string.
-        channels: All of them, those that an SDK adds included.
+        host: Name of the host, such as ``algo-1``.
+        folders: Folders of the host.
+        hyperparameters: Hyperparameters as the SDK encodes them; every value is a string.
+        channels: Names of all channels, including those that an SDK adds.
 
     """
     for name, content in (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a simulated job's output is shown: every line, or what several ranks say once and one failure alone."""
+"""Display of a simulated job's output: every line, or a digest without repeated warnings and secondary failures."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 WINDOW = 1.0
-"""Seconds for which a warning waits for the other ranks to say the same."""
+"""Seconds for which a warning is held back, to count the ranks that give it too."""
 
 PATIENCE = 5.0
-"""Seconds for which the beginning of an error waits for the end of its rank."""
+"""Seconds for which an error is held back, until its rank has ended."""
 
 _WARNING = re.compile(r"\w*Warning: |\bWARNING\b|\[W\d{3,} |^\S+\.py:\d+: ")
 _ERROR = re.compile(r"Traceback \(most recent call last\)|^(\S+: )?error: ")
 _OWN = re.compile(r"^(\[rank\d+\]:)?\s*(\[W\d{3,} [\d:.]+|[\d:.,\-TZ/ ]{8,})")
-"""What differs between ranks that warn of the same: rank and time."""
+"""Rank and time, which differ between ranks that give the same warning."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Who prints.
+    """The origin of a line.
 
     Args:
-        host: Its name.
-        rank: None: the host's launcher.
+        host: Name of the host.
+        rank: Global rank; None for the host's launcher.
 
     """
 
@@ -36,12 +36,12 @@ class Source:
 
     @property
     def prefix(self) -> str:
-        """Before each of its lines."""
+        """Prefix of each of its lines."""
         return self.host if self.rank is None else f"{self.host} [{self.rank}]"
 
     @property
     def log_name(self) -> str:
-        """Its log file."""
+        """Name of its log file."""
         return f"{self.host}.log" if self.rank is None else f"{self.host}-rank-{self.rank}.log"
 
 
@@ -49,7 +49,7 @@ class Lines:
     """Shows every line with a prefix.
 
     Args:
-        output: Where to.
+        output: Stream to write to.
 
     """
 
@@ -61,7 +61,7 @@ class Lines:
         self._write(f"{source.prefix} | {text}")
 
     def say(self, text: str) -> None:
-        """Show a line of the simulator's own."""
+        """Show a message of the simulator."""
         self._write(f"lightning-sagemaker: {text}")
 
     def _write(self, line: str) -> None:
@@ -69,21 +69,21 @@ class Lines:
         self._output.flush()
 
     def state(self, host: str, state: str) -> None:
-        """Learn what a host is doing."""
+        """Called when the state of a host changes; does nothing here."""
 
     def fail(self) -> None:
-        """Learn that a rank or a launcher has failed; what the others print from here on follows from it."""
+        """Called when a rank or a launcher has failed; later output of other ranks is a consequence."""
 
     def tick(self) -> None:
-        """Called again and again while the job runs."""
+        """Called repeatedly while the job runs."""
 
     def close(self) -> None:
-        """Show what waits, and end."""
+        """Show lines that were held back, and end the display."""
 
 
 @dataclass
 class _Repeat:
-    """A warning that several ranks may give."""
+    """A warning that several ranks may give, and the ranks that gave it."""
 
     ranks: set[int] = field(default_factory=set)
     is_shown: bool = False
@@ -91,7 +91,7 @@ class _Repeat:
 
 @dataclass
 class _Entry:
-    """A line that waits to be shown."""
+    """A line that is held back until a time."""
 
     text: str
     until: float
@@ -100,10 +100,10 @@ class _Entry:
 
 
 class Digest(Lines):
-    """Shows what several ranks warn of once, and of a failed job the failed rank's words alone, which its report has.
+    """Shows a warning of several ranks once, and after a failure no further output; the report has the failed rank's.
 
     Args:
-        shown: Gets the lines that are shown.
+        shown: Display of the lines that remain.
         num_ranks: Number of ranks of the job.
 
     """
@@ -118,7 +118,7 @@ class Digest(Lines):
         self._failed = False
 
     def show(self, source: Source, text: str) -> None:
-        """Show one line, at once or when it is known what the other ranks say."""
+        """Show one line, at once or after it was held back."""
         if self._failed:
             return
         now = time.monotonic()
@@ -163,22 +163,22 @@ class Digest(Lines):
         return f" (and {others} more rank{'s' * (others > 1)})" if others else ""
 
     def say(self, text: str) -> None:
-        """Show a line of the simulator's own."""
+        """Show a message of the simulator."""
         self._shown.say(text)
 
     def state(self, host: str, state: str) -> None:
-        """Learn what a host is doing."""
+        """Pass on the state of a host."""
         self._shown.state(host, state)
 
     def tick(self) -> None:
-        """Show what has waited long enough."""
+        """Show lines whose time has come."""
         now = time.monotonic()
         for source in list(self._waiting):
             self._release(source, now)
         self._shown.tick()
 
     def fail(self) -> None:
-        """Show what came before the error, and nothing more."""
+        """Show the lines before the error, and nothing after it."""
         for source, waiting in self._waiting.items():
             errors = [number for number, entry in enumerate(waiting) if entry.is_error]
             kept = list(waiting)[: errors[0]] if errors else list(waiting)
@@ -187,7 +187,7 @@ class Digest(Lines):
         self._failed = True
 
     def close(self) -> None:
-        """Show what waits."""
+        """Show lines that were held back, and the number of repeated warnings."""
         self._release_all()
         if self._late:
             what = "warning from another rank repeats" if self._late == 1 else "warnings from other ranks repeat"

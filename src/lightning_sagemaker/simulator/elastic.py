@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts that join and leave a simulated job while it trains: by a schedule, or by a file with the number wanted."""
+"""Hosts that join and leave a simulated job while it trains: by a schedule, or by a file with the desired number."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Protocol
 from lightning_sagemaker.simulator.contract import LocalClusterError
 
 FILE = "hosts"
-"""In the job's folder: the number of hosts that there shall be, to be read and written while the job runs."""
+"""File in the job's folder with the desired number of hosts, which can be changed while the job runs."""
 
 _RANGE = re.compile(r"(\d+)(?::(\d+))?")
 _CHANGE = re.compile(r"(\d+(?:\.\d+)?):([+-]\d+)")
 _LATE = 10.0
-"""Seconds that hosts have to end after the first one, which waits for the others."""
+"""Seconds that hosts have to end after the first host, which waits for the others."""
 
 
 def host_range(text: str) -> tuple[int, int]:
-    """``N`` or ``MIN:MAX`` as the fewest and the most hosts.
+    """``N`` or ``MIN:MAX`` as the minimum and maximum number of hosts.
 
     Raises:
-        LocalClusterError: If it is neither, or does not count from 1 upwards.
+        LocalClusterError: If it is neither, or not 1 <= MIN <= MAX.
 
     """
     found = _RANGE.fullmatch(text)
@@ -38,15 +38,15 @@ def host_range(text: str) -> tuple[int, int]:
 
 
 def parse_schedule(text: str, fewest: int, most: int) -> list[tuple[float, int]]:
-    """``"10:+1,30:-1"`` as seconds since the job's start and the number of hosts from then on.
+    """Parse ``"10:+1,30:-1"`` to pairs of seconds since the job's start and the number of hosts from then on.
 
     Args:
-        text: One change after the other, in order of time.
-        fewest: Hosts that the job begins with, and needs.
-        most: Hosts that it can have.
+        text: Changes in order of time, separated by commas.
+        fewest: Number of hosts at the start, which is the minimum.
+        most: Maximum number of hosts.
 
     Raises:
-        LocalClusterError: If it says something else, or leads out of these bounds.
+        LocalClusterError: If ``text`` is malformed, or a number is out of these bounds.
 
     """
     wanted, before, found = fewest, 0.0, []
@@ -68,33 +68,33 @@ def parse_schedule(text: str, fewest: int, most: int) -> list[tuple[float, int]]
 
 
 class Hosts(Protocol):
-    """What hosts are asked of."""
+    """The operations on hosts that :class:`ElasticHosts` needs."""
 
     def is_running(self, host: str) -> bool:
-        """Whether the first process of a host runs."""
+        """Whether the first process of a host is running."""
 
     def is_over(self) -> bool:
-        """Whether one has ended that was not asked to leave."""
+        """Whether a host that was not asked to leave has ended without a failure, so training has."""
 
     def ask_to_leave(self, host: str) -> None:
-        """Send it the signal by which it leaves the job."""
+        """Send a host the signal that makes it leave the job."""
 
     def dismiss(self, host: str) -> None:
-        """End a host at once; how it ends is not a failure."""
+        """Kill a host; its exit code is not a failure."""
 
 
 @dataclass
 class ElasticHosts:
-    """Keeps as many hosts in the job as there shall be.
+    """Starts and ends hosts to keep the desired number in the job.
 
     Attributes:
-        names: All hosts that there can be; the first has the coordinator and stays.
-        fewest: Hosts with which the job begins.
-        schedule: Seconds since the start, and the number of hosts from then on.
-        file: Holds the number of hosts, for whoever wants to change it.
-        hosts: Those of the job.
-        start: Starts the host with this index.
-        say: Called with a sentence for whoever watches.
+        names: Names of all possible hosts; the first has the coordinator and stays.
+        fewest: Number of hosts at the start, which is the minimum.
+        schedule: Pairs of seconds since the start and the number of hosts from then on.
+        file: File with the desired number of hosts, which the user may change.
+        hosts: The job's hosts.
+        start: Called with an index; starts that host.
+        say: Called with a message for the user.
 
     """
 
@@ -117,7 +117,7 @@ class ElasticHosts:
             self.start(index)
 
     def tick(self) -> None:
-        """Start and end hosts so that there are as many as there shall be; called again and again."""
+        """Start or end one host if their number is not the desired one; called repeatedly."""
         if self.hosts.is_over():
             self._end_late_ones()
             return
@@ -137,7 +137,7 @@ class ElasticHosts:
                 self.start(self.names.index(absent[0]))
 
     def _read(self) -> None:
-        """Take the number in the file, if it is one."""
+        """Read the desired number from the file, if it is valid."""
         try:
             text = self.file.read_text().strip()
         except OSError:
@@ -149,7 +149,7 @@ class ElasticHosts:
             self.say(f"{self.file} says {text!r}. HINT: write a number from {self.fewest} to {len(self.names)}")
 
     def _end_late_ones(self) -> None:
-        """Hosts that came as the training ended, and wait for a coordinator that is gone."""
+        """Kill hosts that joined as training ended: they wait for a coordinator that has exited."""
         if self.hosts.is_running(self.names[0]):
             return
         self._first_ended = self._first_ended or time.monotonic()

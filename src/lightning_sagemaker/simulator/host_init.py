@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first process of a simulated host, and of each of its ranks: run by path, with the standard library only.
 
-``host_init.py host`` stands for a container's first process: when its program ends, or the simulator is gone, nothing
-of the host survives. ``host_init.py rank`` sits between the launcher (torchrun, mpirun) and the user's program: it
-gives the rank an output stream of its own, so that lines never mix, restores what mpirun would say on separate hosts,
-and reports how the rank ended before the launcher reacts to it.
+``host_init.py host`` simulates a container's first process: when its program ends, or the simulator exits, it kills all
+processes of the host. ``host_init.py rank`` runs between the launcher (torchrun, mpirun) and the user's program: it
+gives the rank a separate output stream, so that lines never mix, restores the variables that mpirun would set on
+separate hosts, and reports the rank's exit code before the launcher reacts to it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import sys
 import time
 
 POLL = 0.02
-"""Seconds between two looks at the child and the parent."""
+"""Polling interval of the child and the parent in seconds."""
 
 FORK_POLL = 0.5
-"""The same for a child of the preload server, which reports its exit."""
+"""The same for a fork of the preload server, which reports the exit."""
 
 PRELOAD = "preload"
-"""The preload server's socket, in the simulator's own folder."""
+"""Name of the preload server's socket in the simulator's folder."""
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _NAMES = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -34,13 +34,13 @@ FORWARDED = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, na
 
 
 def prctl(option: int, value: int) -> None:
-    """Linux's prctl; nothing elsewhere."""
+    """Call Linux's prctl; does nothing on other systems."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def children_of(pid: int) -> list[int]:
-    """Process ids of the children of ``pid``; empty where there is no /proc."""
+    """Process IDs of the children of ``pid``; empty without /proc."""
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -53,7 +53,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def kill_descendants() -> None:
-    """Kill every process below this one, orphans that it inherited as a subreaper included."""
+    """Kill all descendants of this process, including orphans that it inherited as a subreaper."""
     while True:
         todo, below = [os.getpid()], []
         while todo:
@@ -71,9 +71,9 @@ def kill_descendants() -> None:
 
 
 def supervise(command: list[str], environment: dict[str, str], grace: float | None = None) -> int:
-    """Run ``command`` until it ends or this process's parent does; return what ``waitpid`` says of it.
+    """Run ``command`` until it or this process's parent ends; return its ``waitpid`` status.
 
-    Signals are passed on; ``grace`` seconds after SIGTERM or SIGINT the program is killed, when that is set.
+    Signals are forwarded. If ``grace`` is set, the program is killed that many seconds after SIGTERM or SIGINT.
     """
     parent, asked_to_end = os.getppid(), [float("inf")]
 
@@ -101,7 +101,7 @@ def supervise(command: list[str], environment: dict[str, str], grace: float | No
 
 
 def run_program(command: list[str], environment: dict[str, str], folder: str, grace: float | None = None) -> int:
-    """:func:`supervise` a child of this process or, where there is a preload server that can, a fork of that."""
+    """:func:`supervise` a child of this process, or follow a fork of the preload server if it can run the command."""
     if command[0] == sys.executable and (command[1] == "-m" or command[1].endswith(".py")):
         server = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError):
@@ -111,15 +111,15 @@ def run_program(command: list[str], environment: dict[str, str], folder: str, gr
             os.umask(umask)
             ignored = [int(number) for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN]
             request = {"command": command, "environment": environment, "cwd": os.getcwd(), "umask": umask}
-            request["ignored"] = ignored  # as a child of this process would, and not as the server does
+            request["ignored"] = ignored  # a child of this process would ignore these too
             server.sendall(json.dumps(request).encode() + b"\n")
-            if server.recv(1):  # once the server has imported; nothing when it ends without
+            if server.recv(1):  # after the server has imported; empty if it exits before
                 return _follow(server, grace)
     return supervise(command, environment, grace)
 
 
 def _follow(server: socket.socket, grace: float | None) -> int:
-    """As :func:`supervise`, of a fork: signals are sent to the server, which reports how it ended."""
+    """As :func:`supervise`, for a fork: signals are sent to the server, which reports the ``waitpid`` status."""
     parent, asked_to_end = os.getppid(), [float("inf")]
 
     def pass_on(number: int, _frame: object) -> None:
@@ -146,7 +146,7 @@ def _follow(server: socket.socket, grace: float | None) -> int:
 
 
 def _become(command: list[str], environment: dict[str, str]) -> None:
-    os.setpgid(0, 0)  # a launcher signals this process's group; the child hears of it once, from here
+    os.setpgid(0, 0)  # a launcher signals this process's group; the child gets the signal once, from here
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     try:
@@ -169,13 +169,13 @@ def _reap_orphans(child: int) -> None:
 
 
 def exit_code(status: int) -> int:
-    """A shell's exit code for a ``waitpid`` status: 128 + N for a process that signal N ended."""
+    """The exit code of a ``waitpid`` status as in a shell: 128 + N after signal N."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
 def main() -> int:
-    """Run as a host or a rank; the exit code is the program's."""
+    """Run as a host or a rank; return the exit code of the program."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("role", choices=("host", "rank"))
     parser.add_argument("--grace", type=float, help="seconds between SIGTERM and SIGKILL, for a host")
@@ -218,10 +218,10 @@ def _run_rank(arguments: argparse.Namespace, command: list[str]) -> int:
 def _restore_host(
     environment: dict[str, str], folder: str, rank: int, node_rank: int, processes_per_host: int
 ) -> dict[str, str]:
-    """What one mpirun on one machine cannot say: this rank's place on its host, and that host's own variables."""
+    """Set what a single mpirun on one machine cannot: the rank's local rank, and the variables of its host."""
     with open(os.path.join(folder, f"host-{node_rank}.json")) as file:
         of_host = json.load(file)
-    if "OMPI_VERSION" in environment:  # Open MPI 5 finds a rank's neighbours by the name that it gave their machine
+    if "OMPI_VERSION" in environment:  # Open MPI 5 finds a rank's neighbours by its own name of their machine
         of_host.pop("PMIX_HOSTNAME", None)
     environment |= of_host
     local_rank = rank % processes_per_host

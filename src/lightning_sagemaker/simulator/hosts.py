@@ -21,13 +21,13 @@ SMDDPRUN = "LIGHTNING_SAGEMAKER_SMDDPRUN"
 """Asks ``host_init.py`` to add what AWS's ``smddprun`` adds to each rank."""
 
 IMAGE = Path(__file__).with_name("image")
-"""What a training image has installed and this machine may not: ``smdistributed``."""
+"""Folder of what a training image has installed and this machine may not: ``smdistributed``."""
 
 _LISTENERS = range(10000, 32768)
-"""Ports below those that Linux and macOS give to connections: a rank listens seconds after its port was chosen."""
+"""Ports below the ephemeral ones of Linux and macOS: a rank listens seconds after its port was chosen."""
 
 START = Path(__file__).with_name("image_start")
-"""The same for ``torch.sagemaker``, by what Python runs when a process starts."""
+"""The same for ``torch.sagemaker``, by a ``sitecustomize.py`` that Python runs when a process starts."""
 
 _NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".venv", "runs")
 
@@ -35,15 +35,15 @@ _NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".venv", "runs")
 def prepare_folders(
     cluster: Cluster, module: ModuleType, folders: Folders, host: str, sources: Mapping[str, Path], code: Path | None
 ) -> None:
-    """Make what a host finds on its disk before anything runs.
+    """Create the folders and files of a host before anything runs.
 
     Args:
         cluster: The job.
-        module: The container generation.
-        folders: The host's own tree.
-        host: Its name.
-        sources: Channel name -> the folder that it links to.
-        code: Copied to the host's code folder; None when the program runs where it is.
+        module: Module of the container generation.
+        folders: Folders of the host.
+        host: Name of the host.
+        sources: Channel name -> local folder to which the channel links.
+        code: Folder that is copied to the host's code folder; None if the program runs in the working directory.
 
     """
     folders.create()
@@ -61,9 +61,9 @@ def prepare_folders(
 
 
 def own_environment() -> dict[str, str]:
-    """This process's variables without those of a job or a launcher, with a TMPDIR in which sockets can be made, and a HOME.
+    """This process's variables without those of a job or a launcher, with a HOME, and a TMPDIR short enough for sockets.
 
-    Containers have one, and Open MPI does nothing without.
+    Containers have a HOME, and Open MPI needs one.
     """
     variables = {
         name: value
@@ -75,7 +75,7 @@ def own_environment() -> dict[str, str]:
 
 
 def host_environment(cluster: Cluster, module: ModuleType, host: str, folders: Folders) -> dict[str, str]:
-    """The variables of ``host`` that the service and its container set, and the simulator's own."""
+    """Variables of ``host`` that the user, the service and the container set, and those of the simulator."""
     variables = dict(cluster.environment)
     variables |= {
         "AWS_REGION": cluster.region,
@@ -93,17 +93,17 @@ def host_environment(cluster: Cluster, module: ModuleType, host: str, folders: F
 
 
 def module_path(given: str | None) -> str:
-    """PYTHONPATH of a simulated job: what it would be, and what AWS's images have.
+    """PYTHONPATH of a simulated job, with the folders that simulate the packages of AWS's images.
 
     Args:
-        given: Without that.
+        given: PYTHONPATH without these folders; None if it is not set.
 
     """
     return os.pathsep.join(filter(None, (str(START), given, str(IMAGE))))
 
 
 def rank_environment(cluster: Cluster, module: ModuleType, index: int, folders: Folders) -> dict[str, str]:
-    """What the ranks of host number ``index`` see when mpirun has started them from the first host."""
+    """Variables of the ranks on the host with this index, when mpirun has started them from the first host."""
     host = cluster.hosts[index]
     # The toolkit's MPI runner exports the first host's SM_* variables to every rank.
     named = cluster.hosts[0] if cluster.distribution == "mpi" else host
@@ -116,14 +116,14 @@ def rank_environment(cluster: Cluster, module: ModuleType, index: int, folders: 
 
 
 def gpu_variables(visible: list[str], index: int, per_host: int) -> dict[str, str]:
-    """The GPUs of host number ``index``: a share of this machine's, or none."""
+    """CUDA_VISIBLE_DEVICES of the host with this index: its share of this machine's GPUs, or none."""
     if not visible:
         return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(visible[index * per_host : (index + 1) * per_host])}
 
 
 def visible_gpus() -> list[str]:
-    """This machine's GPUs by the names that CUDA_VISIBLE_DEVICES uses; counted as the containers do, by nvidia-smi."""
+    """This machine's GPUs as in CUDA_VISIBLE_DEVICES; without it, counted by nvidia-smi, as in the containers."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name for name in chosen.split(",") if name]
@@ -136,13 +136,13 @@ def visible_gpus() -> list[str]:
 
 
 def gpus_per_host(visible: int, hosts: int, processes: int) -> int:
-    """An equal share for each host, or none where a process would have to do without."""
+    """Number of GPUs of each host: an equal share, or 0 if it is less than one per process."""
     share = visible // hosts
     return share if share >= processes else 0
 
 
 def free_port() -> int:
-    """A port that nothing uses, and that no outgoing connection takes before somebody listens there."""
+    """A free port that no outgoing connection can take before a process listens on it; raise OSError without one."""
     for port in (*random.SystemRandom().sample(_LISTENERS, 100), 0):
         with contextlib.suppress(OSError), contextlib.closing(socket.socket()) as probe:
             probe.bind(("", port))

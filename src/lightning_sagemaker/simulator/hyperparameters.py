@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of a command as a job's hyperparameters."""
+"""Convert between arguments of a command and hyperparameters of a job."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _OPTION = re.compile(r"--?(?P<name>[A-Za-z_][^=]*)(=(?P<value>.*))?", re.DOTALL)
 def with_hyperparameters(
     program: Program, extra: dict[str, object], module: ModuleType
 ) -> tuple[Program, dict[str, object]]:
-    """Add ``extra`` hyperparameters to the command line of ``program``, and read the others from it."""
+    """Append ``extra`` to the command line of ``program``; return the program, and the hyperparameters of both."""
     typed = hyperparameters_of(program.arguments)
     arguments = (*program.arguments, *module.to_arguments(extra))
     return replace(program, arguments=arguments), typed | extra
 
 
 def hyperparameters_of(arguments: Sequence[str]) -> dict[str, object]:
-    """The hyperparameters that a command line of ``--name value`` pairs stands for; positional arguments are none."""
+    """The hyperparameters of a command line of ``--name value`` pairs; positional arguments are ignored."""
     found: dict[str, object] = {}
     waiting: str | None = None
     for argument in arguments:
@@ -42,7 +42,7 @@ def hyperparameters_of(arguments: Sequence[str]) -> dict[str, object]:
 
 def _decode(text: str) -> object:
     if text in ("True", "False"):
-        return text == "True"  # the words that the toolkit writes for booleans
+        return text == "True"  # as the toolkit writes booleans
     try:
         return json.loads(text, parse_constant=_not_json)
     except ValueError:

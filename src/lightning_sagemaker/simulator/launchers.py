@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the processes of each host are started: the container's own launcher where this machine has it, else directly."""
+"""Start the processes of each host: with the container's launcher if this machine has it, else directly."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _FLAGS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 @dataclass(frozen=True)
 class Program:
-    """The user's command, taken apart.
+    """The user's command, parsed.
 
     Attributes:
-        interpreter: The Python that runs it, with its flags; empty for any other program.
+        interpreter: The Python that runs the program, with its flags; empty for a program that is not Python.
         target: ``[script]``, ``["-m", module]``, ``["-c", code]`` or ``[program]``.
-        arguments: What follows.
+        arguments: Arguments of the program.
 
     """
 
@@ -40,10 +40,10 @@ class Program:
 
     @classmethod
     def parse(cls, command: Sequence[str], cwd: Path) -> Program:
-        """Take ``command`` apart; check that it can be run.
+        """Parse ``command``; check that it can be run.
 
         Raises:
-            LocalClusterError: If there is nothing to run, or no such script or program.
+            LocalClusterError: If ``command`` is empty or has no script, or the script or program does not exist.
 
         """
         if not command:
@@ -78,7 +78,7 @@ class Program:
 
     @property
     def entry_point(self) -> str:
-        """What SageMaker would call the entry point."""
+        """Script, module or program, as SageMaker names the entry point."""
         return self.target[-1] if self.target[0] != "-c" else "-c"
 
     @property
@@ -88,11 +88,11 @@ class Program:
 
     @property
     def python(self) -> str:
-        """The interpreter that runs launchers written in Python."""
+        """The interpreter for launchers that are written in Python."""
         return self.interpreter[0] if self.interpreter else sys.executable
 
     def has_module(self, name: str) -> bool:
-        """Whether the interpreter of this program finds a module."""
+        """Whether the interpreter of this program can find a module."""
         code = f"import importlib.util as u, sys; sys.exit(u.find_spec({name!r}) is None)"
         return subprocess.run([self.python, "-c", code], check=False, capture_output=True, timeout=60).returncode == 0
 
@@ -103,13 +103,13 @@ def _search_path(cwd: Path) -> str:
 
 @dataclass(frozen=True)
 class Launch:
-    """One way to start a job.
+    """A plan for starting the processes of a job.
 
     Attributes:
         launcher: ``torchrun``, ``mpirun``, ``supervise`` or ``direct``.
-        reason: One line: which and why.
-        commands: Host index -> the commands that run there, with the variables that each adds.
-        ranks: Global rank -> host index, for every rank whose output is told apart.
+        reason: One line that says which launcher was chosen and why.
+        commands: Host index -> commands to run on the host, each with the variables that it adds.
+        ranks: Global rank -> host index, for each rank with a separate output stream.
 
     """
 
@@ -120,7 +120,7 @@ class Launch:
 
 
 def host_shim(command: Sequence[str], host: str, network: Network | None, folder: Path) -> list[str]:
-    """``command`` as the first process of ``host``, which has a network and a name of its own where there is one."""
+    """``command`` as the first process of ``host``; with ``network``, in the host's namespace and with its host name."""
     shim = [sys.executable, "-S", "-E", str(SHIM), "host", "--grace", str(GRACE), "--folder", str(folder)]
     if network is None:
         return [*shim, "--", *command]
@@ -136,9 +136,9 @@ def plan_launch(cluster: Cluster, program: Program, folder: Path, network: Netwo
 
     Args:
         cluster: The job.
-        program: What every rank runs.
+        program: Program of every rank.
         folder: The simulator's own folder, for the shims.
-        network: The hosts' namespaces; None where they share this machine's network.
+        network: Namespaces of the hosts; None if they share this machine's network.
 
     """
     if cluster.distribution == "none":
@@ -160,9 +160,9 @@ def plan_elastic(cluster: Cluster, program: Program, fewest: int) -> Launch:
     """``lightning-sagemaker supervise`` on each host, for hosts that join and leave.
 
     Args:
-        cluster: The job with as many hosts as it can have.
-        program: What every rank runs: a Python script or module.
-        fewest: Hosts with which it begins.
+        cluster: The job with its maximum number of hosts.
+        program: Program of every rank: a Python script or module.
+        fewest: Number of hosts at the start, which is the minimum.
 
     Raises:
         LocalClusterError: If the program or the distribution cannot be supervised.
@@ -213,7 +213,7 @@ def _torchrun(cluster: Cluster, program: Program, folder: Path) -> Launch:
         if hosts > 1:
             command += ["--master_addr", cluster.main_address, "--master_port", str(cluster.main_port)]
             command += ["--node_rank", str(index)]
-        # The program's arguments stand where the container puts them: torchrun refuses names that it takes for its own.
+        # The program's arguments are where the container puts them: torchrun rejects those that resemble its options.
         commands[index] = [([*command, "--no-python", str(script), *program.command], {})]
     reason = f"torchrun on each host, {count} process(es) per host, as in the container"
     return Launch("torchrun", reason, commands, _all_ranks(cluster))
@@ -240,7 +240,7 @@ def _mpirun(open_mpi: OpenMPI, cluster: Cluster, program: Program, folder: Path,
 
 
 def _across(open_mpi: OpenMPI, cluster: Cluster, network: Network, folder: Path) -> list[str]:
-    """Mpirun's options to reach the other hosts: a script that enters a namespace stands for ssh."""
+    """Options of mpirun to reach the other hosts: a script that enters a namespace replaces ssh."""
     agent = folder / "agent"
     cases = "".join(
         f'{host}) exec {shlex.join(host_shim(("sh", "-c"), host, network, folder))} "$*" ;;\n' for host in cluster.hosts
@@ -253,7 +253,7 @@ def _across(open_mpi: OpenMPI, cluster: Cluster, network: Network, folder: Path)
 
 
 def _direct(cluster: Cluster, program: Program, folder: Path, why: str, *, elastic: bool) -> Launch:
-    """Each rank started by itself, with the variables that the missing launcher would set."""
+    """Start each rank directly, with the variables that the missing launcher would set."""
     count, hosts, ranks = cluster.processes_per_host, len(cluster.hosts), _all_ranks(cluster)
     commands: dict[int, list[tuple[list[str], dict[str, str]]]] = {index: [] for index in range(hosts)}
     for rank, index in ranks.items():
@@ -285,7 +285,7 @@ def _elastic_variables(cluster: Cluster, rank: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": "none",
         "TORCHELASTIC_MAX_RESTARTS": 0,
         "TORCHELASTIC_RESTART_COUNT": 0,
-        "TORCHELASTIC_USE_AGENT_STORE": False,  # there is no agent that holds the port
+        "TORCHELASTIC_USE_AGENT_STORE": False,  # no agent listens on the port
     }
     return {name: str(value) for name, value in values.items()}
 
@@ -293,5 +293,5 @@ def _elastic_variables(cluster: Cluster, rank: int) -> dict[str, str]:
 def _mpi_variables(cluster: Cluster, rank: int) -> dict[str, str]:
     size = cluster.processes_per_host * len(cluster.hosts)
     ranks = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(size), "PMIX_RANK": str(rank)}
-    # An Open MPI 4 that is asked all the same, as Lightning does, would look for an ssh, and end the process without one.
+    # If MPI is initialized anyway, as by Lightning, Open MPI 4 would look for ssh, and end the process without it.
     return {**ranks, "OMPI_MCA_ess_singleton_isolated": "1"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each host of a simulated job is doing, as a table below its lines; on a terminal, by rich."""
+"""A table of the hosts of a simulated job below its lines, on a terminal and with rich."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _REFRESHES = 4
-"""A second."""
+"""Redraws of the table per second."""
 
 
 def is_possible(stream: TextIO | None) -> bool:
@@ -43,12 +43,12 @@ class _Host:
 
 
 class LiveTable(Lines):
-    """Shows lines above a table of the hosts; a line of metrics changes the table instead.
+    """Shows lines above a table of the hosts; a line of metrics updates the table instead.
 
     Args:
         output: The terminal.
         title: Title of the table.
-        hosts: Their names.
+        hosts: Names of the hosts.
 
     """
 
@@ -63,7 +63,7 @@ class LiveTable(Lines):
         self._live.start()
 
     def show(self, source: Source, text: str) -> None:
-        """Show one line, in the table if it is one of metrics."""
+        """Show one line; metrics are shown in the table."""
         host = self._hosts.get(source.host)
         metrics = parse_line(text)
         if host is not None:
@@ -78,11 +78,11 @@ class LiveTable(Lines):
         self._console.out(line, highlight=False)
 
     def state(self, host: str, state: str) -> None:
-        """Learn what a host is doing."""
+        """Set the state of a host in the table."""
         self._hosts[host].state = state
 
     def close(self) -> None:
-        """Leave the table as it is last."""
+        """Mark unfinished hosts as stopped, and leave the final table on the terminal."""
         for host in self._hosts.values():
             host.state = "stopped" if host.state in ("starting", "running") else host.state
         self._live.stop()
@@ -105,13 +105,13 @@ class LiveTable(Lines):
 
 
 def display(output: TextIO, is_own_output: bool, title: str, hosts: Iterable[str]) -> Lines:
-    """A table on a terminal, else lines.
+    """The display of a job: a table on a terminal, else lines.
 
     Args:
-        output: Where to.
-        is_own_output: Whether that is this program's standard output, which may be a terminal.
+        output: Stream to write to.
+        is_own_output: Whether ``output`` is this program's standard output, which may be a terminal.
         title: Title of the table.
-        hosts: Their names.
+        hosts: Names of the hosts.
 
     """
     return LiveTable(output, title, hosts) if is_own_output and is_possible(sys.stdout) else Lines(output)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts as Linux network namespaces: own addresses and names, joined by a switch, with the bandwidth of choice.
+"""Hosts as Linux network namespaces with addresses and host names, joined by a bridge, with limited bandwidth.
 
-Everything lives in namespaces of its own: neither this machine's interfaces nor its routes are touched. Needs root.
+Hosts and bridge are in separate namespaces: this machine's interfaces and routes do not change. Needs root.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SUBNET = "10.133.0"
 _INTERFACE = "eth0"
 _RATE = re.compile(r"\d+(\.\d+)?[kmg]?bit")
 _BURST, _LATENCY = "512kb", "50ms"
-"""tc's token bucket: what passes at once, and how long a packet may wait. Enough for 10 Gbit/s at 250 Hz timers."""
+"""Burst size and maximum delay of tc's token bucket, enough for 10 Gbit/s with 250 Hz timers."""
 
 _ETC = Path("/etc/netns")  # `ip netns exec` mounts the files in /etc/netns/NAME over those in /etc
 
@@ -33,8 +33,8 @@ class Network:
     """The namespaces of one simulated job.
 
     Attributes:
-        spaces: Host name -> its namespace.
-        rate: Bandwidth of each host's outgoing link, as ``tc`` writes it; None is unlimited.
+        spaces: Host name -> name of its namespace.
+        rate: Bandwidth of each host's outgoing link, as ``tc`` writes it; None for no limit.
 
     """
 
@@ -47,11 +47,11 @@ class Network:
         return _INTERFACE
 
     def enter(self, host: str, command: Sequence[str]) -> list[str]:
-        """``command`` inside ``host``: its network and a host name of its own.
+        """``command`` in the network namespace of ``host``, and in a new UTS namespace for the host name.
 
         Args:
             host: Name of a host.
-            command: Sets the host name itself; ``host_init.py`` does.
+            command: Command that sets the host name, as ``host_init.py`` does.
 
         """
         return ["ip", "netns", "exec", self.spaces[host], "unshare", "--uts", "--", *command]
@@ -71,7 +71,7 @@ def parse(text: str) -> str | None:
 
 
 def obstacle() -> str | None:
-    """Why there can be no network namespaces here; None when there can."""
+    """Why network namespaces cannot be created here; None if they can."""
     if sys.platform != "linux":
         return "network namespaces are Linux's"
     missing = [name for name in ("ip", "tc", "unshare") if shutil.which(name) is None]
@@ -90,14 +90,14 @@ def obstacle() -> str | None:
 
 @contextlib.contextmanager
 def network(hosts: Sequence[str], rate: str | None) -> Iterator[Network]:
-    """Make one namespace for each host and one for the switch; remove them at the end.
+    """Create one namespace for each host and one for the bridge; remove them at the end.
 
     Args:
-        hosts: Their names, which resolve in every namespace.
-        rate: Bandwidth of each host's outgoing link; None is unlimited.
+        hosts: Names of the hosts, which resolve in every host's namespace.
+        rate: Bandwidth of each host's outgoing link, as ``tc`` writes it; None for no limit.
 
     Raises:
-        LocalClusterError: If the system refuses.
+        LocalClusterError: If a command of ``ip`` or ``tc`` fails.
 
     """
     _remove_left_overs()
@@ -143,7 +143,7 @@ def _remove(space: str) -> None:
 
 
 def _remove_left_overs() -> None:
-    """Namespaces of simulators that were killed."""
+    """Remove the namespaces of simulators that were killed."""
     listed = subprocess.run(["ip", "netns", "list"], check=False, capture_output=True, text=True, timeout=30).stdout
     for space in re.findall(rf"^({_PREFIX}-\d+-\w+)", listed, re.MULTILINE):
         if not Path("/proc", space.split("-")[1]).exists():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open MPI on this machine, 4 or 5: the mpirun that belongs to a Python, and what each calls its options."""
+"""Open MPI 4 or 5 on this machine: the mpirun that belongs to a Python, and the options of each version."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from mpi4py import MPI
 
 
 class NoOpenMPIError(Exception):
-    """Why mpirun cannot start ranks here."""
+    """Mpirun cannot start ranks here; the message says why."""
 
 
 @dataclass(frozen=True)
 class OpenMPI:
-    """One mpirun.
+    """An installed mpirun.
 
     Attributes:
-        mpirun: Its path.
-        major: Its version: 4 or 5.
+        mpirun: Path of mpirun.
+        major: Major version, such as 4 or 5.
 
     """
 
@@ -44,14 +44,14 @@ class OpenMPI:
 
     @classmethod
     def find(cls, python: str, *, runs_ranks: bool = True) -> OpenMPI:
-        """The one next to ``python``, else on the PATH: mpi4py too looks for its library next to its Python first.
+        """Find mpirun next to ``python``, where mpi4py looks first too, else on the PATH or next to this interpreter.
 
         Args:
-            python: An interpreter.
-            runs_ranks: Whether it also starts the ranks, for which it needs mpi4py and a library.
+            python: Path of a Python interpreter.
+            runs_ranks: Whether ``python`` also runs the ranks, for which it needs mpi4py and an MPI library.
 
         Raises:
-            NoOpenMPIError: If something is missing.
+            NoOpenMPIError: If mpirun, mpi4py or the MPI library is missing, or mpirun is not Open MPI's.
 
         """
         of_ranks, own = (str(Path(shutil.which(name) or name).parent) for name in (python, sys.executable))
@@ -68,12 +68,12 @@ class OpenMPI:
         return cls(mpirun, int(version[1]))
 
     def reach_by(self, agent: str) -> list[str]:
-        """Options that put a program ``agent HOST COMMAND`` into the place of ssh, without which 4 does not even begin."""
+        """Options that replace ssh by a program ``agent HOST COMMAND``; version 4 does not start without either."""
         option, name = ("-mca", "rsh") if self.major < 5 else ("--prtemca", "ssh")
         return [option, f"plm_{name}_agent", agent, option, f"plm_{name}_no_tree_spawn", "1"]
 
     def talk_on(self, interface: str) -> list[str]:
-        """Options that keep the ranks and the daemons of all hosts on one network interface."""
+        """Options that restrict the ranks and daemons of all hosts to one network interface."""
         daemons = ["-mca", "oob_tcp_if_include"] if self.major < 5 else ["--prtemca", "prte_if_include"]
         return ["-mca", "btl_tcp_if_include", interface, *daemons, interface]
 

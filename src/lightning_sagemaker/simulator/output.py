@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a simulated job writes its lines; if it is closed, or loses its reader, the job continues."""
+"""The output stream of a simulated job, which continues if the stream is closed or its reader exits."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import os
 from typing import TextIO, cast
 
 _STANDARD = 2
-"""The highest number of a standard stream."""
+"""Highest file descriptor of a standard stream."""
 
 
 def lasting(stream: TextIO | None) -> TextIO:
-    """A stream that takes lines whatever becomes of ``stream``; what can no longer be written is lost.
+    """A stream that never fails; what can no longer be written to ``stream`` is discarded.
 
     Args:
-        stream: None where Python found it closed.
+        stream: Stream to write to; None if Python started with it closed.
 
     """
     if stream is None:
@@ -24,7 +24,7 @@ def lasting(stream: TextIO | None) -> TextIO:
 
 
 def _fill_standard_streams() -> None:
-    """Else pipes of processes take their numbers."""
+    """Open the standard streams that are closed, so that pipes of processes do not get their file descriptors."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= _STANDARD:
         os.set_inheritable(number, True)
     os.close(number)
@@ -50,7 +50,7 @@ class _Lasting:
                 self._lose(self._stream)
 
     def _lose(self, stream: TextIO) -> None:
-        """Python would fail once more at its end, when it writes what is left."""
+        """Redirect the stream to /dev/null, since Python would fail again when it flushes the stream at its exit."""
         self._stream = None
         with contextlib.suppress(OSError, ValueError):
             nothing = os.open(os.devnull, os.O_WRONLY)

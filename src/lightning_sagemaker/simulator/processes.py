@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the processes of several hosts as one job: live prefixed output, the first failure ends all, nothing survives."""
+"""Run the processes of several hosts as one job: prefixed live output, end at the first failure, no process left."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from lightning_sagemaker.simulator.display import Lines, Source
 from lightning_sagemaker.simulator.streams import Failure, Stream, last_traceback
 
 RUN_VARIABLE = "LIGHTNING_SAGEMAKER_LOCAL_RUN"
-"""Marks every process of one simulated job, whatever became of its parents."""
+"""Environment variable that marks every process of a simulated job, also after its parents have exited."""
 
 GRACE = 4.0
 """Seconds from SIGTERM to SIGKILL when a job is stopped."""
 
 LAUNCHER_GRACE = 1.5
-"""Seconds that a launcher has to end by itself after one of its ranks has failed."""
+"""Seconds that a launcher has to exit by itself after one of its ranks has failed."""
 
-_TIMED_OUT = 124  # as coreutils' timeout says it
+_TIMED_OUT = 124  # as of coreutils' timeout
 _STOPPED = tuple(128 + number for number in (signal.SIGINT, signal.SIGTERM))
-"""Exit codes after a signal that asks a program to end."""
+"""Exit codes of programs that SIGINT or SIGTERM has stopped."""
 
 
 class Job:
     """The hosts and ranks of one run, and the loop that watches them.
 
     Args:
-        folder: The simulator's own folder; ``host_init.py`` finds ``control`` and ``rank-R.out`` in it.
-        display: Gets the lines.
-        logs: Folder for a log file of each launcher and rank, with all that it prints; None: none.
+        folder: The simulator's folder, with the pipes ``control`` and ``rank-R.out`` of ``host_init.py``.
+        display: Display for the lines.
+        logs: Folder for a log file of each launcher and rank; None for no log files.
 
     """
 
@@ -61,34 +61,34 @@ class Job:
         self._leaving: set[int] = set()
 
     def add_rank(self, rank: int, host: str) -> None:
-        """Prepare the output stream of one rank."""
+        """Create the output stream of a rank; call it before :meth:`start`."""
         self._rank_hosts[rank] = host
         self._streams[rank] = Stream(Source(host, rank), self._display, self._logs)
         self._selector.register(_make_pipe(self.folder / f"rank-{rank}.out"), selectors.EVENT_READ, rank)
 
     def start(self, host: str, command: Sequence[str], environment: dict[str, str], cwd: Path) -> None:
-        """Start a first process of ``host`` in a session of its own."""
+        """Start a first process of ``host`` in a new session."""
         if not self._processes:
             self._selector.register(_make_pipe(self.folder / "control"), selectors.EVENT_READ, "control")
         self._processes.append((host, self._spawn(host, command, environment, cwd)))
 
     def is_running(self, host: str) -> bool:
-        """Whether a first process of ``host`` runs."""
+        """Whether a first process of ``host`` is running."""
         return any(name == host and process.poll() is None for name, process in self._processes)
 
     def is_over(self) -> bool:
-        """Whether a first process has ended by itself, without a failure: the training has."""
+        """Whether a first process that was not asked to leave has ended without a failure, so training has."""
         return any(process.poll() == 0 and process.pid not in self._leaving for _, process in self._processes)
 
     def ask_to_leave(self, host: str) -> None:
-        """Send ``host`` the signal by which it leaves the job; it may not have come as far as to hear it."""
+        """Send ``host`` the signal that makes it leave the job; a host without a handler yet is ended by it."""
         for name, process in self._processes:
             if name == host and process.poll() is None:
                 self._leaving.add(process.pid)
                 process.send_signal(signal.SIGUSR2)
 
     def dismiss(self, host: str) -> None:
-        """End a host at once; how it ends is not a failure of the job."""
+        """Kill a host; its exit code is not a failure of the job."""
         for name, process in self._processes:
             if name == host and process.poll() is None:
                 self._dismissed.add(process.pid)
@@ -97,7 +97,7 @@ class Job:
     def help(
         self, name: str, command: Sequence[str], environment: dict[str, str], cwd: Path, inherited: socket.socket
     ) -> None:
-        """Start a process that serves the others until they have ended."""
+        """Start a helper process, which is killed when the hosts have ended."""
         self._helpers.append(self._spawn(name, command, environment, cwd, inherited.fileno()))
 
     def _spawn(
@@ -121,14 +121,14 @@ class Job:
         return process
 
     def wait(self, timeout: float | None = None, tick: Callable[[], None] | None = None) -> Failure | None:
-        """Watch until every host has ended; end all of them at the first failure, signal or ``timeout`` seconds.
+        """Wait until every host has ended; stop all of them at the first failure, signal or after ``timeout`` seconds.
 
         Args:
-            timeout: In seconds; None: no limit.
-            tick: Called at each look, as to start further hosts.
+            timeout: Time limit in seconds; None for no limit.
+            tick: Called in each iteration, for example to start further hosts.
 
         Returns:
-            None when every host ended with 0, else what went wrong first.
+            None if every host ended with exit code 0, else the first failure.
 
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -136,7 +136,7 @@ class Job:
             with self._signals():
                 running = True
                 while running and self._failure is None:
-                    running = bool(self._running())  # before the last look, so that no failure is missed
+                    running = bool(self._running())  # before the last read, so that no failure is missed
                     self._pump(0.05)
                     if tick is not None and running:
                         tick()
@@ -188,7 +188,7 @@ class Job:
         self._failure = failure
         assert failure.host is not None
         if failure.returncode in _STOPPED:
-            return  # it was asked to, and the others say what they have saved
+            return  # a signal stopped it; the others still print what they save
         self._display.state(failure.host, "failed")
         self._display.fail()
 
@@ -212,7 +212,7 @@ class Job:
         return None
 
     def _end(self) -> None:
-        """Let the launchers notice a rank's failure; then SIGTERM, and SIGKILL after ``GRACE`` seconds."""
+        """Give launchers time to react to a rank's failure; then SIGTERM, and SIGKILL after ``GRACE`` seconds."""
         failure = self._failure
         if failure is not None and failure.rank is not None:
             self._pump_while_running(LAUNCHER_GRACE, only=failure.host)
@@ -227,7 +227,7 @@ class Job:
         while time.monotonic() < deadline and any(process.poll() is None for process in watched):
             self._pump(0.05)
             if len(self._received) > max(signals_seen, 1):
-                return  # asked twice: do not wait any longer
+                return  # a second signal: do not wait any longer
 
     def _kill_everything(self) -> None:
         for process in (*self._running(), *self._helpers):
@@ -278,11 +278,11 @@ class Job:
 
 def _make_pipe(path: Path) -> int:
     os.mkfifo(path)
-    return os.open(path, os.O_RDWR | os.O_NONBLOCK)  # with a writer of its own a pipe never ends early
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK)  # opened for writing too, so that the pipe never reaches its end
 
 
 def _processes_of(run_id: str) -> Iterator[int]:
-    """Processes that carry the mark of this run; none where there is no /proc."""
+    """Process IDs of processes with the mark of this run; none without /proc."""
     mark = f"{RUN_VARIABLE}={run_id}".encode()
     for entry in os.listdir("/proc") if sys.platform == "linux" else ():
         if entry.isdigit():

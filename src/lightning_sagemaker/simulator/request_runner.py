@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a CreateTrainingJob request on simulated hosts, from the request alone: its objects, its channels, its drivers.
+"""Run a CreateTrainingJob request on simulated hosts: its objects, its channels, its drivers.
 
-What stands for SageMaker: processes for containers, a folder for each host's /opt/ml. So the paths in the SDK's own
-drivers are changed to that folder; nothing else in them is.
+Processes replace containers, and a folder replaces each host's /opt/ml. So the paths in the SDK's drivers are changed to
+that folder; nothing else in the drivers is changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lightning_sagemaker.simulator.launchers import host_shim
 from lightning_sagemaker.simulator.processes import Job
 
 Fetch = Callable[[str, Path], None]
-"""Copies what an ``s3://`` address means into a folder."""
+"""Called with an ``s3://`` URI and a folder; copies the object or prefix into the folder."""
 
 _BASE = "/opt/ml"
 _REGION = "us-east-1"
@@ -52,16 +52,16 @@ def run_request(
     """Run the job that ``request`` describes.
 
     Args:
-        request: As it is sent to SageMaker.
-        fetch: Gets the channels' objects.
-        root: For one folder per host. In a folder that was used before, what is in ``checkpoints`` stays, as when
-            SageMaker restarts a job.
-        folders: Channel name -> local folder, in place of what the request says.
-        timeout: Seconds after which everything is stopped.
-        output: Where the prefixed lines go; ``sys.stdout`` when None.
+        request: The request, as it is sent to SageMaker.
+        fetch: Called with the ``s3://`` URI and the folder of each channel in S3; copies the objects.
+        root: Folder for one folder per host. In a folder that was used before, the content of ``checkpoints`` is kept,
+            as when SageMaker restarts a job.
+        folders: Channel name -> local folder, which overrides the request's data source.
+        timeout: Seconds after which everything is stopped; None for no limit.
+        output: Stream for the prefixed lines; ``sys.stdout`` when None.
 
     Raises:
-        LaunchError: If the request needs what cannot be simulated, such as a file system without a local folder.
+        LaunchError: If the request cannot be simulated, such as with a file system for which no local folder is set.
 
     """
     groups = _groups(request)
@@ -90,9 +90,9 @@ class _Run:
     """The hosts of one request.
 
     Args:
-        request: As it is sent.
-        groups: As in ``resourceconfig.json``.
-        root: For the hosts' folders.
+        request: The request, as it is sent to SageMaker.
+        groups: Instance groups, as in ``resourceconfig.json``.
+        root: Folder for the hosts' folders.
 
     """
 
@@ -109,7 +109,7 @@ class _Run:
         return Folders(self._root / host)
 
     def prepare(self, fetch: Fetch, local: Mapping[str, Path]) -> None:
-        """Make each host's tree: the three files, and every channel."""
+        """Create each host's folders, with the three files of ``input/config`` and every channel."""
         for host in self._hosts:
             channels = [one for one in self._request.get("InputDataConfig", []) if host in self._hosts_of(one)]
             folders = self.folders(host)
@@ -142,7 +142,7 @@ class _Run:
         return [part.replace(_BASE, str(self.folders(host).base)) for part in parts]
 
     def variables(self, index: int) -> dict[str, str]:
-        """What SageMaker sets in a container, and what marks this as a simulation."""
+        """Variables that SageMaker sets in a container, and those of the simulation."""
         name = self._request["TrainingJobName"]
         own, base = own_environment(), self.folders(self._hosts[index]).base
         threads = max(1, (os.cpu_count() or 1) // len(self._hosts))
@@ -177,7 +177,7 @@ class _Run:
         }
 
     def _hosts_of(self, channel: Mapping[str, Any]) -> list[str]:
-        """The hosts that get a channel: all, or those of its instance groups."""
+        """Names of the hosts that get a channel: all, or those of its instance groups."""
         names = channel["DataSource"].get("S3DataSource", {}).get("InstanceGroupNames")
         chosen = [one for one in self._groups if not names or one["instance_group_name"] in names]
         return [name for group in chosen for name in group["hosts"]]
@@ -205,7 +205,7 @@ class _Run:
                     path.unlink()
 
     def _relocate(self, folders: Folders) -> None:
-        """Put the host's folder in place of /opt/ml into the SDK's drivers; ours asks for it."""
+        """Replace /opt/ml in the SDK's drivers by the host's folder; this package's driver gets it from a variable."""
         for path in (folders.data / _DRIVERS).rglob("*"):
             if path.suffix in _TEXTS and path.is_file() and not path.name.startswith("lightning_"):
                 path.write_text(path.read_text().replace(_BASE, str(folders.base)))
@@ -214,7 +214,7 @@ class _Run:
 
 
 def _groups(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The instance groups, as ``resourceconfig.json`` has them: of an ordinary job the only one."""
+    """The instance groups as in ``resourceconfig.json``; a single one for a job without groups."""
     resources = request["ResourceConfig"]
     found: list[dict[str, Any]] = []
     number = 0

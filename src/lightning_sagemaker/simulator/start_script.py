@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for SDK 3's start script where the SDK is not installed: unpacks the source, sets the variables, starts the driver.
+"""Replaces SDK 3's start script if the SDK is not installed: unpacks the source, sets variables, starts the driver.
 
-A program of its own, run as a simulated container's first process. What it sets is what
-:mod:`~lightning_sagemaker.simulator.containers.modeltrainer` knows of the SDK's scripts, which tests hold to these.
+A separate program, run as a simulated container's first process. The variables are those of
+:mod:`~lightning_sagemaker.simulator.containers.modeltrainer`, which tests compare with the SDK's scripts.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ DRIVERS = "input/data/sm_drivers"
 
 
 def main(base: str, entry_script: str) -> None:
-    """Become the driver.
+    """Set up the source and the variables, and replace this process by the driver.
 
     Args:
         base: The host's folder, ``/opt/ml`` in a container.
-        entry_script: Below the top of the source archive, which is alone in its channel.
+        entry_script: Path of the script in the source archive, which is the only file of its channel.
 
     """
     folders = Folders(Path(base))
     code, drivers = folders.base / modeltrainer.CODE, folders.base / DRIVERS / "distributed_drivers"
     for archive in code.glob("*.tar.gz"):
-        shutil.unpack_archive(archive, code)  # made by this process's parent a moment ago
+        shutil.unpack_archive(archive, code)  # trusted: this process's parent has just created it
     resources = _read(folders.config / "resourceconfig.json")
     config = _read(folders.base / DRIVERS / "distributed.json")
     channels = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of a host or a rank: lines for the display, everything for its log file, the last lines for a failure."""
+"""The output of a host or a rank: lines to the display, all bytes to the log file, and the last lines for a failure."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ _KEPT_LINES = 400
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 _NATIVE_LOG = re.compile(r"^(\[rank\d+\]:)?\[[WIEF]\d{3,} |^$")
-"""Lines that torch's C++ code adds after a traceback, when the process ends."""
+"""Lines that torch's C++ code prints after a traceback, when the process exits."""
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
-"""What torch puts before each line of an uncaught exception."""
+"""Prefix that torch adds to each line of an uncaught exception."""
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(?P<name>\w+)")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended a job."""
+    """The first failure of a job."""
 
     host: str | None
-    """None when the job was stopped from outside."""
+    """Name of the host; None if a signal or the time limit stopped the job."""
     rank: int | None
-    """None when a host's launcher failed, not one of its ranks."""
+    """Global rank; None if a host's launcher failed."""
     returncode: int
     last_lines: tuple[str, ...]
-    """Its last traceback, or its last lines when there is none."""
+    """Last traceback of the rank or launcher, or its last lines without one."""
     reason: str
 
 
 class Stream:
-    """The output of one process group.
+    """The output of a rank, of a launcher or of a helper.
 
     Args:
-        source: Whose it is.
-        display: Gets its lines.
-        logs: Folder of the log files; None: none.
+        source: Origin of the output.
+        display: Display for the lines.
+        logs: Folder of the log files; None for no log file.
 
     """
 
@@ -54,14 +54,14 @@ class Stream:
     def feed(self, data: bytes) -> None:
         """Process the complete lines of ``data``; buffer the rest until its end arrives."""
         if self._log is not None:
-            with contextlib.suppress(OSError):  # a full disk is not the job's end
+            with contextlib.suppress(OSError):  # a full disk must not end the job
                 self._log.write(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
             self._take(line)
 
     def end(self) -> None:
-        """Take what has no end of line."""
+        """Process an incomplete last line, and close the log file."""
         if self._partial:
             self._take(self._partial)
             self._partial = b""
@@ -76,7 +76,7 @@ class Stream:
 
 
 def last_traceback(lines: list[str]) -> tuple[str, ...]:
-    """The last traceback of ``lines``, with the exceptions that it is chained to; the last 20 lines when there is none."""
+    """The last traceback in ``lines``, with the exceptions that it is chained to; without one, the last 20 lines."""
     while lines and _NATIVE_LOG.match(lines[-1]):
         lines.pop()
     starts = [i for i, line in enumerate(lines) if _TRACEBACK in line]
@@ -89,10 +89,10 @@ def last_traceback(lines: list[str]) -> tuple[str, ...]:
 
 
 def sentence_of(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """The message alone of an error that says what to do about it; else ``lines``.
+    """Only the message, if the error has a ``HINT:`` or is a missing module; else ``lines``.
 
     Args:
-        lines: From :func:`last_traceback`.
+        lines: Result of :func:`last_traceback`.
 
     """
     plain = [_RANK_PREFIX.sub("", line) for line in lines]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is decided about a job, without AWS where possible."""
+"""Plan a job: resolve its image, source and inputs, check it and estimate its price, without AWS where possible."""

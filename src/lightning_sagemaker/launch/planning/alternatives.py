@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other instance types and regions for a job, in the order in which they are tried where there is no capacity.
+"""Alternative instance types and regions of a job, in the order in which they are tried without capacity.
 
-The number of training processes is kept, so that the global batch and what a checkpoint holds of it are the same.
+The world size is kept, so that the global batch size, and what checkpoints record of it, stay the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def alternative_configs(config: JobConfig) -> list[JobConfig]:
     """The job as described, then with its other instance types, then all of them in its other regions.
 
     Raises:
-        LaunchError: If a type cannot have as many processes as the first.
+        LaunchError: If a type cannot have the same world size, or differs from the first in having GPUs.
 
     """
     first = config.changed(other_instance_types=(), other_regions=())
@@ -29,7 +29,7 @@ def alternative_configs(config: JobConfig) -> list[JobConfig]:
 
 
 def _on(config: JobConfig, name: str) -> JobConfig:
-    """The same job on another instance type, with as many processes."""
+    """The same job on another instance type, with the same world size."""
     old, new = find_instance(config.instance_type), find_instance(name)
     hosts, per_host = config.instance_count, config.distributed.processes_per_host
     if bool(old.gpus) != bool(new.gpus):
@@ -70,7 +70,7 @@ def over_limit(plan: JobPlan, spent: float = 0.0) -> str | None:
 
     Args:
         plan: The job.
-        spent: US dollars for earlier attempts.
+        spent: Cost of earlier attempts in US dollars.
 
     """
     limit = plan.config.max_cost
@@ -86,5 +86,5 @@ def over_limit(plan: JobPlan, spent: float = 0.0) -> str | None:
 
 
 def hosts_in_words(plan: JobPlan) -> str:
-    """Number and type of the hosts, and where."""
+    """Number, instance type and region of the hosts, as text."""
     return f"{plan.config.instance_count} x {plan.config.instance_type} in {plan.region}"

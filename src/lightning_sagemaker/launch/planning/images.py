@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses of AWS's training images, without network and without the SageMaker SDK, whose tables they come from."""
+"""URIs of AWS's training images, from a table taken from the SageMaker SDK; needs neither network nor the SDK."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from lightning_sagemaker.launch.planning.instances import find_instance
 from lightning_sagemaker.launch.spec.debugger import DEFAULT_IMAGE, DETAILED
 
 DEFAULT_PYTORCH = "2.8.0"
-"""Of jobs that ask for no version."""
+"""PyTorch version of jobs that set none."""
 
 SMDDP_PYTORCH = "2.5.1"
-"""The newest whose image holds AWS's SMDDP (2.6.0), and so the default of jobs that ask for it."""
+"""Newest PyTorch version whose image has AWS's SMDDP (2.6.0), and so the default of jobs that use SMDDP."""
 
 SMDDP_VERSIONS = {
     "1.6.0": "1.0.0", "1.7.1": "1.0.0", "1.8.1": "1.2.x", "1.9.1": "1.2.x", "1.10.2": "1.4.0", "1.11.0": "1.4.1",
     "1.12.0": "1.5.0", "1.12.1": "1.6.0", "1.13.1": "1.7.0", "2.0.0": "1.8.0", "2.0.1": "2.0.2", "2.1.0": "2.1.0",
     "2.2.0": "2.2.0", "2.3.0": "2.3.0", "2.5.1": "2.6.0",
 }  # fmt: skip
-"""PyTorch of an image -> SMDDP in it (developer guide's release notes, read November 2026). Later images have none."""
+"""PyTorch of an image -> its SMDDP (developer guide's release notes, read November 2026). Later images have none."""
 
 _FIRST_OF_P4D = {"1.6": "-cu110-ubuntu18.04-v3", "1.6.0": "-cu110-ubuntu18.04"}
-"""The end of a tag on ml.p4d, whose GPUs need a newer CUDA than those images had at first (SDK 2.257's image_uris)."""
+"""Version in a tag -> its suffix on ml.p4d, whose GPUs need CUDA 11 (SDK 2.257's image_uris)."""
 
 PLUGIN_PYTORCH, PLUGIN_PYTHON = (2, 5), (3, 10)
-"""From which this package runs in an image."""
+"""Oldest PyTorch and Python with which this package runs in an image."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Image:
     """A training image.
 
     Attributes:
-        uri: Its address.
-        pytorch: Version of PyTorch in it; None for an image of the user's own.
-        python: Version of Python in it, such as ``(3, 12)``; None for an image of the user's own.
+        uri: Docker URI of the image.
+        pytorch: Version of PyTorch in the image; None for the user's own image.
+        python: Version of Python in the image, such as ``(3, 12)``; None for the user's own image.
 
     """
 
@@ -50,14 +50,14 @@ class Image:
 
     @property
     def takes_plugin(self) -> bool:
-        """Whether this package can be installed into it; an image of the user's own is taken at its word."""
+        """Whether this package can run in the image; assumed for the user's own image."""
         if self.pytorch is None or self.python is None:
             return True
         return parse_version(self.pytorch) >= PLUGIN_PYTORCH and self.python >= PLUGIN_PYTHON
 
     @property
     def smddp(self) -> str | None:
-        """The version of AWS's SMDDP in it; None where there is none or it is not known."""
+        """Version of AWS's SMDDP in the image; None if it has none or the version is unknown."""
         return SMDDP_VERSIONS.get(self.pytorch or "")
 
 
@@ -69,16 +69,16 @@ def find_image(
     py_version: str | None = None,
     parallel_library: bool = False,
 ) -> Image:
-    """The image that AWS keeps for these versions.
+    """AWS's training image with these versions.
 
     Args:
-        region: Region of the job.
-        instance_type: Instance type of its hosts, for the GPU or the CPU image.
-        pytorch_version: Such as ``2.8.0`` or ``2.8``.
-        transformers_version: Chooses an image of Hugging Face.
-        py_version: Such as ``py312``; the image's own when None.
-        parallel_library: Whether AWS's library of model parallelism, version 2, is wanted, which has images of its own
-            for some versions of PyTorch; others train with this package's engine.
+        region: AWS region of the job.
+        instance_type: Instance type of the hosts, which selects the GPU or the CPU image.
+        pytorch_version: Version of PyTorch, such as ``2.8.0`` or ``2.8``; a default when None.
+        transformers_version: Version of transformers, for an image of Hugging Face; None for PyTorch's image.
+        py_version: Version of Python, such as ``py312``; the image's default when None.
+        parallel_library: Whether to prefer an image with version 2 of AWS's model parallel library, which exists for
+            some versions of PyTorch; other images train with this package's engine.
 
     Raises:
         LaunchError: If there is no such image, or none in the region.
@@ -107,7 +107,7 @@ def find_image(
         version = _resolve(
             "pytorch_version", pytorch_version or list(bases)[-1], bases, f" with transformers {transformers}"
         )
-        # As in SDK 2, versions in short stay short in the tag, which AWS has too, if both are.
+        # As in SDK 2, short versions stay short in the tag if both are; AWS has these tags too.
         in_short = pytorch_version not in (None, version) and transformers_version != transformers
         entry = bases[version]
         tag = f"{pytorch_version if in_short else version}-transformers{transformers_version if in_short else transformers}"
@@ -136,15 +136,15 @@ def find_image(
 
 
 def evaluator_image(image: str, name: str, region: str) -> str:
-    """Address of the image that a rule of SageMaker Debugger runs in.
+    """URI of the image that a rule of SageMaker Debugger runs in.
 
     Args:
-        image: As given: an address, or SDK 2's word for AWS's own image.
-        name: The rule's.
-        region: Region of the job.
+        image: URI of the image, or SDK 2's placeholder for AWS's own image.
+        name: Name of the rule.
+        region: AWS region of the job.
 
     Raises:
-        LaunchError: If AWS has none in the region.
+        LaunchError: If AWS has no such image in the region.
 
     """
     if image != DEFAULT_IMAGE:
@@ -164,7 +164,7 @@ def _domain(region: str) -> str:
 
 
 def _cuda_of_parallel(version: str, instance_type: str) -> str:
-    """CUDA of an image of model parallelism, by the rule of SDK 2.257's ``get_training_image_uri``."""
+    """CUDA version in a model parallel image's tag, by the rule of SDK 2.257's ``get_training_image_uri``."""
     if version.startswith("2.5"):
         return "cu124"
     is_newer = version.startswith(("2.1", "2.2", "2.3", "2.4"))
@@ -172,12 +172,12 @@ def _cuda_of_parallel(version: str, instance_type: str) -> str:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """The leading numbers of a version."""
+    """The numeric components of a version, without a local suffix such as ``+cu128``."""
     return tuple(int(part) for part in text.split("+")[0].split(".") if part.isdigit())
 
 
 def image_table_date() -> str:
-    """When the table of images was made, and from what."""
+    """Date and source of the table of images, as text."""
     table = _table()
     return f"{table['date']}, {table['source']}"
 

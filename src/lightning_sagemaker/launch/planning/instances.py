@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SageMaker's instance types have in them, from the table ``data/instances.json``, which names its sources."""
+"""Hardware of SageMaker's instance types, from ``data/instances.json`` or a refreshed table; each names its sources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEURON = ("Trainium", "Trainium2", "Inferentia", "Inferentia2")
 
 
 LOCAL = ("local", "local_gpu")
-"""SDK 2's words for containers on this machine."""
+"""Instance types of SDK 2's local mode: containers on this machine."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Instance:
     """One instance type.
 
     Attributes:
-        name: As in ``instance_type=``.
-        cpus: vCPUs.
-        memory: GiB of the host.
-        gpus: Number of GPUs; 0 for processors only.
-        gpu: Model of GPU.
-        gpu_memory: GiB of each GPU, as the driver reports it.
-        network: Gbit/s to other hosts, at most.
-        efa: Whether there is an Elastic Fabric Adapter.
+        name: Name, such as ``ml.p4d.24xlarge``.
+        cpus: Number of vCPUs.
+        memory: Host memory in GiB.
+        gpus: Number of GPUs or of AWS's own accelerators; 0 without either.
+        gpu: Model of the GPU or accelerator; empty without one.
+        gpu_memory: Memory of each GPU in GiB, as the driver reports it.
+        network: Peak bandwidth to other hosts in Gbit/s.
+        efa: Whether the host has an Elastic Fabric Adapter.
 
     """
 
@@ -51,10 +51,10 @@ class Instance:
 
 
 def find_instance(name: str) -> Instance:
-    """What is known of an instance type.
+    """Look up an instance type by its name.
 
     Raises:
-        LaunchError: If ``name`` is none of SageMaker's training instances, or has AWS's own accelerators.
+        LaunchError: If ``name`` is not a SageMaker training instance, has AWS's own accelerators, or means local mode.
 
     """
     found = INSTANCES.get(name)
@@ -77,26 +77,26 @@ def find_instance(name: str) -> Instance:
 
 
 def instance_table_date() -> str:
-    """When the table was made, and from what."""
+    """Date and source of the table of instance types, as text."""
     table = _table()
     return f"{table['date']}, {table['source']}"
 
 
 def refresh_instances(region: str, client: Client | None = None) -> Path:
-    """Read what is in the instance types from EC2 and keep it; needs credentials for ``ec2:DescribeInstanceTypes``.
+    """Read the instance types' hardware from EC2 and cache it; needs credentials for ``ec2:DescribeInstanceTypes``.
 
-    The names are those that the installed botocore knows for CreateTrainingJob. What EC2 does not list in the region,
-    such as types that are no longer sold, stays as it was.
+    The names are those that the installed botocore knows for CreateTrainingJob. Types that EC2 does not list in
+    the region, such as those no longer sold, keep their entries.
 
     Args:
-        region: Such as ``us-east-1``.
-        client: A boto3 client of ``ec2``; made when None.
+        region: AWS region, such as ``us-east-1``.
+        client: A boto3 client of ``ec2``; created when None.
 
     Returns:
-        The file that is read from then on.
+        The cached file, which is read from then on.
 
     Raises:
-        LaunchError: If boto3 is not installed, or EC2 lists none of them.
+        LaunchError: If boto3 is not installed, or EC2 lists no training instances.
 
     """
     if client is None:
@@ -124,7 +124,7 @@ def refresh_instances(region: str, client: Client | None = None) -> Path:
 
 
 def _facts(one: dict[str, Any]) -> list[Any]:
-    """vCPUs, GiB, accelerators, their model, GiB of each, Gbit/s, whether there is EFA."""
+    """Fields of :class:`Instance` after the name, from an entry of DescribeInstanceTypes."""
     network = one["NetworkInfo"]
     kinds = one.get("GpuInfo", {}).get("Gpus") or one.get("NeuronInfo", {}).get("NeuronDevices") or []
     first: dict[str, Any] = kinds[0] if kinds else {"Count": 0, "Name": ""}
@@ -146,11 +146,11 @@ def _table() -> dict[str, Any]:
         found = json.loads(refreshed_table().read_text())
         return found if found["date"] >= own["date"] and _instances(found) else own
     except (OSError, ValueError, KeyError, TypeError):
-        return own  # there is none, or something else wrote it
+        return own  # there is no refreshed table, or it is invalid
 
 
 def refreshed_table() -> Path:
-    """Where a table that was read from AWS is kept."""
+    """Path of the cached table that :func:`refresh_instances` writes."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lightning-sagemaker" / "instances.json"
 
 
@@ -159,4 +159,4 @@ def _instances(table: dict[str, Any]) -> dict[str, Instance]:
 
 
 INSTANCES = _instances(_table())
-"""Name -> what is in it, of every type that CreateTrainingJob takes."""
+"""Name -> hardware of every instance type that CreateTrainingJob accepts."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job with everything decided: what planning makes and a request is made of."""
+"""The plan of a job: the result of planning, from which the request is built."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.inputs import Input, TrainingInput
 
 SPOT_PATIENCE = 3600
-"""Seconds that a spot job may wait for its instances, beyond ``max_run``, where ``max_wait`` is not set."""
+"""Seconds that are added to ``max_run`` for the default ``max_wait`` of a spot job."""
 
 MAX_BASE_NAME = 43
-"""A job's name has at most 63 characters; a suffix of 5 and the time are appended."""
+"""Maximum characters: a job's name has at most 63, and a suffix of 5 and the time are appended."""
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A job with everything decided.
+    """A fully resolved job.
 
     Attributes:
-        config: As described.
-        region: Where it runs.
-        image: What it runs in.
-        bundle: Its source.
+        config: The job as described.
+        region: AWS region.
+        image: Training image.
+        bundle: Source archive.
         base_name: The job's name without the time.
-        hyperparameters: With those that the distribution adds.
-        environment: With those that this package adds.
-        channels: The inputs.
-        metric_definitions: The metrics to collect.
-        max_wait: Longest time of a spot job with its waiting, in seconds.
-        uploads: Name of a channel -> what of its local folder is uploaded.
-        checkpoint_uri: Ends with a slash: a bare prefix also matches its neighbours.
+        hyperparameters: Hyperparameters, including those that the distribution adds.
+        environment: Environment variables, including those that this package adds.
+        channels: Channel name -> input.
+        metric_definitions: ``Name`` and ``Regex`` of each metric to collect.
+        max_wait: Maximum seconds of a spot job, waiting included; None on demand.
+        uploads: Channel name -> files of its local folder that are uploaded.
+        checkpoint_uri: S3 prefix of the checkpoints. It ends with a slash: a bare prefix also matches its siblings.
 
     """
 
@@ -56,18 +56,18 @@ class JobPlan:
 
     @property
     def bytes_to_send(self) -> int:
-        """Of the source and of local channels."""
+        """Total size of the source archive and the local channels."""
         return len(self.bundle.content) + sum(files.size for files in self.uploads.values())
 
     def changed(self, **values: object) -> JobPlan:
-        """The same plan with other values of its configuration that nothing else was decided by."""
+        """The same plan with other values of configuration keys that no other part of it depends on."""
         return replace(self, config=self.config.changed(**values))
 
     def staged(self, folder: Path) -> JobPlan:
-        """The same plan with folders in place of the local ones that hold links to what is sent, and nothing else.
+        """The same plan with each local folder replaced by a folder of symlinks to the files that are sent.
 
         Args:
-            folder: Does not exist yet.
+            folder: Parent of the new folders, which does not exist yet.
 
         """
         channels = dict(self.channels)
@@ -80,7 +80,7 @@ class JobPlan:
         return replace(self, channels=channels)
 
     def with_bucket(self, bucket: str) -> JobPlan:
-        """The same plan with the places that are in the default bucket filled in."""
+        """The same plan, with output and checkpoint locations that were not set placed in the bucket."""
         config, base = self.config, f"s3://{bucket}/{self.base_name}"
         uri = self.checkpoint_uri
         if config.output_path is None:
@@ -91,6 +91,6 @@ class JobPlan:
 
 
 def base_name(config: JobConfig) -> str:
-    """The beginning of the job's name: the user's, else from what is run; mended where SageMaker would not take it."""
+    """Prefix of the job's name, from ``base_job_name``, recipe or script; invalid characters become dashes."""
     name = config.base_job_name or config.recipe or (config.entry_point or "job").rpartition("/")[2].rpartition(".")[0]
     return re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")[:MAX_BASE_NAME].strip("-") or "job"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides everything about a job, before anything is paid for."""
+"""Resolve a job description into a plan, before anything is paid for."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _DISTRIBUTIONS = {
 _FALLBACK_REGION = "us-east-1"
 
 _LOG_LEVEL = 20
-"""Of the SDK's programs in the container, where nothing else is said."""
+"""Default log level of the SDK's programs in the container."""
 
 
 def make_plan(config: JobConfig, suffix: str | None = None, like: JobPlan | None = None) -> JobPlan:
-    """Decide everything about a job; nothing leaves this machine.
+    """Resolve a job description into a plan; nothing is uploaded or started.
 
     Args:
         config: The job as described.
-        suffix: Distinguishes jobs created in the same second; random when None.
-        like: A plan of the same job on other instances, whose source, data and name are taken over.
+        suffix: End of the base name, which distinguishes jobs created in the same second; random when None.
+        like: A plan of the same job on other instances, whose source, uploads and base name are reused.
 
     Raises:
-        LaunchError: If something in it is wrong.
+        LaunchError: If the job breaks a rule, or its image or source does not exist.
 
     """
     region = config.region or own_region()
@@ -79,7 +79,7 @@ def make_plan(config: JobConfig, suffix: str | None = None, like: JobPlan | None
 
 
 def _target(config: JobConfig, image: Image) -> Target | None:
-    """What wheels are fetched for here, where the container has no network."""
+    """The platform to fetch wheels for; None if the container has network access."""
     if not config.enable_network_isolation:
         return None
     python = image.python or parse_version((config.py_version or "").removeprefix("py").replace("3", "3.", 1))
@@ -106,7 +106,7 @@ def _environment(config: JobConfig) -> dict[str, str]:
 
 
 def own_region() -> str:
-    """The region that AWS is configured with here; us-east-1 where none is."""
+    """The AWS region that is configured on this machine; us-east-1 if there is none."""
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         if os.environ.get(name):
             return os.environ[name]
@@ -119,7 +119,7 @@ def own_region() -> str:
 
 
 def choose_image(config: JobConfig, region: str) -> Image:
-    """The image that a job runs in."""
+    """The training image of a job: ``image_uri``, or AWS's image with the versions that the job sets."""
     if config.image_uri is not None:
         return Image(config.image_uri)
     version = config.pytorch_version
@@ -131,25 +131,25 @@ def choose_image(config: JobConfig, region: str) -> Image:
 
 
 def _wants_library(config: JobConfig) -> bool:
-    """Whether version 2 of AWS's model parallelism is asked for, which shards and has no pipeline."""
+    """Whether the job can use version 2 of AWS's model parallel library, which shards and has no pipeline."""
     request = config.distributed
     pipeline = {"partitions", "pipeline_parallel_degree"} & set(request.parameters)
     return request.kind == "smp" and request.uses_torchrun and not pipeline
 
 
 def announced_strategy(plan: JobPlan, simulated: bool = False) -> Selection:
-    """What ``strategy="sagemaker"`` will choose in the job, and why.
+    """The strategy that ``strategy="sagemaker"`` will select in the job, and why.
 
     Args:
         plan: The job.
-        simulated: Whether it runs in a simulated cluster.
+        simulated: Whether the job runs in a simulated cluster.
 
     """
     return select_strategy(announced_job(plan, simulated))
 
 
 def announced_job(plan: JobPlan, simulated: bool = False) -> SageMakerJob:
-    """The job as a process in it will read it."""
+    """The job as its processes will detect it."""
     config, request = plan.config, plan.config.distributed
     instance = find_instance(config.instance_type)
     gpus = 0 if simulated else instance.gpus
@@ -181,13 +181,13 @@ def _launcher(request: DistributionRequest) -> Launcher:
 
 
 def world_size(plan: JobPlan) -> int:
-    """Number of training processes of the job."""
+    """Number of training processes of the job, one per GPU by default."""
     request, instance = plan.config.distributed, find_instance(plan.config.instance_type)
     return plan.config.instance_count * (request.processes_per_host or max(1, instance.gpus))
 
 
 def price(plan: JobPlan) -> Estimate | None:
-    """What the job costs; None where the price is not known."""
+    """Estimated cost of the job; None if the price of an instance type is unknown."""
     config, prices = plan.config, load_prices(plan.region)
     hosts = {config.instance_type: config.instance_count}
     for group in config.groups[1:]:

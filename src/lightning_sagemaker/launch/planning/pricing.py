@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job will cost: a dated table of prices that comes with the package, or one read from AWS's price list."""
+"""Cost estimates, from the package's dated table of prices or from one read from AWS's price list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lightning_sagemaker.launch.planning.instances import INSTANCES
 from lightning_sagemaker.simulator.contract import write_atomically
 
 _LIST_REGION = "us-east-1"
-"""The price list's own API answers there, for all regions."""
+"""Region of the Price List API, which has the prices of all regions."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Prices:
     """Prices of one region.
 
     Attributes:
-        region: That they hold for.
-        date: When they were collected, ISO format.
-        source: Where from.
-        usd_per_hour: Instance type -> price of one instance for an hour of training, on demand.
-        spot_share: What a spot instance costs as a share of that: a typical figure, since spot prices move.
+        region: AWS region of the prices.
+        date: Date of their collection, ISO format.
+        source: Source of the prices, as text.
+        usd_per_hour: Instance type -> on-demand price of one instance for an hour of training, in US dollars.
+        spot_share: Typical spot price as a fraction of the on-demand price; spot prices vary.
 
     """
 
@@ -43,12 +43,12 @@ class Prices:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a job costs at most, in US dollars.
+    """Estimated cost of a job in US dollars.
 
     Attributes:
-        per_hour: Price of all hosts together.
-        at_most: If it runs until ``max_run``.
-        note: Where the figure comes from and what it leaves out.
+        per_hour: Price of all hosts together per hour.
+        at_most: Cost if the job runs until ``max_run``.
+        note: Source of the prices, and what the estimate leaves out.
 
     """
 
@@ -58,25 +58,25 @@ class Estimate:
 
 
 def load_prices(region: str) -> Prices:
-    """The newest table there is for ``region``: a refreshed one, else the one that comes with the package."""
+    """The refreshed table of ``region`` if there is one, else the package's, which is of us-east-1."""
     refreshed = _refreshed(region)
     if refreshed.is_file():
         try:
             return _parse(json.loads(refreshed.read_text()))
         except (ValueError, KeyError, TypeError):
-            pass  # written by something else; the package's own is there
+            pass  # invalid; use the package's own
     return _parse(json.loads((resources.files(__package__) / "data" / "prices.json").read_text()))
 
 
 def estimate(prices: Prices, hosts: Mapping[str, int], seconds: int, region: str, spot: bool) -> Estimate | None:
-    """What a job costs; None where the price is not known.
+    """Estimated cost of a job; None if the price of an instance type is unknown.
 
     Args:
-        prices: Prices of any region.
+        prices: Prices of any region; the note names it.
         hosts: Instance type -> number of hosts.
-        seconds: For which the job may run.
-        region: Where it runs.
-        spot: Whether on spot instances.
+        seconds: Maximum run time of the job in seconds.
+        region: AWS region of the job.
+        spot: Whether the job uses spot instances.
 
     """
     if not all(name in prices.usd_per_hour for name in hosts):
@@ -92,11 +92,11 @@ def estimate(prices: Prices, hosts: Mapping[str, int], seconds: int, region: str
 
 
 def refresh_prices(region: str, client: Client | None = None) -> Path:
-    """Read the prices of ``region`` from AWS's price list and keep them; needs credentials for ``pricing:GetProducts``.
+    """Read the prices of ``region`` from AWS's price list and cache them; needs credentials for ``pricing:GetProducts``.
 
     Args:
-        region: Such as ``eu-west-1``.
-        client: A boto3 client of ``pricing``; made when None.
+        region: AWS region, such as ``eu-west-1``.
+        client: A boto3 client of ``pricing``; created when None.
 
     Returns:
         The file that :func:`load_prices` reads from then on.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the account may have so many instances: asked where the caller may ask."""
+"""Check of the account's instance quota, where the caller may read it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_quota(session: Session, config: JobConfig) -> None:
         config: The job.
 
     Raises:
-        CapacityError: If the quota is smaller. Nothing is raised where it cannot be read.
+        CapacityError: If the quota is lower than the job needs. Nothing is raised if it cannot be read.
 
     """
     from botocore.exceptions import BotoCoreError, ClientError

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan in a few lines, which people read before anything is paid for."""
+"""A plan in a few lines, for people to read before anything is paid for."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from lightning_sagemaker.launch.spec.inputs import FileSystemInput
 from lightning_sagemaker.smddp_modes import job_engines
 
 _BATCH_NAMES = ("per_device_train_batch_size", "train_batch_size", "train-batch-size", "batch_size", "batch-size")
-"""Hyperparameters that usually say how many samples a process takes."""
+"""Names of hyperparameters that usually set the batch size of a process."""
 
 _SHOWN = 12
-"""Names of files that a line shows."""
+"""Maximum number of file names in a line."""
 
 
 def describe(plan: JobPlan) -> list[tuple[str, str]]:
-    """What will happen, as pairs of a word and a sentence.
+    """The plan as pairs of a label and a text.
 
     Args:
-        plan: With or without its bucket filled in.
+        plan: The plan; its output location may still be unset.
 
     """
     config = plan.config
@@ -65,7 +65,7 @@ def describe(plan: JobPlan) -> list[tuple[str, str]]:
 
 
 def _smddp(plan: JobPlan) -> str:
-    """What the image's SMDDP does for a program that asks for it."""
+    """Which collectives the image's SMDDP runs, for a program that uses SMDDP."""
     engines = job_engines(announced_job(plan))
     reasons = dict.fromkeys((engines.all_reduce.reason, engines.all_gather.reason, *engines.notes))
     takes = f"AllReduce by {engines.all_reduce.name}, AllGather by {engines.all_gather.name}"
@@ -82,7 +82,7 @@ def _named(group: str | None) -> str:
 
 
 def _beside(group: InstanceGroup) -> str:
-    """A group that takes no part in the training."""
+    """Text about an instance group that takes no part in the training."""
     hosts = f"{group.instance_count} x {group.instance_type}{_named(group.instance_group_name)}"
     return f"{hosts}: {_gpus(group.instance_type)}; the program runs once on each, independently"
 
@@ -105,7 +105,7 @@ def _global_batch(plan: JobPlan) -> str:
 
 
 def _settings(plan: JobPlan) -> Mapping[str, object]:
-    """The hyperparameters, over those of a recipe's configuration."""
+    """The hyperparameters, which override the ``data`` section of a recipe's configuration."""
     given = {name.rpartition(".")[2]: value for name, value in plan.hyperparameters.items()}
     if plan.config.recipe is None:
         return given
@@ -127,7 +127,7 @@ def _source(plan: JobPlan) -> str:
 
 
 def not_sent(plan: JobPlan) -> list[str]:
-    """One line for each reason why files of the source and of local channels stay here, with their names."""
+    """One line for each reason why files of the source or of local channels are not sent, with their names."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in plan.bundle.left_out.items():
         by_reason.setdefault(reason, []).append(name)
@@ -138,7 +138,7 @@ def not_sent(plan: JobPlan) -> list[str]:
 
 
 def exposed(job: JobPlan | JobConfig) -> list[str]:
-    """A sentence for each hyperparameter and variable that looks like a secret."""
+    """A warning for each hyperparameter and environment variable that looks like a secret."""
     found = []
     for what, values in (("hyperparameter", job.hyperparameters), ("variable", job.environment)):
         for name, value in values.items():
@@ -155,7 +155,7 @@ def _more(names: list[str]) -> str:
 
 
 def _wheels(plan: JobPlan) -> str:
-    """Of a job whose container can fetch none."""
+    """Text about the wheels that are sent because the container has no network access."""
     names = [name.rpartition("/")[2] for name in plan.bundle.files if name.startswith(f"{FOLDER}/")]
     kinds = [" ".join(name.split("-")[:2]) for name in names]
     return (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SageMaker, SMDDP and model parallelism ask of a job, checked before anything is uploaded.
+"""Checks of what SageMaker, SMDDP and model parallelism require of a job, before anything is uploaded.
 
 Limits are those of the CreateTrainingJob API (botocore 1.44.5); the others have their source next to them.
 """
@@ -28,7 +28,7 @@ MAX_VOLUME = 16_384
 MAX_TAGS = 50
 MAX_ENVIRONMENT = 100
 MAX_TEXT = 512
-"""Characters of a variable's name and of its value."""
+"""Maximum characters of an environment variable's value."""
 MAX_REGEX = 500
 
 _JOB_NAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9](-*[A-Za-z0-9])*")
@@ -39,10 +39,10 @@ _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d")
 
 
 def check(config: JobConfig, image: Image) -> None:
-    """Check everything that can be known without AWS.
+    """Check everything that can be checked without AWS.
 
     Raises:
-        LaunchError: At the first thing that is wrong.
+        LaunchError: At the first violation.
 
     """
     for rule in _RULES:
@@ -51,7 +51,7 @@ def check(config: JobConfig, image: Image) -> None:
 
 
 def check_debugger(config: JobConfig, region: str) -> None:
-    """Check that each rule of SageMaker Debugger has a name and an image that the region has."""
+    """Raise LaunchError unless each rule of SageMaker Debugger has a name and an image that is in the region."""
     for rule in (*config.debugger_rules, *config.profiler_rules):
         name, image = rule.get("RuleConfigurationName"), rule.get("RuleEvaluatorImage")
         if not isinstance(name, str) or not isinstance(image, str):
@@ -63,7 +63,7 @@ def check_debugger(config: JobConfig, region: str) -> None:
 
 
 def check_role(config: JobConfig) -> None:
-    """Check that there is a role: only a dry run does without."""
+    """Raise LaunchError without an execution role; a dry run and a rehearsal need none."""
     if config.role is None:
         raise LaunchError(
             "role is required: the job runs with its permissions. HINT: give its ARN; `lightning-sagemaker template "
@@ -73,7 +73,7 @@ def check_role(config: JobConfig) -> None:
 
 
 def check_job_name(name: str | None) -> None:
-    """Check a name that was given for a job."""
+    """Raise LaunchError if a job may not have this name; None means a generated one."""
     if name is not None and not _JOB_NAME.fullmatch(name):
         raise LaunchError(
             f"job_name={name!r} was set. HINT: use 1 to 63 letters, digits and dashes, without a dash at either end."
@@ -291,7 +291,7 @@ def _check_smddp(config: JobConfig, image: Image) -> None:
 
 
 def _smddp_engines(config: JobConfig, image: Image) -> SmddpEngines | None:
-    """What the image's SMDDP would take under its own launcher; its variables are checked whatever the launcher."""
+    """Engines that the image's SMDDP would use under ``smddprun``; its variables are checked for every distribution."""
     if image.smddp is None:
         return None
     try:

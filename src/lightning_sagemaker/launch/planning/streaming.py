@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job that streams prepared text from S3 will ask of it, and what that costs, before anything is paid for."""
+"""S3 requests of a job that streams prepared text, and their cost, before anything is paid for."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from lightning_sagemaker.launch.planning.job_plan import JobPlan
 
 _SCHEME = "s3://"
 _SECONDS = 10.0
-"""To read the index of the text; a plan is not worth a longer wait."""
+"""Time limit in seconds for reading the index of the text; a plan is not worth a longer wait."""
 
 
 def streamed_text(plan: JobPlan) -> str | None:
-    """The address of what the recipe streams; None if it streams nothing."""
+    """``s3://`` URI of the text that the recipe streams; None if it streams none."""
     given = {name.rpartition(".")[2]: value for name, value in plan.hyperparameters.items()}
     text = given.get("text")
     return text.rstrip("/") if plan.config.recipe and isinstance(text, str) and text.startswith(_SCHEME) else None
 
 
 def describe_streaming(plan: JobPlan, asks_s3: bool) -> list[tuple[str, str]]:
-    """A line of the plan, as :func:`~lightning_sagemaker.launch.planning.report.describe` makes them; none without a stream.
+    """Rows as of :func:`~lightning_sagemaker.launch.planning.report.describe`; empty if the job streams no text.
 
     Args:
         plan: Plan of the job.
-        asks_s3: Whether the text's index may be read, to count; else what is known of any text is said.
+        asks_s3: Whether to read the text's index from S3 and count the requests; otherwise the row has a general estimate.
 
     """
     address = streamed_text(plan)
@@ -39,7 +39,7 @@ def describe_streaming(plan: JobPlan, asks_s3: bool) -> list[tuple[str, str]]:
 
 
 def _requests(address: str) -> tuple[int, int] | None:
-    """Requests and bytes of an epoch over all hosts; None where the index cannot be read from here."""
+    """Requests and bytes of an epoch over all hosts; None if the index cannot be read from this machine."""
     from lightning_sagemaker.data.block_index import INDEX, read_index
     from lightning_sagemaker.data.damage import DataReadError
     from lightning_sagemaker.data.s3_objects import S3Objects

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is sent."""
+"""Build the CreateTrainingJob request of a job, and send it."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a job's plan to what will be sent, the CreateTrainingJob request; pure.
+"""Build the CreateTrainingJob request from a job's plan, without I/O.
 
-The request is the one that the SageMaker SDK makes of the same job, to the letter; it is made here as well so that it can be
-shown without the SDK, credentials or network.
+The request equals the one that the SageMaker SDK builds for the same job; it is built here as well so that it can be shown
+without the SDK, credentials or network.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ START_COMMAND = f"exec $SM_PYTHON_CMD {_DRIVERS}/distributed_drivers/{DRIVER}"
 _CONTAINER_ARGUMENTS = ["-c", f"chmod +x {_DRIVERS}/sm_train.sh && {_DRIVERS}/sm_train.sh"]
 
 ACCOUNT = "111122223333"
-"""Stands for the account in a dry run without credentials, as in AWS's documentation."""
+"""Placeholder for the account ID in a dry run without credentials, as in AWS's documentation."""
 
 
 def default_bucket(region: str, account: str = ACCOUNT) -> str:
-    """The bucket that the SageMaker SDK uses by default."""
+    """Name of the bucket that the SageMaker SDK uses by default."""
     return f"sagemaker-{region}-{account}"
 
 
 def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
-    """The CreateTrainingJob request.
+    """The CreateTrainingJob request of a job.
 
     Args:
         plan: The job.
-        job_name: Unique in the account.
-        bucket: Where source and local inputs are uploaded.
+        job_name: Name of the job, unique in the account and region.
+        bucket: Bucket to which source and local inputs are uploaded.
 
     """
     plan = plan.with_bucket(bucket)
@@ -105,33 +105,33 @@ def create_request(plan: JobPlan, job_name: str, bucket: str) -> dict[str, Any]:
             {"MaximumRetryAttempts": config.max_retry_attempts} if config.max_retry_attempts is not None else None
         ),
     }
-    return {"HyperParameters": {}, **_without_nothing(request)}  # the SDK sends them though there are none
+    return {"HyperParameters": {}, **_without_nothing(request)}  # the SDK sends this key even if it is empty
 
 
 def tensorboard_folder(config: JobConfig) -> str:
-    """What SageMaker copies to ``tensorboard_output_path`` during the job: where recipes write, or SageMaker's default."""
+    """Folder that SageMaker copies to ``tensorboard_output_path``; by default where recipes write, or SageMaker's own."""
     usual = "/opt/ml/output/data/tensorboard" if config.recipe else "/opt/ml/output/tensorboard"
     return config.tensorboard_local_path or usual
 
 
 def driver_config(plan: JobPlan) -> dict[str, object]:
-    """``distributed.json``: what is asked for, and how to turn back what the SDK's container cannot carry."""
+    """Content of ``distributed.json``: the distribution, and how to decode what the SDK's container cannot pass on."""
     return {**plan.config.distributed.to_json(), **carried_config(plan.hyperparameters, plan.channels)}
 
 
 def role_arn(role: str | None) -> str | None:
-    """The role's ARN; of a name, in the account that stands for the real one until it is asked for."""
+    """The role's ARN; a name is completed with the placeholder account. None without a role."""
     return role if role is None or "/" in role else f"arn:aws:iam::{ACCOUNT}:role/{role}"
 
 
 def code_place(plan: JobPlan, job_name: str) -> str | None:
-    """Where the source is put with ``code_location``; None for where the SDK puts it."""
+    """S3 URI of the source below ``code_location``; None if the SDK chooses it."""
     place = plan.config.code_location
     return None if place is None else f"{place.rstrip('/')}/{job_name}/source/{plan.bundle.name}"
 
 
 def image_config(config: JobConfig) -> dict[str, object] | None:
-    """``TrainingImageConfig``, of an image in a private registry."""
+    """``TrainingImageConfig`` for an image in a private registry; None for any other."""
     if config.training_repository_access_mode is None:
         return None
     arn = config.training_repository_credentials_provider_arn
@@ -143,12 +143,12 @@ def image_config(config: JobConfig) -> dict[str, object] | None:
 
 
 def compression(config: JobConfig) -> str:
-    """``CompressionType`` of the artefact."""
+    """``CompressionType`` of the model artifact."""
     return "NONE" if config.disable_output_compression else "GZIP"
 
 
 def extras(config: JobConfig) -> dict[str, object]:
-    """Parts of a request that the SDK has no words for, or leaves out where they are switched off."""
+    """Parts of a request that the SDK has no arguments for, or leaves out if they are False."""
     switches = {
         "InfraCheckConfig": ("EnableInfraCheck", config.enable_infra_check),
         "RemoteDebugConfig": ("EnableRemoteDebug", config.enable_remote_debug),

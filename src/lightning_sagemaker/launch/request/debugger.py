@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a request for SageMaker Debugger and its profiler, with what is known only now: places, images, names."""
+"""Parts of a request for SageMaker Debugger and its profiler, completed with S3 locations, images and names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lightning_sagemaker.launch.spec.debugger import DETAILED, JOB_NAME
 
 
 def debugger_parts(plan: JobPlan, job_name: str) -> dict[str, object]:
-    """What is set, in the API's words.
+    """The request's keys for what the job sets, as the API names them.
 
     Args:
-        plan: With its bucket filled in, below which everything is written that has no place of its own.
+        plan: The plan with its output path set, which is also the default location of Debugger's output.
         job_name: Name of the job.
 
     """

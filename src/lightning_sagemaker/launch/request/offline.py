@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session of the SageMaker SDK without AWS: what would be uploaded goes into a folder. Importing this imports the SDK."""
+"""A session of the SageMaker SDK without AWS: uploads are copied to a folder. Importing this module imports the SDK."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from lightning_sagemaker.launch.request.sdk import make_request, quiet
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput, TrainingInput
 
 _CHECKS_ROLE = "SAGEMAKER_VALIDATE_ROLE"
-"""The SDK asks IAM about the role unless this variable says not to."""
+"""Environment variable; unless it is ``false``, the SDK checks the role with IAM."""
 
 _STAND_IN = f"arn:aws:iam::{ACCOUNT}:role/rehearsal"
 
 
 def sent_request(plan: JobPlan, store: Path) -> dict[str, object]:
-    """The request that the SDK would send, with everything that it would upload put into ``store``.
+    """The request that the SDK would send, with everything that it would upload copied to ``store``.
 
     Args:
         plan: The job. Its inputs are not copied: see ``folders`` of
             :func:`~lightning_sagemaker.simulator.request_runner.run_request`.
-        store: Objects go to ``store/BUCKET/KEY``.
+        store: Folder for the objects, as ``store/BUCKET/KEY``.
 
     """
     session = OfflineSession(plan.region, store)
@@ -49,11 +49,11 @@ def sent_request(plan: JobPlan, store: Path) -> dict[str, object]:
 
 
 class OfflineSession(Session):  # type: ignore[misc]  # the SDK has no types
-    """Puts uploads into a folder, and has nobody to ask.
+    """Copies uploads to a folder; every call of AWS fails for lack of credentials.
 
     Args:
-        region: Region of the job.
-        store: The folder.
+        region: AWS region of the job.
+        store: Folder for the objects, as ``store/BUCKET/KEY``.
 
     """
 
@@ -69,11 +69,11 @@ class OfflineSession(Session):  # type: ignore[misc]  # the SDK has no types
         self.boto_session = _NoAWS(region)
 
     def default_bucket(self) -> str:
-        """The name that the SDK would use, with a stand-in for the account."""
+        """The name that the SDK would use, with the placeholder account."""
         return default_bucket(self._region_name)
 
     def upload_data(self, path: str, bucket: str, key_prefix: str, **_: object) -> str:
-        """Copy a file or folder to where its objects would be; return the address, as the SDK does."""
+        """Copy a file or folder to ``store/BUCKET/KEY``; return the S3 URI, as the SDK does."""
         source, base = Path(path), self._store / bucket / key_prefix
         if source.is_dir():
             shutil.copytree(source, base, dirs_exist_ok=True)
@@ -84,7 +84,7 @@ class OfflineSession(Session):  # type: ignore[misc]  # the SDK has no types
 
 
 class _NoAWS:
-    """A boto3 session that can only say its region."""
+    """A boto3 session that only knows its region."""
 
     def __init__(self, region: str) -> None:
         self.region_name = region
@@ -96,7 +96,7 @@ class _NoAWS:
 
 
 class _NoService:
-    """A client whose every call says that there are no credentials, which the SDK knows how to take."""
+    """A client whose every call raises NoCredentialsError, which the SDK handles."""
 
     def __getattr__(self, action: str) -> object:
         def refuse(*_: object, **__: object) -> None:
@@ -106,7 +106,7 @@ class _NoService:
 
 
 def _remote(plan: JobPlan) -> JobPlan:
-    """The plan with local inputs named as if they were uploaded already: their folders are given to the hosts."""
+    """The plan with S3 URIs for local inputs, as if they were uploaded; the hosts get local folders."""
     channels = {
         name: source
         if isinstance(source, FileSystemInput) or not source.is_local

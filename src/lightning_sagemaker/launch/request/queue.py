@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job queue of AWS Batch for training jobs: it starts the job when there is room, and may start it more than once.
+"""Job queues of AWS Batch for training jobs: a queue starts a job when there is capacity, and may restart it.
 
-The calls are those of the SDK's ``sagemaker.train.aws_batch``, whose ``TrainingQueue`` takes a ``ModelTrainer`` only
-and a client of its own making.
+The calls are those of the SDK's ``sagemaker.train.aws_batch``, whose ``TrainingQueue`` accepts a ``ModelTrainer`` only
+and creates its own client.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RETRY = {
         {"action": "EXIT", "onStatusReason": "*"},
     ],
 }
-"""The SDK's default."""
+"""Retry strategy: the SDK's default."""
 
 
 def submit(session: Session, request: Mapping[str, Any], queue: str, share: str | None, seconds: int) -> str:
@@ -39,11 +39,11 @@ def submit(session: Session, request: Mapping[str, Any], queue: str, share: str 
         session: A boto3 session.
         request: A CreateTrainingJob request.
         queue: Name or ARN of a queue for training jobs.
-        share: Identifier of a share, where the queue's scheduling policy has shares.
-        seconds: After which an attempt is stopped.
+        share: Share identifier, where the queue's scheduling policy has shares; else None.
+        seconds: Time limit of an attempt in seconds; at least 60 are requested.
 
     Returns:
-        The queue's identifier of the job.
+        The Batch job ID.
 
     """
     tags = {one["Key"]: one["Value"] for one in request.get("Tags", [])}
@@ -67,12 +67,12 @@ def wait_for_job(session: Session, identifier: str, poll: float, say: Callable[[
 
     Args:
         session: A boto3 session.
-        identifier: That :func:`submit` returned.
-        poll: Seconds between two looks.
-        say: Gets a sentence for each state.
+        identifier: The Batch job ID that :func:`submit` returned.
+        poll: Polling interval in seconds.
+        say: Called with a message for each new state.
 
     Raises:
-        LaunchError: If it failed in the queue.
+        LaunchError: If the queue ends the job without having started it.
 
     """
     client, before = session.client("batch"), ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SageMaker SDK 3 side: distributed configurations with our driver, and a ``ModelTrainer`` for a job.
+"""The SageMaker SDK 3 side: distributed configurations with this package's driver, and a ``ModelTrainer`` for a job.
 
 Importing this module imports the SDK.
 """
@@ -64,44 +64,44 @@ DRIVERS = Path(__file__).parents[2] / "container"
 
 
 class LightningDistributed(DistributedConfig):  # type: ignore[misc]  # the SDK has no types
-    """object distribution, started by this package's driver in place of the SDK's.
+    """Any distribution, started by this package's driver in place of the SDK's.
 
     Attributes:
-        request: What is asked for.
+        request: The distribution.
 
     """
 
     request: DistributionRequest = DistributionRequest()
     config: dict[str, object] | None = None
-    """``distributed.json`` where it says more than ``request``."""
+    """Content of ``distributed.json``; None for that of ``request``."""
 
     @property
     def driver_dir(self) -> str:
-        """The folder that the SDK sends along."""
+        """Folder of the drivers, which the SDK uploads."""
         return str(DRIVERS)
 
     @property
     def driver_script(self) -> str:
-        """The file in it that the container runs."""
+        """Name of the file in ``driver_dir`` that the container runs."""
         return DRIVER
 
     def to_distribution(self) -> DistributionRequest:
-        """What is asked for, without the SDK."""
+        """The distribution, independent of the SDK."""
         return self.request
 
     def model_dump(self, **kwargs: object) -> dict[str, object]:
-        """What the SDK writes into ``distributed.json``."""
+        """Content of ``distributed.json``, which the SDK writes."""
         return self.to_distribution().to_json() if self.config is None else self.config
 
 
 class SMDDP(LightningDistributed):
     """AWS's SMDDP, for ``ModelTrainer(distributed=SMDDP())``: SDK 3 has no configuration for it.
 
-    The program is started by mpirun and ``smddprun`` where the image has AWS's library, else by torchrun.
+    mpirun and ``smddprun`` start the program if the image has AWS's library and training toolkit, else torchrun does.
 
     Attributes:
-        process_count_per_node: One on each GPU when None.
-        custom_mpi_options: Further options of mpirun.
+        process_count_per_node: Number of ranks on each host; one per GPU when None.
+        custom_mpi_options: Further options of mpirun, as one string.
 
     """
 
@@ -109,18 +109,18 @@ class SMDDP(LightningDistributed):
     custom_mpi_options: str = ""
 
     def to_distribution(self) -> DistributionRequest:
-        """What is asked for, without the SDK."""
+        """The distribution, independent of the SDK."""
         return DistributionRequest("smddp", self.process_count_per_node, self.custom_mpi_options)
 
 
 class ModelParallel(LightningDistributed):
-    """Model parallelism by ``mp_parameters``, of either generation.
+    """Model parallelism by ``mp_parameters``, of version 1 or 2 of AWS's library.
 
     Attributes:
         parameters: Such as ``{"partitions": 2, "microbatches": 4, "ddp": True}`` or ``{"tensor_parallel_degree": 8}``.
-        process_count_per_node: One on each GPU when None.
-        custom_mpi_options: Further options of mpirun.
-        mpi: Whether AWS's library of version 1, which needs mpirun, may start the program where the image has it.
+        process_count_per_node: Number of ranks on each host; one per GPU when None.
+        custom_mpi_options: Further options of mpirun, as one string.
+        mpi: Whether mpirun, which version 1 of AWS's library needs, may start the program if the image has the library.
 
     """
 
@@ -130,7 +130,7 @@ class ModelParallel(LightningDistributed):
     mpi: bool = False
 
     def to_distribution(self) -> DistributionRequest:
-        """What is asked for, without the SDK."""
+        """The distribution, independent of the SDK."""
         return DistributionRequest(
             "smp", self.process_count_per_node, self.custom_mpi_options, self.parameters, uses_torchrun=not self.mpi
         )
@@ -138,7 +138,7 @@ class ModelParallel(LightningDistributed):
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Only the SDK's errors: it logs each default, and warns about ``command`` with ``entry_script``."""
+    """Log only errors of the SDK, which logs each default and warns about ``command`` with ``entry_script``."""
     logger = logging.getLogger("sagemaker")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -152,8 +152,8 @@ def make_session(given: object, region: str) -> Session:
     """The SDK's session: the user's own, or one for ``region``.
 
     Args:
-        given: A session of the SDK or of boto3; None for a new one.
-        region: Region of the job.
+        given: A session of the SDK or of boto3; created when None.
+        region: AWS region of the job.
 
     """
     if isinstance(given, Session):
@@ -162,13 +162,13 @@ def make_session(given: object, region: str) -> Session:
 
 
 def make_request(plan: JobPlan, archive: Path, session: Session, job_name: str | None = None) -> dict[str, object]:
-    """The request that the SDK makes of ``plan``, in the words of the API; source and local inputs are uploaded.
+    """Upload source and local inputs; return the CreateTrainingJob request that the SDK builds from ``plan``.
 
     Args:
         plan: The job.
-        archive: The source bundle on this disk.
-        session: The SDK's.
-        job_name: In place of the name that the SDK makes.
+        archive: Local path of the source archive.
+        session: Session of the SDK.
+        job_name: Name of the job; generated by the SDK when None.
 
     """
     trainer = make_trainer(plan, str(archive), session)
@@ -177,7 +177,7 @@ def make_request(plan: JobPlan, archive: Path, session: Session, job_name: str |
         bucket, _, key = str(place).removeprefix("s3://").partition("/")
         session.upload_data(path=str(archive), bucket=bucket, key_prefix=key.rpartition("/")[0])
         trainer.source_code.source_dir = place
-    # The SDK's own way to its pipelines: the request that `train` would send; it has no words for what is added.
+    # The SDK's pipelines use this: the request that `train` would send; it has no arguments for what is added.
     request: dict[str, Any] = trainer._create_training_job_args(make_channels(plan), boto3=True)
     if job_name is not None:
         request["TrainingJobName"] = job_name
@@ -187,12 +187,12 @@ def make_request(plan: JobPlan, archive: Path, session: Session, job_name: str |
 
 
 def make_trainer(plan: JobPlan, archive: str, session: Session) -> ModelTrainer:
-    """A ``ModelTrainer`` that sends what ``plan`` says.
+    """A ``ModelTrainer`` for a planned job.
 
     Args:
         plan: The job.
-        archive: The source bundle on this disk, or in S3.
-        session: The SDK's.
+        archive: Local path or S3 URI of the source archive.
+        session: Session of the SDK.
 
     """
     config = plan.config
@@ -251,7 +251,7 @@ def _hosts(config: JobConfig) -> dict[str, object]:
 
 
 def shape(kind: Any, value: Mapping[str, object] | None) -> object:
-    """An object of the SDK from the API's own dictionary; None from None."""
+    """An object of the SDK's class ``kind`` from the API's dictionary; None from None."""
     if value is None:
         return None
     return kind.model_validate(_snake({name: item for name, item in value.items() if item is not None}))
@@ -264,7 +264,7 @@ def _snake(value: object) -> object:
 
 
 def make_channels(plan: JobPlan) -> list[object]:
-    """The job's inputs as the SDK takes them; local folders are uploaded by it."""
+    """The job's inputs as objects of the SDK, which uploads local folders."""
     names = channel_names(plan.channels)
     return [_channel(names[name], source, plan.config.input_mode) for name, source in plan.channels.items()]
 

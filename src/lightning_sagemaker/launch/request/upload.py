@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says how far the upload of source and data is: a line that is redrawn on a terminal, else one before and one after."""
+"""Progress of the upload of source and data: a line that is redrawn on a terminal, else one before and one after."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TextIO
 
 _REDRAWN = 0.2
-"""Seconds between two drawings."""
+"""Minimum seconds between two redraws."""
 
 
 class _Uploads(Protocol):
@@ -23,9 +23,9 @@ def shown_upload(session: _Uploads, total: int, output: TextIO | None = None) ->
     """Show the progress of what a session of the SDK uploads.
 
     Args:
-        session: The SDK's.
-        total: Bytes that are to be uploaded, but for the SDK's own programs.
-        output: Where to; ``sys.stderr`` when None.
+        session: Session of the SDK.
+        total: Number of bytes to upload, without the SDK's own scripts.
+        output: Stream for the progress; ``sys.stderr`` when None.
 
     """
     progress, original = _Progress(total, output or sys.stderr), session.upload_data
@@ -43,7 +43,7 @@ def shown_upload(session: _Uploads, total: int, output: TextIO | None = None) ->
     else:
         progress.end()
     finally:
-        del session.upload_data  # the class's own again
+        del session.upload_data  # restores the method of the class
 
 
 class _Progress:
@@ -53,7 +53,7 @@ class _Progress:
         self._begin = time.monotonic()
 
     def add(self, count: int) -> None:
-        """Called by the transfer's threads with the bytes since the last call."""
+        """Add ``count`` uploaded bytes; called by the threads of the transfer."""
         with self._lock:
             self._done += count
             if self._output.isatty() and time.monotonic() - self._drawn >= _REDRAWN:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rehearsal runs where the SageMaker SDK is not installed: our own request, and a stand-in for its start script."""
+"""Rehearsals without the SageMaker SDK: this package's own request, and a stand-in for the SDK's start script."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ exec {python} -m lightning_sagemaker.simulator.start_script /opt/ml {entry}
 
 
 def sent_request(plan: JobPlan, store: Path) -> dict[str, Any]:
-    """The request, with the source and the programs that start it put into ``store``.
+    """The request, with the source and the scripts that start it copied to ``store``.
 
     Args:
         plan: The job.
-        store: Objects go to ``store/BUCKET/KEY``.
+        store: Folder for the objects, as ``store/BUCKET/KEY``.
 
     """
     request = create_request(plan, f"{plan.base_name}-rehearsal", default_bucket(plan.region))
@@ -48,7 +48,7 @@ def _place(channel: dict[str, Any], store: Path) -> Path:
 
 
 def fetch_from(store: Path) -> Callable[[str, Path], None]:
-    """What copies objects out of ``store``, for :func:`~lightning_sagemaker.simulator.request_runner.run_request`."""
+    """A function that copies from ``store``, for :func:`~lightning_sagemaker.simulator.request_runner.run_request`."""
 
     def fetch(uri: str, folder: Path) -> None:
         source = store / uri.removeprefix("s3://")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source that is sent: what of a folder goes, what stays, and why."""
+"""The source archive of a job: which files are sent, which are not, and why."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source of a job as one archive: program, requirements and this package's wheel; the same for the same input."""
+"""The source of a job as one reproducible archive: program, requirements and this package's wheel."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from lightning_sagemaker.launch.spec.inputs import is_there
 from lightning_sagemaker.launch.transfer import fetch_object, unpack
 
 MAX_BYTES = 200 * 2**20
-"""Of the files together: more than that is data, which belongs into a channel."""
+"""Maximum size of all files together; anything larger is data, which belongs in a channel."""
 
 REQUIREMENTS = "requirements.txt"
 
 _GIT_LOGIN = ("2FA_enabled", "username", "password", "token")
-"""Keys of SDK 2's ``git_config`` that are taken where they are off."""
+"""Keys of SDK 2's ``git_config`` that are accepted only if they are empty or False."""
 
 _CLONE_SECONDS = 600
-"""For a large repository over a slow line; git itself waits for ever."""
+"""Time limit of a clone, enough for a large repository over a slow network; git itself has none."""
 
 _IMAGE_OWN = re.compile(r"^\s*(torch|torchvision|torchaudio)\s*($|[\[=<>!~;#@ ])", re.IGNORECASE)
 _INCLUDED = re.compile(r"^\s*(?P<option>-r|--requirement|-c|--constraint)(?:\s*=\s*|\s*)(?P<file>[^\s#]+)")
@@ -46,13 +46,13 @@ class Bundle:
     """A source archive.
 
     Attributes:
-        content: A ``tar.gz``.
-        entry_script: Below its top.
+        content: The archive, a ``tar.gz``.
+        entry_script: Path of the entry script in the archive.
         digest: SHA-256 of ``content``, hexadecimal.
-        files: Names in it.
-        left_out: Name of a file or folder that is not sent -> why.
-        has_requirements: Whether there is a ``requirements.txt``.
-        is_scanned: Whether its texts were scanned for secrets.
+        files: Names of the files in the archive.
+        left_out: Name of a file or folder that is not sent -> reason.
+        has_requirements: Whether the archive has a ``requirements.txt``.
+        is_scanned: Whether text files were scanned for secrets; also True for a recipe, which needs no scan.
 
     """
 
@@ -66,7 +66,7 @@ class Bundle:
 
     @property
     def name(self) -> str:
-        """File name, which says what is in it."""
+        """File name, with the beginning of the digest."""
         return f"source-{self.digest[:16]}.tar.gz"
 
     def write(self, folder: Path) -> Path:
@@ -80,9 +80,9 @@ def make_bundle(config: JobConfig, include_plugin: bool, target: Target | None =
     """Collect the source of a job.
 
     Args:
-        config: With ``recipe`` or ``entry_point``.
-        include_plugin: Whether this package's wheel goes along.
-        target: For which ``requirements.txt`` becomes wheels that go along; None where the container can fetch them.
+        config: A job with ``recipe`` or ``entry_point``.
+        include_plugin: Whether to include this package's wheel.
+        target: Platform for which to include the wheels of ``requirements.txt``; None if the container can fetch them.
 
     Raises:
         LaunchError: If there is no such recipe, folder or script; the script is outside its folder; the files are too
@@ -153,7 +153,7 @@ def _select(config: JobConfig, source: Path, entry: str) -> Selection:
 
 
 def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
-    """The folder that is sent, and the script in it."""
+    """The source folder, and the path of the entry script in it."""
     if config.recipe is not None:
         from lightning_sagemaker.recipe_files import recipe_folder
         from lightning_sagemaker.recipe_table import RECIPES
@@ -197,7 +197,7 @@ def _source(config: JobConfig, scratch: Path) -> tuple[Path, str]:
 
 
 def _fetched(uri: str, region: str | None, scratch: Path) -> Path:
-    """The unpacked archive at an S3 address, which is looked through as a folder is."""
+    """Download and unpack the archive at an S3 URI; return the folder."""
     archive, folder = scratch / "source.tar.gz", scratch / "source"
     with translate_aws_errors(f"Getting {uri}"):
         was_there = fetch_object(make_client("s3", region), uri, archive)
@@ -250,10 +250,10 @@ def _clone(git: object, scratch: Path) -> Path:
 
 
 def check_requirements(contents: Mapping[str, bytes]) -> None:
-    """Check that ``requirements.txt``, and what it includes by ``-r``, leaves the image's torch alone.
+    """Check that ``requirements.txt``, and what it includes by ``-r``, does not replace the image's torch.
 
     Args:
-        contents: Name -> content of the source.
+        contents: Name -> content of each file of the source.
 
     Raises:
         LaunchError: If it names torch, torchvision or torchaudio, or includes a file that is not sent.
@@ -284,7 +284,7 @@ def check_requirements(contents: Mapping[str, bytes]) -> None:
 
 
 def _archive(contents: dict[str, bytes]) -> bytes:
-    """A ``tar.gz`` without times, owners and order of the file system."""
+    """A ``tar.gz`` that does not depend on times, owners or the file system's order."""
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", filename="", mtime=0) as packed,

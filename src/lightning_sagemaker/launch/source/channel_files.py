@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a local folder is uploaded as a channel: chosen by name, and scanned for tokens.
+"""The files of a local folder that are uploaded as a channel: chosen by name, and scanned for tokens.
 
-Data is not source: any kind of file goes, there may be gigabytes, and texts hold words such as ``password``. So
-credentials, hidden files and caches stay here; configuration and code among the data is scanned as the source is; the
-beginnings of all other texts are searched for tokens whose format leaves no doubt. What was not searched is counted.
+Unlike source, data has files of any kind, may be gigabytes, and contains words such as ``password``. So credentials,
+hidden files and caches are not sent; configuration and code files are scanned like source; the beginnings of all other
+text files are searched for tokens of unambiguous formats. Bytes that were not searched are counted.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from lightning_sagemaker.launch.source.secret_scan import Finding, find_secrets,
 from lightning_sagemaker.launch.source.source_files import Selection, select_data, why_not_file_of_data
 
 PREFIX = "inputs"
-"""Before the names of a channel's files in ``send_anyway`` and in messages: ``inputs/train/NAME``."""
+"""Prefix of the names of a channel's files in ``send_anyway`` and in messages: ``inputs/train/NAME``."""
 
 SEARCHED_OF_FILE = 8 * 2**20
-"""Bytes of a text that are searched."""
+"""Maximum bytes of a text file that are searched."""
 
 SEARCHED = 256 * 2**20
-"""Bytes of a channel that are searched."""
+"""Bytes of a channel after which no further file is searched."""
 
 _SOURCE_KINDS = (".py", ".sh", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".properties", ".tf", ".ipynb")
 _LARGEST_SOURCE = 256 * 1024
-"""Bytes of a file that is scanned as source is, which takes a second for 0.1 MB."""
+"""Maximum bytes of a file that is scanned like source, which takes about a second per 0.1 MB."""
 _SOURCES = 2 * 2**20
-"""Bytes of them in a channel."""
+"""Maximum total bytes of such files in a channel."""
 
 _BINARY = (
     ".parquet", ".arrow", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".npy", ".npz", ".jpg", ".jpeg", ".png",
     ".webp", ".wav", ".flac", ".mp3", ".mp4", ".gz", ".tar", ".zip", ".zst", ".xz", ".bz2", ".tfrecord", ".pkl",
 )  # fmt: skip
-"""Not opened."""
+"""Suffixes of files that are not opened."""
 
 _TOKENS = re.compile(
     rb"(?P<private_key>-----BEGIN[ A-Z0-9]*PRIVATE KEY(?: BLOCK)?-----(?:\\n|\s)*[A-Za-z0-9+/=]{40})"
@@ -49,25 +49,25 @@ _TOKENS = re.compile(
     rb"|(?P<API_key>\bsk-(?:ant|proj|svcacct)-[\w-]{32,}|\bsk_live_[A-Za-z0-9]{20,}|\bAIza[\w-]{35}\b)"
     rb"|(?P<package_token>\bnpm_[A-Za-z0-9]{36}\b|\bpypi-AgEI[\w-]{50,}|\bdckr_pat_[\w-]{20,}|\bSG\.[\w.-]{40,})"
 )
-"""Formats that are long and have a beginning of their own, as no word, hash, sequence or identifier has by chance."""
+"""Long token formats with a distinctive prefix, which no word, hash, sequence or identifier matches by chance."""
 
 _BEGINNINGS = (
     b"PRIVATE KEY", b"AKIA", b"ASIA", b"gho_", b"ghp_", b"ghs_", b"ghu_", b"ghr_", b"github_pat_", b"glpat-", b"hf_", b"xox",
     b"hooks.slack.com", b"sk-", b"sk_live_", b"AIza", b"npm_", b"pypi-AgEI", b"dckr_pat_", b"SG.",
 )  # fmt: skip
-"""One of them is in each token: looking for them is much faster than the expression."""
+"""Each token contains one of these; searching for them is much faster than matching the expression."""
 
 _CHUNK, _OVERLAP = 2**20, 4096
 
 
 @dataclass(frozen=True)
 class ChannelFiles:
-    """What of a local folder is uploaded.
+    """The files of a local folder that are uploaded.
 
     Attributes:
-        taken: Name below the folder -> file.
-        left_out: Name -> why it is not sent.
-        size: Bytes that are uploaded.
+        taken: Name relative to the folder -> file.
+        left_out: Name -> reason why it is not sent.
+        size: Number of bytes that are uploaded.
         unsearched: Bytes of them that were not searched for tokens: binary files, and texts beyond the limits.
 
     """
@@ -78,7 +78,7 @@ class ChannelFiles:
     unsearched: int
 
     def stage(self, folder: Path) -> None:
-        """Put a link to each file into an empty folder, which is uploaded in place of the one that was given."""
+        """Create a symlink to each file in an empty folder, which is uploaded in place of the original folder."""
         for name, path in self.taken.items():
             place = folder / name
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -86,12 +86,13 @@ class ChannelFiles:
 
 
 def choose_channel_files(channel: str, place: Path, send_anyway: Sequence[str] = ()) -> ChannelFiles:
-    """Choose and scan what is uploaded of a channel's folder or file.
+    """Choose and scan the files to upload for a channel.
 
     Args:
-        channel: Its name.
-        place: The folder or file.
-        send_anyway: ``inputs/CHANNEL/NAME`` of files, and ``inputs/CHANNEL/NAME:LINE`` (or ``:*``) of findings.
+        channel: Name of the channel.
+        place: The channel's local folder or file.
+        send_anyway: ``inputs/CHANNEL/NAME`` of files to send, and ``inputs/CHANNEL/NAME:LINE`` (or ``:*``) of false
+            positives.
 
     Raises:
         LaunchError: If nothing is left to be sent, or a text holds what looks like a secret.
@@ -130,10 +131,10 @@ def choose_channel_files(channel: str, place: Path, send_anyway: Sequence[str] =
 
 
 class _Search:
-    """Searches files until there were enough.
+    """Searches files for secrets until the limits are reached.
 
     Attributes:
-        bytes: Searched so far.
+        bytes: Number of bytes searched so far.
 
     """
 
@@ -142,7 +143,7 @@ class _Search:
         self._sources = 0
 
     def findings(self, name: str, path: Path, size: int) -> Iterator[tuple[int, str]]:
-        """Line and kind of what looks like a secret."""
+        """Line and kind of each possible secret in a file."""
         kind = PurePosixPath(name).suffix.casefold()
         if kind in _BINARY or self.bytes >= SEARCHED:
             return
@@ -154,7 +155,7 @@ class _Search:
         yield from self._tokens(path)
 
     def _tokens(self, path: Path) -> Iterator[tuple[int, str]]:
-        """By format alone, a chunk at a time."""
+        """Search a file for known token formats only, a chunk at a time."""
         left, line, kept = SEARCHED_OF_FILE, 1, b""
         with path.open("rb") as file:
             while left > 0 and (chunk := file.read(min(_CHUNK, left))):

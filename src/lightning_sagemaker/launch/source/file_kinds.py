@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files of a folder are source, judged by name and first bytes, and why the others are not.
+"""Decide by name and first bytes which files of a folder are source, and why the others are not.
 
-Source is what is listed here: texts, and binary files of a few kinds. Hidden files, credentials, caches, weights, data,
-logs and whatever else is not text stay on this machine. The names are those of the tools' own documentation and of
+Source is text, and binary files of the kinds listed here. Hidden files, credentials, caches, weights, data,
+logs and any other binary files are not sent. The names are those of the tools' own documentation and of
 GitHub's templates for ``.gitignore``.
 """
 
@@ -12,22 +12,22 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 CREDENTIALS = "credentials"
-"""Why a file is not sent that no wildcard of ``send_anyway`` brings along."""
+"""Reason for a file with credentials, which no wildcard of ``send_anyway`` includes."""
 
 HIDDEN = "hidden"
-"""Why a file is not sent whose name begins with a dot."""
+"""Reason for a file whose name begins with a dot."""
 
 CACHE = "cache or environment"
-"""Why a file that a tool regenerates is not sent."""
+"""Reason for a file that a tool regenerates."""
 
 _HARMLESS = ("*.py", "*.pyi", "*.md", "*.rst", "*.pub", "*.example", "*.sample", "*.template", "*.tmpl", "*.dist")
-"""Code, documentation and templates, whatever else is in their names: their text is scanned."""
+"""Code, documentation and templates, which are not judged by other parts of their names: their text is scanned."""
 
 _CERTIFICATES = ("*.pem", "*.crt", "*.cer")
-"""Hold certificates, or keys."""
+"""Files of certificates or private keys; their content decides."""
 
 _CREDENTIALS = (
-    # variables
+    # environment variables
     "*.env", "env.local", "env.*.local", "dotenv", "*.envrc", "secrets.*", "secret.*", "*.secret", "*.secrets",
     "*-secrets.*", "*_secrets.*", "*-secret.*", "*_secret.*",
     # keys
@@ -74,10 +74,10 @@ _CREDENTIALS = (
     "cert[89].db", "signons*", "cookies*", "login data*", "*.1pif", "*.agilekeychain", "*.opvault", "keyring*",
     "*.pcap*",
 )  # fmt: skip
-"""Names of files with credentials, in small letters."""
+"""Patterns of names of files with credentials, in lower case."""
 
 _CREDENTIAL_FOLDERS = ("secrets", "secret", "credentials", "creds", "keys", "*.keychain", "*.gnupg")
-"""Suffixes of files that are not code."""
+"""Patterns of names of folders whose files count as credentials, unless they are harmless or certificates."""
 
 _FOLDERS = {
     CACHE: (
@@ -96,7 +96,7 @@ _FOLDERS = {
     ),
     "output of a run": ("runs", "lightning_logs", "wandb", "mlruns", "mlartifacts", "outputs", "multirun"),
 }
-"""Folders, and a few files, that are not source, by the reason."""
+"""Reason -> patterns of names of folders, and of a few files, that are not source."""
 
 _FILES = {
     "log": (
@@ -121,33 +121,33 @@ _FILES = {
     ),
     "notebook": ("*.ipynb",),
 }  # fmt: skip
-"""Files that are not source, by the reason."""
+"""Reason -> patterns of names of files that are not source."""
 
 _BINARY_SOURCE = (
     "*.so", "*.so.*", "*.pyd", "*.dll", "*.dylib", "*.whl", "*.model", "*.spm", "*.bpe", "*.png", "*.jpg", "*.jpeg",
     "*.gif", "*.bmp", "*.ico", "*.webp", "*.tif", "*.tiff", "*.wav", "*.flac", "*.mp3", "*.ogg", "*.npy", "*.npz",
     "*.ttf", "*.otf", "*.woff*", "*.mo", "*.cubin", "*.fatbin", "*.ptx", "*.bin", "*.pdf",
 )  # fmt: skip
-"""Binary files that programs come with."""
+"""Patterns of names of binary files that belong to programs."""
 
 DATA_REASONS = (CREDENTIALS, HIDDEN, CACHE)
-"""What is not sent of a folder of data."""
+"""Reasons that also apply in a folder of data."""
 
 _MAYBE_DATA = ("*.tokens", "*.token", "*.key", "*.asc", "*.age", "*.der", "*.secret")
-"""Endings of keys and of data, such as ``wiki.train.tokens``: which of both is told by the size."""
+"""Suffixes of both keys and data, such as ``wiki.train.tokens``; the size decides."""
 
 _LARGEST_KEY = 65_536
-"""Bytes of a key or token."""
+"""Maximum bytes of a file with a key or token."""
 
 _FIRST = 65_536
-"""Bytes that are looked at."""
+"""Bytes at the beginning of a file by which its kind is judged."""
 
 
 def why_not_by_name(name: str) -> str | None:
-    """Why a file of this name is not sent; None if its name says nothing.
+    """Why a file of this name is not sent; None if the name gives no reason.
 
     Args:
-        name: Relative to the folder that is sent, with slashes.
+        name: Path relative to the folder that is sent, with slashes.
 
     """
     *folders, last = name.casefold().split("/")
@@ -160,7 +160,7 @@ def why_not_by_name(name: str) -> str | None:
 
 
 def why_not_folder(name: str) -> str | None:
-    """Why a folder of this name is not sent; None if its name says nothing."""
+    """Why a folder of this name is not sent; None if the name gives no reason."""
     last = name.casefold().rpartition("/")[2]
     if last.startswith("."):
         return HIDDEN
@@ -172,11 +172,11 @@ def _is_credential(folders: list[str], name: str) -> bool:
 
 
 def why_not_data(name: str, path: Path) -> str | None:
-    """Why a file is not sent in a folder of data; None if it is: any kind of file can be data.
+    """Why a file in a folder of data is not sent; None if it is. Any kind of file can be data.
 
     Args:
-        name: Relative to the folder.
-        path: The file.
+        name: Path relative to the folder, with slashes.
+        path: Path of the file.
 
     Raises:
         OSError: If it cannot be read.
@@ -191,7 +191,7 @@ def why_not_data(name: str, path: Path) -> str | None:
 
 
 def why_not_by_content(path: Path) -> str | None:
-    """Why a file that has an innocent name is not sent.
+    """Why a file whose name gives no reason is not sent; None if it is.
 
     Raises:
         OSError: If it cannot be read.
@@ -210,13 +210,13 @@ def why_not_by_content(path: Path) -> str | None:
 
 
 def is_text(head: bytes) -> bool:
-    """Whether a file that begins so holds text in UTF-8."""
+    """Whether a file that begins with ``head`` is UTF-8 text."""
     if b"\0" in head:
         return False
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as error:
-        return error.start > len(head) - 4  # a character that continues after what was read
+        return error.start > len(head) - 4  # a character that is cut off at the end of head
     return True
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets in the texts that would be sent: found by detect-secrets, and by shape.
+"""Secrets in the text files that would be sent: found by detect-secrets, and by format.
 
-The shapes are those of :mod:`~lightning_sagemaker.container.lightning_redaction`: detect-secrets 1.5 has no detectors
-for most providers of today. It reads about 0.1 MB a second, so it gets only the lines that can hold a secret. Lines
-with its own remark, ``pragma: allowlist secret``, are left out.
+The formats are those of :mod:`~lightning_sagemaker.container.lightning_redaction`: detect-secrets 1.5 has no detectors
+for most current providers. It reads about 0.1 MB a second, so it gets only the lines that can contain a secret. Lines
+with its pragma, ``pragma: allowlist secret``, are skipped.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _DETECTORS = (
     "PypiTokenDetector", "SendGridDetector", "SlackDetector", "SoftlayerDetector", "SquareOAuthDetector", "StripeDetector",
     "TelegramBotTokenDetector", "TwilioKeyDetector",
 )  # fmt: skip
-"""All but the detectors of addresses, and of high entropy, which take every hash for a secret."""
+"""All detectors but those of IP addresses, and of high entropy, which report every hash."""
 
 _CAN_HOLD = re.compile(r"(?i)pass|pwd|secret|key|token|auth|cred|://[^/\s]*@|PRIVATE|[A-Za-z0-9+/_=.-]{20,}")
 _LONGEST = 4096
-"""Characters of a line that is read; a longer one is data, of which only the shapes of known tokens are looked for."""
+"""Maximum characters of a line that is scanned; longer lines are searched only for formats of known tokens."""
 _PRAGMA = "pragma: allowlist secret"
 _IMAGE = re.compile(r'^\s*"(?:image|application|video|audio)/[\w.+-]+":')
 """A picture or file in a notebook's output, on one line in base64."""
@@ -43,12 +43,12 @@ _SHOWN = 10
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """What looks like a secret; its text is kept nowhere.
+    """A possible secret; its text is not stored.
 
     Attributes:
-        file: Name in the archive.
-        line: Counts from 1.
-        kind: What it looks like.
+        file: Name of the file in the archive.
+        line: Line number, from 1.
+        kind: Kind of the secret, such as ``private key``.
 
     """
 
@@ -63,14 +63,14 @@ def can_scan() -> bool:
 
 
 def check_secrets(contents: Mapping[str, bytes], send_anyway: Sequence[str] = ()) -> None:
-    """Check that no text of ``contents`` holds a secret.
+    """Check that no text file contains a secret.
 
     Args:
-        contents: Name -> content. What is not text is not read, but for wheels.
-        send_anyway: ``FILE:LINE`` and ``FILE:*`` (the name may be a pattern) of findings that are none.
+        contents: Name -> content of each file. Binary files other than wheels are skipped.
+        send_anyway: ``FILE:LINE`` and ``FILE:*`` (the name may be a pattern) of false positives.
 
     Raises:
-        LaunchError: If one does; it names the lines.
+        LaunchError: If one does; the message names the lines.
 
     """
     refuse(
@@ -82,12 +82,12 @@ def refuse(findings: Iterable[Finding], send_anyway: Sequence[str], what: str) -
     """Refuse findings that are not accepted.
 
     Args:
-        findings: In any order, some perhaps twice.
+        findings: Findings in any order, possibly with duplicates.
         send_anyway: As in :func:`check_secrets`.
-        what: Holds them, as a message begins.
+        what: What contains them, with which the message begins, such as ``The source``.
 
     Raises:
-        LaunchError: If there is one; it names the lines.
+        LaunchError: If a finding is not accepted; the message names the lines.
 
     """
     left = [one for one in sorted(set(findings)) if not _is_accepted(one, send_anyway)]
@@ -104,7 +104,7 @@ def refuse(findings: Iterable[Finding], send_anyway: Sequence[str], what: str) -
 
 
 def find_secrets(name: str, content: bytes) -> Iterator[Finding]:
-    """What looks like a secret in a file."""
+    """Possible secrets in a text file or wheel; none in any other binary file."""
     if PurePosixPath(name).suffix == ".whl":
         yield from _in_archive(name, content)
     elif is_text(content):
@@ -142,7 +142,7 @@ def _line_of(position: int, begins: Sequence[int]) -> int:
 
 
 def _by_detect_secrets(name: str, lines: Sequence[str]) -> Iterator[Finding]:
-    """Its own reading of a file, which depends on the file's ending; lines without a secret are empty in it."""
+    """Scan a copy with the same suffix, on which detect-secrets depends, without the lines that cannot have a secret."""
     from detect_secrets.core.secrets_collection import SecretsCollection
     from detect_secrets.settings import transient_settings
 

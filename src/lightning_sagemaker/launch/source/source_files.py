@@ -23,11 +23,11 @@ from lightning_sagemaker.launch.source.file_kinds import (
 
 @dataclass
 class Selection:
-    """What is sent of one or more folders.
+    """The files of one or more folders that are sent.
 
     Attributes:
         taken: Name in the archive -> file.
-        left_out: Name of a file or folder -> why it is not sent.
+        left_out: Name of a file or folder -> reason why it is not sent.
 
     """
 
@@ -35,22 +35,22 @@ class Selection:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: Selection, below: str = "") -> None:
-        """Take over another selection, below a folder of the archive."""
+        """Add another selection, below a folder of the archive."""
         self.taken |= {below + name: path for name, path in other.taken.items()}
         self.left_out |= {below + name: reason for name, reason in other.left_out.items()}
 
 
 def select_files(folder: Path, send_anyway: Sequence[str] = (), is_trusted: bool = False) -> Selection:
-    """Choose what is sent of a folder.
+    """Choose the files of a source folder that are sent.
 
-    Links are judged by their own name and by that of the file they point to; those out of the folder, and files with
-    another name outside of it (hard links), are not sent.
+    Symlinks are judged by their own name and by that of their target. Symlinks out of the folder, and hard links to files
+    outside the folder, are not sent.
 
     Args:
-        folder: It must exist.
-        send_anyway: Names, relative to ``folder``, or patterns of them, of files that are sent nevertheless. Files with
+        folder: The source folder, which must exist.
+        send_anyway: Names or patterns, relative to ``folder``, of files that are sent nevertheless. Files with
             credentials must be named in full.
-        is_trusted: Whether hard links are taken, as in an installed package.
+        is_trusted: Whether hard links are sent, as for an installed package.
 
     """
     selection = Selection()
@@ -66,14 +66,14 @@ def select_files(folder: Path, send_anyway: Sequence[str] = (), is_trusted: bool
 
 
 def select_data(folder: Path, send_anyway: Sequence[str] = ()) -> Selection:
-    """Choose what is sent of a folder of data: all but credentials, what is hidden, and caches.
+    """Choose the files of a folder of data that are sent: all but credentials, hidden files, and caches.
 
-    A link to a file elsewhere is followed, as folders of data are often made of links (those of Hugging Face's hub
-    are), if neither its name nor that of the file, nor a folder above that, indicates credentials or is hidden;
-    ``.cache`` does not count.
+    A symlink to a file elsewhere is followed, since folders of data often consist of symlinks (as in Hugging Face's
+    cache), if neither its name, nor that of its target or of a folder above the target, indicates credentials or is
+    hidden; a folder ``.cache`` is not counted as hidden.
 
     Args:
-        folder: It must exist.
+        folder: The folder of data, which must exist.
         send_anyway: As in :func:`select_files`.
 
     """
@@ -94,7 +94,7 @@ def why_not(name: str, path: Path, send_anyway: Sequence[str] = ()) -> str | Non
 
 
 class _Walk:
-    """Goes through a folder; what is not sent is noted in ``left_out``."""
+    """Walks a folder, and records in ``left_out`` what is not sent."""
 
     def __init__(self, top: Path, send_anyway: Sequence[str], left_out: dict[str, str]) -> None:
         self._top = top
@@ -103,7 +103,7 @@ class _Walk:
         self._left_out = left_out
 
     def files(self, folder: Path, above: frozenset[Path], only_named: bool) -> Iterator[tuple[str, Path]]:
-        """Name and path of what is sent of ``folder``, whose parents are ``above``."""
+        """Name and path of each file below ``folder`` that is sent; ``above`` are the folder's parents."""
         above |= {folder.resolve()}
         for path in sorted(folder.iterdir()):
             name, target = path.relative_to(self._top).as_posix(), path.resolve()
@@ -128,7 +128,7 @@ class _Walk:
         return reason
 
     def _why_not_target(self, target: Path) -> str | None:
-        """Why the place that a link points to is not sent, by any part of its name."""
+        """Why the target of a symlink is not sent, by any part of its path."""
         name = target.relative_to(self._inside).as_posix()
         folders = [*Path(name).parents][:-1]
         reasons = [why_not_folder(folder.as_posix()) for folder in folders]
@@ -154,7 +154,7 @@ class _DataWalk(_Walk):
 
 
 def why_not_file_of_data(name: str, path: Path, send_anyway: Sequence[str] = ()) -> str | None:
-    """Why one file of a folder of data is not sent; None if it is."""
+    """Why one file in a folder of data is not sent; None if it is."""
     if name in send_anyway:
         return None
     try:
@@ -165,7 +165,7 @@ def why_not_file_of_data(name: str, path: Path, send_anyway: Sequence[str] = ())
 
 
 def _why_not_linked(target: Path) -> str | None:
-    """Why the file that a link points to is not sent."""
+    """Why the target of a symlink is not sent; None if it is."""
     hidden = [part for part in target.parts[:-1] if part.startswith(".") and part != ".cache"]
     reason = why_not_data(target.name, target)
     return f"{reason or HIDDEN} (link to {target})" if hidden or reason is not None else None

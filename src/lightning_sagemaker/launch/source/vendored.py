@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container without network cannot fetch: the wheels that ``requirements.txt`` asks for, fetched here for its image.
+"""Wheels for a container without network access: those that ``requirements.txt`` needs in its image, fetched here.
 
-The decision is pip's, as it would be in the container: for the image's Python and for Linux, against the image's torch.
-What only torch needs is left out, since the image has it.
+pip resolves the requirements as it would in the container: for the image's Python on Linux, with the image's torch.
+Packages that only torch needs are left out, since the image has them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 from lightning_sagemaker.errors import LaunchError
 
 FOLDER = "vendored_wheels"
-"""In the source; the driver in the container installs from it alone."""
+"""Folder in the source archive, from which alone the driver in the container installs."""
 
 _IMAGE_HAS = ("torch", "torchvision", "torchaudio")
 
 _PLATFORMS = (*(f"manylinux_2_{minor}" for minor in range(31, 4, -1)), "manylinux2014", "manylinux2010", "manylinux1")
-"""What AWS's images can load: those of PyTorch 2 are Ubuntu 20.04 (glibc 2.31) or newer. Pip wants each by its name."""
+"""Tags that AWS's images support: those of PyTorch 2 have Ubuntu 20.04 (glibc 2.31) or newer. pip needs each tag."""
 
 _ROUNDS = 5
-"""pip reads markers as of this machine: additional requirements of another system are found by resolving again."""
+"""Limit of resolutions: pip evaluates markers for this machine; requirements of the target are added for the next."""
 
 _SECONDS = 900
 
@@ -38,12 +38,12 @@ _HINT = (
 
 @dataclass(frozen=True)
 class Target:
-    """What the wheels are for.
+    """Platform of the wheels.
 
     Attributes:
         python: Version of Python in the image.
-        torch: Version of torch in it; None where it is not known.
-        machine: Processor, as ``uname -m`` says it.
+        torch: Version of torch in the image; None if unknown.
+        machine: Architecture, as ``uname -m`` prints it.
 
     """
 
@@ -53,7 +53,7 @@ class Target:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Values of the markers of requirements."""
+        """Values of the environment markers of requirements (PEP 508)."""
         short, full = ".".join(map(str, self.python[:2])), ".".join(map(str, (*self.python, 0)[:3]))
         return {
             "implementation_name": "cpython", "implementation_version": full, "os_name": "posix",
@@ -64,7 +64,7 @@ class Target:
 
     @property
     def options(self) -> list[str]:
-        """pip's, by which it looks for wheels of that kind."""
+        """Options with which pip selects wheels of this platform."""
         named = [option for name in _PLATFORMS for option in ("--platform", f"{name}_{self.machine}")]
         return [
             *named,
@@ -81,11 +81,11 @@ def vendored_wheels(contents: Mapping[str, bytes], target: Target) -> dict[str, 
     """File name -> content of every wheel that ``requirements.txt`` needs beyond the image's torch.
 
     Args:
-        contents: Name -> content of the source, with ``requirements.txt``.
-        target: The image.
+        contents: Name -> content of each file of the source, ``requirements.txt`` included.
+        target: Platform of the image.
 
     Raises:
-        LaunchError: If pip cannot find them, or finds none for the image.
+        LaunchError: If pip cannot resolve the requirements, or finds no wheel for the image.
 
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -103,7 +103,7 @@ def vendored_wheels(contents: Mapping[str, bytes], target: Target) -> dict[str, 
 
 
 def _needed(source: Path, target: Target) -> list[str]:
-    """Requirements, each of one version, that pip would install in the image in addition to its torch."""
+    """Pinned requirements that pip would install in the image in addition to its torch."""
     added: set[str] = set()
     for _ in range(_ROUNDS):
         report = _resolved(source, target, added)
@@ -122,7 +122,7 @@ def _pinned(package: Mapping[str, Any]) -> str:
 
 
 def _is_in_source(package: Mapping[str, Any]) -> bool:
-    """Whether it is a wheel next to ``requirements.txt``."""
+    """Whether a package is a wheel in the source; raise LaunchError for any other direct URL."""
     if not package["is_direct"]:
         return False
     place = str(package["download_info"]["url"])
@@ -132,7 +132,7 @@ def _is_in_source(package: Mapping[str, Any]) -> bool:
 
 
 def _resolved(source: Path, target: Target, added: set[str]) -> dict[str, Any]:
-    """What pip reports that it would install."""
+    """Pip's report of what it would install."""
     constraints = source / "constraints-of-the-image.in"
     constraints.write_text("" if target.torch is None else f"torch=={target.torch}\n")
     report = source / "report.json"
@@ -144,7 +144,7 @@ def _resolved(source: Path, target: Target, added: set[str]) -> dict[str, Any]:
 
 
 def _walked(packages: Mapping[str, Mapping[str, Any]], target: Target) -> tuple[set[str], set[str]]:
-    """Names of those that are needed, and requirements that this machine's markers have left out."""
+    """Names of needed packages, and requirements that pip left out because of this machine's markers."""
     from packaging.requirements import Requirement
 
     waiting = [(name, "") for name, one in packages.items() if one["requested"]]
@@ -170,7 +170,7 @@ def _walked(packages: Mapping[str, Mapping[str, Any]], target: Target) -> tuple[
 
 
 def _name(text: str) -> str:
-    """A package's name as indexes compare it."""
+    """Canonical name of a package, as indexes compare names."""
     from packaging.utils import canonicalize_name
 
     return str(canonicalize_name(text))

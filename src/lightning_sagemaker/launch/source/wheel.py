@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This package as a wheel, made from what is installed here: nothing need be published for a job to have it.
+"""This package as a wheel, built from the installed files, so that jobs can use unpublished versions.
 
-The format is that of the packaging specification "Binary distribution format". A checkout and an installed copy of the
+The format is that of the packaging specification "Binary distribution format". A checkout and an installation of the
 same files give the same wheel, byte for byte.
 """
 
@@ -45,7 +45,7 @@ def make_wheel() -> tuple[str, bytes]:
 
 
 def _package_files() -> Iterator[tuple[str, bytes]]:
-    """The package, and the recipes, which lie elsewhere in a checkout."""
+    """Name and content of each file of the package and of the recipes, which are in another folder in a checkout."""
     roots = {_PACKAGE: Path(str(resources.files(_PACKAGE)))}
     recipes = find_spec(f"{_PACKAGE}.recipes")
     assert recipes is not None

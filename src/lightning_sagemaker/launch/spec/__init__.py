@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job as it is described."""
+"""The description of a job, and the parsing of its parts."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hyperparameters and channels in a form that survives the way into SDK 3's container; the driver there turns them back.
+"""Hyperparameters and channels encoded so that SDK 3's container passes them on; the driver there decodes them.
 
-The SDK's start script reads every text that can be read as JSON, so ``"1.10"`` would become 1.1, and writes all into a
-file of ``export SM_HP_NAME='value'`` for the shell, which a single quote or a name that is not a variable's would
-break. SDK 2's containers know neither limit.
+The SDK's start script decodes every string that is valid JSON, so ``"1.10"`` would become 1.1, and writes all values
+into a shell file as ``export SM_HP_NAME='value'``, which a single quote or an invalid variable name would break. SDK 2's
+containers have neither limit.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ _CHANNEL = re.compile(r"[A-Za-z0-9_]+")
 
 
 def carried_values(values: Mapping[str, object]) -> dict[str, str]:
-    """Hyperparameters as they are sent, by the names under which they are sent."""
+    """Hyperparameters as they are sent: name as sent -> encoded value."""
     names = parameter_names(values)
     return {names[name]: _packed(value) if _needs_packing(value) else _text(value) for name, value in values.items()}
 
 
 def parameter_names(values: Iterable[str]) -> dict[str, str]:
-    """Name of a hyperparameter -> the name under which it is sent: the same, if it makes a variable's name."""
+    """Name of a hyperparameter -> name as sent: the same, if a shell variable can be named after it."""
     return _portable(values, _PARAMETER)
 
 
 def channel_names(channels: Iterable[str]) -> dict[str, str]:
-    """Name of a channel -> the name under which it is sent: the same, if it makes a variable's name."""
+    """Name of a channel -> name as sent: the same, if a shell variable can be named after it."""
     return _portable(channels, _CHANNEL)
 
 
 def carried_config(values: Mapping[str, object], channels: Iterable[str]) -> dict[str, object]:
-    """What the driver must know to turn them back; empty where nothing was changed.
+    """What the driver needs for decoding; empty if nothing was encoded.
 
     Returns:
-        ``packed``: names of hyperparameters whose text is JSON once more than the SDK decodes; ``names`` and
-        ``channels``: name as sent -> real name.
+        ``packed``: names as sent of hyperparameters that are encoded as JSON once more than the SDK decodes; ``names``
+        and ``channels``: name as sent -> original name.
 
     """
     names, places = parameter_names(values), channel_names(channels)
@@ -54,12 +54,12 @@ def _needs_packing(value: object) -> bool:
 
 
 def _packed(value: object) -> str:
-    """JSON of a JSON text without single quotes: the SDK decodes it once, the driver a second time."""
+    """JSON without single quotes, encoded as JSON again: the SDK decodes it once, the driver a second time."""
     return json.dumps(json.dumps(value).replace("'", "\\u0027"))
 
 
 def _text(value: object) -> str:
-    """As the SDK writes it, which is a text itself or JSON; a text that would be read as something else is JSON too."""
+    """The value as the SDK writes it: JSON, except for strings that are not valid JSON, which stay as they are."""
     if not isinstance(value, str):
         return json.dumps(value)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training job as it is described: a dataclass, and the same as YAML."""
+"""The description of a training job, as a dataclass and as YAML."""
 
 from __future__ import annotations
 
@@ -15,91 +15,92 @@ from lightning_sagemaker.launch.spec.groups import InstanceGroup, grouped, parse
 from lightning_sagemaker.launch.spec.inputs import Input, parse_inputs
 
 MODEL_CONTENT = "application/x-sagemaker-model"
-"""Content type of the channel of ``model_uri``, as SDK 2 gives it."""
+"""Content type of the channel of ``model_uri``, as in SDK 2."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
-    """A training job. The words are those of SDK 2's estimators.
+    """A training job. The names are those of SDK 2's estimators.
 
     Attributes:
-        recipe: Name of a recipe (``lightning-sagemaker ls``), or
-        entry_point: a script, ``.py`` or ``.sh``, below ``source_dir``.
-        source_dir: Folder that is sent; the script alone when None. With ``git_config``, a folder of the repository. Of
-            a ``s3://`` address of an archive, what is in that.
-        git_config: ``repo``, and ``branch`` or ``commit``: the source is taken from there.
+        recipe: Name of a recipe (``lightning-sagemaker ls``); exclusive with ``entry_point``.
+        entry_point: Path of the script, ``.py`` or ``.sh``, below ``source_dir``.
+        source_dir: Folder that is sent; the script alone when None. With ``git_config``, a folder of the repository. Or
+            the ``s3://`` URI of an archive, whose content is sent.
+        git_config: ``repo``, and ``branch`` or ``commit``, of a git repository with the source.
         dependencies: Further files and folders that are added to the source.
         send_anyway: Files that are sent though they are left out by default, by name or pattern (those with credentials
             by name only); and false positives, as ``FILE:LINE`` or ``FILE:*``.
         code_location: ``s3://bucket/prefix`` to which the source is uploaded; the default bucket when None.
-        instance_type: Instance type of each host; of a list, the first.
-        other_instance_types: Tried in this order where there is no capacity, with as many processes: the rest of the
-            list.
-        other_regions: Tried then: the rest of a list given for ``region``.
-        max_cost: US dollars that the job may cost until ``max_run``, earlier attempts included; one that may cost more
-            is not started.
-        instance_count: Hosts.
-        instance_group: A name for them, which channels and a distribution may use.
+        instance_type: Instance type of each host; a list sets ``other_instance_types`` too.
+        other_instance_types: Types that are tried in this order where there is no capacity, with the same world size:
+            the rest of the list.
+        other_regions: Regions that are tried then: the rest of a list that is set as ``region``.
+        max_cost: US dollars that the job may cost until ``max_run``, earlier attempts included; a job that may cost
+            more is not started.
+        instance_count: Number of hosts.
+        instance_group: Name of the group of these hosts, to which channels and a distribution may refer.
         other_groups: Further groups of hosts, which take no part in the training: ``instance_group_name``,
-            ``instance_type`` and ``instance_count`` of each. ``instance_groups``, a list of all, is taken in place of
-            these.
-        job_queue: Name or ARN of a queue of AWS Batch for training jobs, which starts the job, with
-        share_identifier: the share that it counts for, where the queue has shares.
-        training_plan: ARN of a plan with reserved capacity.
-        instance_placement_config: Placement on UltraServers, in the API's words.
-        role: ARN or name of the execution role. None in a dry run.
-        region: None for the one that AWS is configured with.
-        hyperparameters: Texts, numbers, booleans, lists and dictionaries that reach the program as ``--name value``.
-        distribution: See :func:`~lightning_sagemaker.launch.spec.distribution.parse_distribution`.
-        recovery: ``in_job`` replaces a process that dies while the others train on (``supervise`` in place of
-            torchrun); ``restart`` ends the job with it.
-        inputs: See :func:`~lightning_sagemaker.launch.spec.inputs.parse_inputs`.
-        input_mode: Mode of channels that do not say: ``File``, ``FastFile`` or ``Pipe``.
-        model_uri: ``s3://`` place of weights to begin with, as
-        model_channel_name: a channel of this name.
-        use_spot_instances: Managed spot training.
+            ``instance_type`` and ``instance_count`` of each. ``instance_groups``, a list of all groups, is accepted in
+            place of these keys.
+        job_queue: Name or ARN of a queue of AWS Batch for training jobs, which then starts the job.
+        share_identifier: Share of the queue to which the job belongs, where the queue has shares.
+        training_plan: ARN of a training plan, which reserves capacity.
+        instance_placement_config: Placement on UltraServers, as the API's dictionary.
+        role: ARN or name of the execution role. A dry run and a rehearsal need none.
+        region: AWS region; the configured one when None.
+        hyperparameters: Strings, numbers, booleans, lists and dictionaries, passed to the program as ``--name value``.
+        distribution: Name, dictionary or object; see
+            :func:`~lightning_sagemaker.launch.spec.distribution.parse_distribution`.
+        recovery: ``in_job`` replaces a process that dies while the others keep training (``supervise`` in place of
+            torchrun); with ``restart`` the job ends.
+        inputs: Channel name -> S3 URI, local path or object; see
+            :func:`~lightning_sagemaker.launch.spec.inputs.parse_inputs`.
+        input_mode: Mode of channels that set none: ``File``, ``FastFile`` or ``Pipe``.
+        model_uri: ``s3://`` URI of initial weights, which become a channel.
+        model_channel_name: Name of that channel.
+        use_spot_instances: Whether to use managed spot training.
         max_run: Seconds after which the job is stopped.
-        max_wait: Seconds for waiting and running together, of spot jobs; ``max_run`` and an hour when None.
-        checkpoint_s3_uri: Where ``checkpoint_local_path`` is kept during the job and restored from. Spot jobs have one
-            below ``output_path`` when None.
-        checkpoint_local_path: In the container.
-        output_path: ``s3://bucket/prefix`` of artefacts; SageMaker's default bucket when None.
-        output_kms_key: Encrypts them.
-        disable_output_compression: The model's files as they are in place of one archive.
-        volume_kms_key: Encrypts the hosts' disks.
-        volume_size: GiB of each host's disk.
+        max_wait: Maximum seconds of waiting and running together, for spot jobs; ``max_run`` and an hour when None.
+        checkpoint_s3_uri: ``s3://`` prefix with which ``checkpoint_local_path`` is synchronized, and from which it is
+            restored. When None, a spot job has one below ``output_path``, any other job none.
+        checkpoint_local_path: Folder of the checkpoints in the container.
+        output_path: ``s3://bucket/prefix`` of artifacts; SageMaker's default bucket when None.
+        output_kms_key: KMS key that encrypts the artifacts.
+        disable_output_compression: Whether to upload the model's files uncompressed, not as one archive.
+        volume_kms_key: KMS key that encrypts the hosts' disks.
+        volume_size: Size of each host's disk in GiB.
         metric_definitions: ``Name`` and ``Regex`` of metrics in the log; those of the recipe's lines when None.
-        enable_sagemaker_metrics: Whether SageMaker keeps them as time series; None leaves it to the service, which
-            does.
-        environment: Variables of every process.
+        enable_sagemaker_metrics: Whether SageMaker keeps the metrics as time series; the service's default when None.
+        environment: Environment variables of every process.
         container_log_level: Level of SageMaker's programs in the container, as of Python's ``logging``; 20 is INFO.
-        image_uri: Address of an image of your own.
-        pytorch_version: Chooses AWS's image.
-        transformers_version: Chooses Hugging Face's image.
-        py_version: Such as ``py312``; the image's own when None.
-        subnets: Subnets of the job's VPC, with
-        security_group_ids: its security groups.
-        enable_network_isolation: No network in the container; wheels for ``requirements.txt`` are fetched here and
-            sent.
-        encrypt_inter_container_traffic: Between hosts.
+        image_uri: URI of your own training image.
+        pytorch_version: Version of PyTorch, such as ``2.8.0``, which selects AWS's image.
+        transformers_version: Version of transformers, which selects Hugging Face's image.
+        py_version: Version of Python in the image, such as ``py312``; the image's default when None.
+        subnets: IDs of subnets of the job's VPC; set together with ``security_group_ids``.
+        security_group_ids: IDs of security groups of the job's VPC.
+        enable_network_isolation: Whether the container has no network access; wheels for ``requirements.txt`` are then
+            fetched here and sent.
+        encrypt_inter_container_traffic: Whether to encrypt traffic between hosts.
         tags: Tags of the job.
-        keep_alive_period_in_seconds: Keeps the hosts for a next job (warm pool).
-        base_job_name: The job's name begins with it.
-        max_retry_attempts: After errors of the service itself.
-        training_repository_access_mode: ``Vpc`` where the image is in a private registry, with
-        training_repository_credentials_provider_arn: a Lambda function that logs in to it.
-        enable_infra_check: Hosts are examined before the job begins.
-        enable_remote_debug: A shell in the containers through Session Manager.
-        enable_session_tag_chaining: The role's session carries the job's tags.
-        experiment_config: Names for SageMaker Experiments, in the API's words.
-        tensorboard_output_path: ``s3://`` place to which TensorBoard's files are copied during the job: those of a
-            recipe, or what a script writes below
-        tensorboard_local_path: in the container; ``/opt/ml/output/tensorboard`` when None.
-        debugger_hook_config: Hook of SageMaker Debugger, in the API's words, as the next three.
-        debugger_rules: Its rules.
-        profiler_config: Its profiler.
-        profiler_rules: The profiler's rules.
-        include_plugin: Whether this package is sent along; None: if the image can run it.
+        keep_alive_period_in_seconds: Seconds for which the hosts are kept for a next job (warm pool).
+        base_job_name: Prefix of the job's name.
+        max_retry_attempts: Maximum number of retries after internal errors of the service.
+        training_repository_access_mode: ``Vpc`` for an image in a private registry.
+        training_repository_credentials_provider_arn: ARN of a Lambda function with credentials for that registry.
+        enable_infra_check: Whether the hosts' health is checked before the job starts.
+        enable_remote_debug: Whether Session Manager can open a shell in the containers.
+        enable_session_tag_chaining: Whether the role's session carries the job's tags.
+        experiment_config: Names for SageMaker Experiments, as the API's dictionary.
+        tensorboard_output_path: ``s3://`` prefix to which TensorBoard's files are copied during the job.
+        tensorboard_local_path: Folder of these files in the container. When None, that to which recipes write, or for a
+            script ``/opt/ml/output/tensorboard``.
+        debugger_hook_config: Hook of SageMaker Debugger, as the API's dictionary, like the next three.
+        debugger_rules: Rules of SageMaker Debugger.
+        profiler_config: Configuration of Debugger's profiler.
+        profiler_rules: Rules of the profiler.
+        include_plugin: Whether to send this package with the source; None: if the image can run it.
 
     """
 
@@ -175,7 +176,7 @@ class JobConfig:
         """A job from plain values, such as those of a YAML file.
 
         Raises:
-            LaunchError: If a name is unknown or a value is of the wrong kind.
+            LaunchError: If a name is unknown or a value is of the wrong type.
 
         """
         kinds = {one.name: str(one.type) for one in fields(cls)}
@@ -191,7 +192,7 @@ class JobConfig:
         """Read a job from a file.
 
         Raises:
-            LaunchError: If there is no such file, or it does not hold a job.
+            LaunchError: If the file cannot be read, or does not contain a job.
 
         """
         import yaml
@@ -208,10 +209,10 @@ class JobConfig:
         return cls.from_mapping(values)
 
     def to_yaml(self) -> str:
-        """The job as YAML, without what is at its default.
+        """The job as YAML, without the keys that have their defaults.
 
         Raises:
-            LaunchError: If a value is an object that YAML has no words for.
+            LaunchError: If a value is an object that YAML cannot represent.
 
         """
         import yaml
@@ -225,12 +226,12 @@ class JobConfig:
             raise LaunchError(f"The job cannot be written as YAML: {error}. HINT: use plain values.") from error
 
     def changed(self, **values: Any) -> JobConfig:
-        """The same job with other values."""
+        """A copy of the job with these values changed."""
         return replace(self, **values)
 
     @property
     def channels(self) -> dict[str, Input]:
-        """The inputs, read, and the weights to begin with."""
+        """The parsed inputs, and the channel of the initial weights, by name."""
         found = parse_inputs(self.inputs)
         if self.model_uri is not None:
             weights = {"s3_data": self.model_uri, "input_mode": "File", "content_type": MODEL_CONTENT}
@@ -239,14 +240,14 @@ class JobConfig:
 
     @property
     def distributed(self) -> DistributionRequest:
-        """The distribution, read, with the group of hosts that it is for where hosts are in groups."""
+        """The parsed distribution, with the training group if the job has instance groups."""
         request = replace(parse_distribution(self.distribution), recovers=self.recovery == "in_job")
         is_of_group = self.instance_group is not None and request.kind != "none" and not request.groups
         return replace(request, groups=(str(self.instance_group),)) if is_of_group else request
 
     @property
     def groups(self) -> tuple[InstanceGroup, ...]:
-        """The groups of hosts, first the one that trains; none where all hosts are of one type and have no name."""
+        """The instance groups, the training group first; empty if the job has no groups."""
         if self.instance_group is None:
             return ()
         training = InstanceGroup(self.instance_group, self.instance_type, self.instance_count)
@@ -254,7 +255,7 @@ class JobConfig:
 
 
 def _strict_loader() -> Any:
-    """YAML's safe loader, which takes the last of two values of one key, such as a channel, without a word."""
+    """YAML's safe loader, but with an error for a duplicate key, of which YAML's own silently keeps the last value."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -269,11 +270,11 @@ def _strict_loader() -> Any:
 
 
 LISTS = {"instance_type": "other_instance_types", "region": "other_regions"}
-"""Key that may be a list, or a text with commas -> the key for all but its first."""
+"""Key whose value may be a list, or a string with commas -> key for all but the first item."""
 
 
 def listed(values: Mapping[str, object]) -> dict[str, object]:
-    """The same values with lists of instance types and regions as their first and the others."""
+    """The same values, with each list of instance types or regions split into its first item and the others."""
     found = dict(values)
     for name, others in LISTS.items():
         value = found.get(name)
@@ -285,7 +286,7 @@ def listed(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _checked(name: str, kind: str, value: object) -> object:
-    """``value`` if it is of the field's kind; YAML's lists become tuples."""
+    """``value`` with lists as tuples; raise LaunchError if it is not of the field's type."""
     if kind == "Any" or (value is None and "None" in kind):
         return value
     wanted: Any

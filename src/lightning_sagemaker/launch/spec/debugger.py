@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SageMaker Debugger and its profiler: SDK 2's objects, which SDK 3 has in ``sagemaker.core.debugger``, in the API's words.
+"""Convert SDK 2's objects for SageMaker Debugger and profiler, in SDK 3's ``sagemaker.core.debugger``, to the API's form.
 
-What is set is sent. By default nothing is, where SDK 2 attaches a hook and a profiler that write to S3 to every job.
+Only what is set is sent; SDK 2 attaches a hook and a profiler, which write to S3, to every job by default.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 from lightning_sagemaker.errors import LaunchError
 
 JOB_NAME = "THE-JOBS-OWN-NAME"
-"""In the parameters of a rule that acts on the job, until it has a name."""
+"""Placeholder for the job's name in the parameters of a rule that acts on the job."""
 
 DEFAULT_IMAGE = "DEFAULT_RULE_EVALUATOR_IMAGE"
-"""SDK 2's word for AWS's own image of rules, which each region has elsewhere."""
+"""SDK 2's placeholder for AWS's own image of rules, whose URI depends on the region."""
 
 DETAILED = "DetailedProfilerProcessingJobConfig"
-"""Beginning of the name of the rule that SDK 2 adds where SageMaker Profiler is asked for."""
+"""Prefix of the name of the rule that SDK 2 adds for SageMaker Profiler."""
 
 ARGUMENTS = ("rules", "debugger_hook_config", "profiler_config", "disable_profiler")
 
@@ -27,10 +27,10 @@ _HINT = "HINT: give an object of sagemaker.core.debugger, or the API's dictionar
 
 
 def debugger_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of a job from those of :data:`ARGUMENTS` that are there.
+    """Values of :class:`~lightning_sagemaker.launch.spec.config.JobConfig` from the :data:`ARGUMENTS` that are set.
 
     Raises:
-        LaunchError: If one is of another kind, or two contradict each other.
+        LaunchError: If an argument is of the wrong type, or two contradict each other.
 
     """
     rules = _rules(arguments.get("rules"))
@@ -57,7 +57,7 @@ def debugger_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rules(value: Any) -> list[Any]:
-    """The rules, of which none is changed later: one that acts on the job is told its name."""
+    """Copies of the rules; those that act on the job get the placeholder for its name."""
     rules = copy.deepcopy(list(value)) if isinstance(value, (list, tuple)) else [value] if value else []
     for one in rules:
         if not hasattr(one, "to_debugger_rule_config_dict") and not hasattr(one, "to_profiler_rule_config_dict"):
@@ -87,7 +87,7 @@ def _rule(rule: Any, method: str) -> dict[str, Any]:
 
 
 def _detailed(parameters: Any) -> dict[str, Any]:
-    """The rule that processes what SageMaker Profiler writes; a time is added to its name when it is sent."""
+    """The rule that processes what SageMaker Profiler writes; a timestamp is added to its name when the job is sent."""
     return {
         "RuleConfigurationName": DETAILED,
         "RuleEvaluatorImage": DEFAULT_IMAGE,
@@ -98,7 +98,7 @@ def _detailed(parameters: Any) -> dict[str, Any]:
 
 
 def _hook(value: Any, rules: Iterable[Any]) -> dict[str, Any] | None:
-    """The hook, with the collections that rules look at; None where it is switched off, or nothing asks for one."""
+    """The hook, with the collections that rules need; None if it is switched off, or neither set nor needed."""
     wanted = [one for rule in rules if _is_debugger_rule(rule) for one in rule.collection_configs or ()]
     if value is False or (value is None and not any(_is_debugger_rule(rule) for rule in rules)):
         return None
@@ -112,7 +112,7 @@ def _hook(value: Any, rules: Iterable[Any]) -> dict[str, Any] | None:
 
 
 def _of_object(name: str, value: Any) -> dict[str, Any]:
-    if hasattr(value, "_to_request_dict"):  # SDK 2's and SDK 3's objects have no other way to what they would send
+    if hasattr(value, "_to_request_dict"):  # SDK 2's and SDK 3's objects have no public method for this
         value = value._to_request_dict()
     if not isinstance(value, Mapping):
         raise LaunchError(f"{name}={value!r} was set. {_HINT}")

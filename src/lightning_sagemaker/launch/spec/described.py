@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job that was started before, read back from what SageMaker says of it; SDK 2's jobs too."""
+"""Reconstruct the description of a job that was started earlier, also by SDK 2, from SageMaker's description."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lightning_sagemaker.launch.spec.config import JobConfig
 
 
 def described_job(job: Mapping[str, Any], model_channel_name: str = "model") -> JobConfig:
-    """What can be known of a job.
+    """The job's description, as far as SageMaker's answer has it.
 
     Args:
         job: The answer of DescribeTrainingJob.
-        model_channel_name: The channel with the weights that it began with.
+        model_channel_name: Name of the channel with the job's initial weights.
 
     """
     resources, stopping = job["ResourceConfig"], job.get("StoppingCondition", {})

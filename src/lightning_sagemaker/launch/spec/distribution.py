@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``distribution=`` asks for: the dictionaries of the SDK's estimators, a word, or an object of SDK 3."""
+"""Parse ``distribution=``: a dictionary as for SDK 2's estimators, a name, or an object of SDK 3."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _CLASSIC = """{"smdistributed": {"dataparallel": {"enabled": True}}}"""
 
 @dataclass(frozen=True)
 class DistributionRequest:
-    """A distribution, however it was written.
+    """A parsed distribution.
 
     Attributes:
         kind: One of :data:`KINDS`.
-        processes_per_host: None for one on each GPU.
-        mpi_options: Further options of mpirun, as one text.
+        processes_per_host: Number of ranks on each host; None for one per GPU.
+        mpi_options: Further options of mpirun, as one string.
         parameters: ``mp_parameters`` of model parallelism.
-        uses_torchrun: Model parallelism of version 2 is started by torchrun, that of version 1 by mpirun.
+        uses_torchrun: Whether torchrun starts the ranks of model parallelism (version 2), not mpirun (version 1).
         uses_mpi: Whether AWS's ``smddprun`` may start the ranks of SMDDP; False with ``torch_distributed``.
-        groups: The instance group whose hosts train; empty where hosts are in no groups.
+        groups: Name of the instance group whose hosts train; empty if the job has no groups.
         recovers: Whether ``lightning-sagemaker supervise`` starts the ranks, and replaces those that die.
 
     """
@@ -43,7 +43,7 @@ class DistributionRequest:
 
     @property
     def flags(self) -> dict[str, object]:
-        """``SM_FRAMEWORK_PARAMS`` without the instance type: what the estimators of SDK 2 sent, and scripts look at."""
+        """``SM_FRAMEWORK_PARAMS`` without the instance type: what SDK 2's estimators sent, and scripts read."""
         flags: dict[str, object] = {}
         if self.kind == "smddp":
             flags["sagemaker_distributed_dataparallel_enabled"] = True
@@ -67,7 +67,7 @@ class DistributionRequest:
         return flags
 
     def to_json(self) -> dict[str, object]:
-        """``distributed.json`` of SDK 3's containers, as this package's driver reads it."""
+        """Content of ``distributed.json`` in SDK 3's containers, for this package's driver."""
         return {
             "process_count_per_node": self.processes_per_host,
             "distribution": self.kind,
@@ -80,14 +80,14 @@ class DistributionRequest:
 
 
 def parse_distribution(value: object) -> DistributionRequest:
-    """What ``value`` asks for.
+    """Parse a ``distribution=`` argument.
 
     Args:
         value: None; one of :data:`KINDS`; a dictionary as the estimators of SDK 2 take it; or ``Torchrun``, ``MPI`` of
             SDK 3, ``SMDDP``, ``ModelParallel`` of this package.
 
     Raises:
-        LaunchError: If it is none of these, or asks for what excludes each other.
+        LaunchError: If it is none of these, or enables what excludes each other.
 
     """
     if value is None:
@@ -170,7 +170,7 @@ def _of_sections(value: Mapping[str, object]) -> DistributionRequest:
 
 
 def _of_object(value: object) -> DistributionRequest:
-    """By the fields, since the classes are of a package that need not be installed."""
+    """Parse an object by its fields, since the package of its class need not be installed."""
     count = getattr(value, "process_count_per_node", None)
     name = type(value).__name__
     if hasattr(value, "to_distribution"):
@@ -200,7 +200,7 @@ def _enabled(section: object) -> Mapping[str, object] | None:
     if section is None:
         return None
     is_on = section.get("enabled", False) if isinstance(section, Mapping) else None
-    if isinstance(is_on, str):  # as some write it, and SDK 2 took it
+    if isinstance(is_on, str):  # SDK 2 accepted strings too
         is_on = {"true": True, "false": False}.get(is_on.lower())
     if not isinstance(is_on, bool):
         raise LaunchError(f'distribution has {section!r} instead of a section. HINT: write {{"enabled": True}}.')

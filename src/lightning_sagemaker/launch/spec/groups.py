@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instance groups of a cluster whose hosts are of several types: which of them trains, and which are the others.
+"""Instance groups of a cluster whose hosts are of several types: one group trains, the others do not.
 
-Ranks are started alike on all hosts of one group, as SageMaker does it too; on each host of the others the program runs
-once, by itself, to prepare data for one.
+Ranks are started on all hosts of the training group, as SageMaker does too. On each host of the other groups the program
+runs once, as a single process, for example to prepare data.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from lightning_sagemaker.errors import LaunchError, suggestion
 
 MAX_GROUPS = 5
-"""Of a job, in the CreateTrainingJob API (botocore 1.44.5)."""
+"""Maximum number of groups of a job in the CreateTrainingJob API (botocore 1.44.5)."""
 
 MAX_GROUP_NAME = 64
 
@@ -23,9 +23,9 @@ class InstanceGroup:
     """Hosts of one type in a cluster. The order of the arguments is SDK 2's.
 
     Args:
-        instance_group_name: By which channels and distributions name it.
+        instance_group_name: Name of the group, which channels and distributions refer to.
         instance_type: Instance type of each host.
-        instance_count: Hosts.
+        instance_count: Number of hosts.
 
     """
 
@@ -39,15 +39,15 @@ _OF_API = ("InstanceGroupName", "InstanceType", "InstanceCount")
 
 
 def grouped(values: Mapping[str, object]) -> dict[str, object]:
-    """The same values with ``instance_groups`` as the group that trains, and ``other_groups``.
+    """Replace ``instance_groups`` by the keys of the training group, and ``other_groups``.
 
-    The group that trains is that of the distribution; without one the first with GPUs, whose image SDK 2 takes for all.
+    The training group is that of the distribution or ``instance_group``; else the first with GPUs, or the first.
 
     Args:
-        values: Arguments of a job, in the words of SDK 2.
+        values: Arguments of a job, by SDK 2's names.
 
     Raises:
-        LaunchError: If the groups are none, contradict each other, or the distribution names another.
+        LaunchError: If the groups are invalid, conflict with another argument, or lack the one that the distribution names.
 
     """
     if values.get("instance_groups") is None:
@@ -84,10 +84,10 @@ def grouped(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def parse_groups(value: object) -> tuple[InstanceGroup, ...]:
-    """Groups as they are given: objects of this class or of an SDK's of the same name, or mappings of its arguments.
+    """Parse a list of :class:`InstanceGroup`, of an SDK's class of that name, or of mappings of its arguments.
 
     Raises:
-        LaunchError: If they are none of these, are too many, or two have one name.
+        LaunchError: If an item is none of these, there are too many groups, or two have the same name.
 
     """
     if not isinstance(value, (list, tuple)) or not value or len(value) > MAX_GROUPS:
@@ -104,10 +104,10 @@ def parse_groups(value: object) -> tuple[InstanceGroup, ...]:
 
 
 def named_groups(value: object) -> tuple[str, ...]:
-    """Names in ``instance_groups`` of a distribution, which has the groups themselves or their names.
+    """Name in ``instance_groups`` of a distribution, which has a group or its name; empty without one.
 
     Raises:
-        LaunchError: If they are not names, or several.
+        LaunchError: If an item is neither a name nor a group, or there are several.
 
     """
     if value is None:

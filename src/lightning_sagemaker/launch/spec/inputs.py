@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a channel's data comes from: S3, a shared file system, or a folder on this machine."""
+"""Sources of a channel's data: S3, a shared file system, or a folder on this machine."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _FILE_SYSTEM = re.compile(r"fs-[0-9a-f]{8,}")
 _CHANNEL = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
 
 _SHOWN = 200
-"""Characters of a path in a message."""
+"""Maximum characters of a path in a message."""
 
 OWN_CHANNELS = ("code", "sm_drivers")
 """Channels that the SDK adds for itself."""
 
 DEFAULT_CHANNEL = "training"
-"""Of inputs that are not named, as in SDK 2."""
+"""Name of the channel of a single unnamed input, as in SDK 2."""
 
 
 @dataclass(frozen=True)
 class ShuffleConfig:
-    """The order of a ``Pipe`` or sharded channel's objects, shuffled for each epoch.
+    """Shuffling of the objects of a ``Pipe`` or sharded channel in each epoch.
 
     Args:
-        seed: Seed of the order.
+        seed: Seed of the shuffled order.
 
     """
 
@@ -45,18 +45,18 @@ class TrainingInput:
 
     Args:
         s3_data: ``s3://bucket/prefix``, or a local path.
-        distribution: ``FullyReplicated``, or ``ShardedByS3Key`` for a share of the objects on each host.
+        distribution: ``FullyReplicated``, or ``ShardedByS3Key`` for a shard of the objects on each host.
         compression: ``None`` or ``Gzip`` (``Pipe`` only).
-        content_type: MIME type, where the program asks for it.
+        content_type: MIME type; None unless the program needs it.
         record_wrapping: ``RecordIO`` or ``None`` (``Pipe`` only).
         s3_data_type: ``S3Prefix``, ``ManifestFile`` or ``AugmentedManifestFile``.
-        instance_groups: Names of the groups of hosts that get the data.
-        input_mode: ``File`` copies before training, ``FastFile`` streams as it is read, ``Pipe`` gives named pipes.
+        instance_groups: Names of the groups of hosts that get the data; None for all.
+        input_mode: ``File`` copies before training, ``FastFile`` streams on read, ``Pipe`` is a named pipe; None: the job's.
         attribute_names: Attributes of an augmented manifest that are read.
-        target_attribute_name: Name of the label, where a library asks for it; no part of a request.
+        target_attribute_name: Name of the label attribute, for libraries that read it; not part of a request.
         shuffle_config: Shuffles the objects.
-        hub_access_config: Access to a model in a hub, in the API's words.
-        model_access_config: Whether its licence is accepted, in the API's words.
+        hub_access_config: Access to a model in a hub, as the API's dictionary.
+        model_access_config: Acceptance of the model's licence, as the API's dictionary.
 
     """
 
@@ -85,11 +85,11 @@ class FileSystemInput:
     """A folder of Amazon FSx for Lustre or Amazon EFS; the job then needs subnets and security groups.
 
     Args:
-        file_system_id: Such as ``fs-0123456789abcdef0``.
+        file_system_id: ID, such as ``fs-0123456789abcdef0``.
         file_system_type: ``FSxLustre`` or ``EFS``.
-        directory_path: Absolute; that of FSx begins with the file system's mount name.
+        directory_path: Absolute path; for FSx it begins with the file system's mount name.
         file_system_access_mode: ``ro`` or ``rw``.
-        content_type: MIME type, where the program asks for it.
+        content_type: MIME type; None unless the program needs it.
 
     """
 
@@ -104,15 +104,15 @@ Input = TrainingInput | FileSystemInput
 
 
 def parse_inputs(value: object) -> dict[str, Input]:
-    """Channel name -> where its data is.
+    """Parse the inputs of a job: channel name -> source of its data.
 
     Args:
         value: None; one input for the channel ``training``; or a mapping of channels to inputs. An input is an S3
-            address, a local path, one of the classes above, SDK 2's objects of the same names, or a mapping of their
+            URI, a local path, one of the classes above, SDK 2's objects of the same names, or a mapping of their
             arguments.
 
     Raises:
-        LaunchError: If an input is none of these, or a path or address is wrong.
+        LaunchError: If an input is none of these, or a path, URI or value is invalid.
 
     """
     named = named_inputs(value).items()
@@ -120,7 +120,7 @@ def parse_inputs(value: object) -> dict[str, Input]:
 
 
 def named_inputs(value: object) -> Mapping[str, object]:
-    """Channel name -> what was given for it: one input that has no name is that of ``training``."""
+    """Channel name -> unparsed input; a single unnamed input is that of ``training``."""
     if value is None:
         return {}
     if isinstance(value, Mapping) and not _is_arguments(value):
@@ -202,7 +202,7 @@ def _check_channel(name: object) -> str:
 
 
 def is_there(path: str) -> bool:
-    """Whether there is a file or folder of that name, which may be none that the system takes."""
+    """Whether a file or folder exists; False also for a path that the system rejects."""
     try:
         return Path(path).exists()
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that are meant for the script, as ``python train.py --epochs 3`` would get them: its hyperparameters."""
+"""Parse options that ``launch`` passes on to the script, such as ``--epochs 3``, as hyperparameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OWN = (
     "output-path", "max-run", "set", "save", "dry-run", "rehearse", "rehearse-set", "rehearse-channel", "rehearse-hosts",
     "rehearse-root", "yes", "no-wait", "poll", "refresh-prices", "refresh-instances", "register", "inference-image",
 )  # fmt: skip
-"""Options of ``launch``: one that is nearly one of these is a slip, which would start the wrong job."""
+"""Options of ``launch``: a similar option is probably a typo, which would start the wrong job."""
 
 _NEAR = 0.85
 
@@ -24,15 +24,15 @@ def script_hyperparameters(arguments: Sequence[str]) -> dict[str, object]:
     """Hyperparameters from ``--name value`` and ``--name=value``.
 
     Args:
-        arguments: What the command itself does not know, in order; what follows ``--`` is the script's whatever its
-            name.
+        arguments: Arguments that ``launch`` does not know, in order; those after ``--`` are not compared with its
+            options.
 
     Returns:
-        Integers, numbers, booleans in JSON's words and null as such where their text comes back; other texts as
-        they are.
+        The hyperparameters by name. A value is decoded from JSON if encoding it again gives the same text, as for
+        numbers, ``true`` and ``null``; any other is a string.
 
     Raises:
-        LaunchError: If there is something else than options with values, or an option that is nearly one of ours.
+        LaunchError: If there is anything but options with values, or an option similar to one of ``launch``.
 
     """
     found: dict[str, object] = {}
@@ -67,7 +67,7 @@ def script_hyperparameters(arguments: Sequence[str]) -> dict[str, object]:
 
 
 def _is_option(text: str) -> bool:
-    """Whether a text is an option and no negative number."""
+    """Whether a string is an option, not a negative number."""
     if not text.startswith("-") or text == "-":
         return False
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of SDK 2's estimators: what each argument means here, or why it is refused."""
+"""Arguments and methods of SDK 2's estimators: their equivalents here, or why they are not supported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POSITIONS = {
         "hyperparameters", "image_uri", "distribution",
     ),
 }  # fmt: skip
-"""Class -> arguments that may be given by position (``inspect.signature`` of SDK 2.257)."""
+"""Class -> its positional arguments; those of subclasses are SDK 2.257's (``inspect.signature``)."""
 
 _ALIASES = {
     "framework_version": "pytorch_version",
@@ -32,7 +32,7 @@ _ALIASES = {
     "train_max_wait": "max_wait",
     "train_use_spot_instances": "use_spot_instances",
 }
-"""Other names, of SDK 2 and of SDK 1."""
+"""Argument of SDK 2 or SDK 1 -> name in :class:`~lightning_sagemaker.launch.spec.config.JobConfig`."""
 
 _REFUSED = {
     "compiler_config": "AWS ended SageMaker Training Compiler with PyTorch 1.13",
@@ -42,7 +42,7 @@ _REFUSED = {
     "tensorflow_version": "this package trains with PyTorch",
     "training_recipe": "HyperPod recipes are configurations of NeMo, not of Lightning",
 }
-"""Arguments that cannot be taken, and why; switched off (None, False or empty) they are as good as left out."""
+"""Unsupported argument -> reason; it is ignored if it is None, False or empty."""
 
 NOT_HERE = {
     "compile_model": "AWS ended SageMaker Neo for PyTorch 2. HINT: export the model and compile it for its hardware.",
@@ -63,16 +63,16 @@ NOT_HERE = {
     "transformer": "SDK 3 creates transform jobs. HINT: sagemaker.core.resources.TransformJob with model_data.",
     "update_profiler": "it is set before fit. HINT: profiler_config, or boto3's update_training_job.",
 }
-"""Methods of SDK 2's estimators that are none of training, and what to use."""
+"""Methods of SDK 2's estimators that are not supported, and what to use instead."""
 
 
 @dataclass(frozen=True)
 class TensorBoardOutputConfig:
-    """Where SageMaker copies TensorBoard's files during the job.
+    """Destination to which SageMaker copies TensorBoard's files during the job.
 
     Args:
         s3_output_path: ``s3://bucket/prefix``.
-        container_local_output_path: Where the program writes them; ``/opt/ml/output/tensorboard`` when None.
+        container_local_output_path: Folder to which the program writes the files; ``/opt/ml/output/tensorboard`` when None.
 
     """
 
@@ -84,10 +84,10 @@ _NAMES = tuple(one.name for one in fields(JobConfig))
 
 
 def by_position(kind: str, given: tuple[object, ...], arguments: Mapping[str, object]) -> dict[str, object]:
-    """All arguments by their names.
+    """Positional and named arguments as one dictionary by name.
 
     Raises:
-        LaunchError: If there are too many, or one is given twice.
+        LaunchError: If there are too many positional arguments, or one is given twice.
 
     """
     names = POSITIONS[kind]
@@ -104,10 +104,10 @@ def job_values(arguments: Mapping[str, object]) -> dict[str, object]:
     """Values of a :class:`~lightning_sagemaker.launch.spec.config.JobConfig`.
 
     Args:
-        arguments: Arguments of an estimator, in its words; those that are None are left out.
+        arguments: Arguments of an estimator, by SDK 2's or this package's names; those that are None are left out.
 
     Raises:
-        LaunchError: If one is not known, or cannot be taken.
+        LaunchError: If an argument is unknown or not supported.
 
     """
     values = debugger_values(arguments)
@@ -134,7 +134,7 @@ def _capital(text: str) -> str:
 
 
 def _tensorboard(value: object) -> dict[str, object]:
-    """From SDK 2's or SDK 3's ``TensorBoardOutputConfig``, ours, or a mapping of its arguments."""
+    """Values of a job from a ``TensorBoardOutputConfig`` of an SDK or of this package, or a mapping of its arguments."""
     given = dict(value) if isinstance(value, Mapping) else {name: getattr(value, name, None) for name in _TENSORBOARD}
     places = [given.get(name) for name in ("s3_output_path", "S3OutputPath") if given.get(name)]
     folders = [given.get(name) for name in _TENSORBOARD[1:] if isinstance(given.get(name), str)]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CloudFormation and Docker: what a job needs around it."""
+"""Templates of CloudFormation and Docker for the resources and the image of a job."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to a job that was sent."""
+"""Follow, download and register jobs that were started."""

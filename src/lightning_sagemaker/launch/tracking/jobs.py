@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training jobs that were started: list, look at, follow, stop, and get what they made."""
+"""List, describe, follow and stop training jobs, and download their output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 ENDED = ("Completed", "Failed", "Stopped")
 
 _LAST_LINES = 5.0
-"""Seconds in which CloudWatch still brings lines of a job that has ended."""
+"""Seconds after the end of a job in which CloudWatch may still deliver lines."""
 
 PAIR = re.compile(r"(?:^|\s)([\w./-]+)=([-+]?[0-9.eE+-]+|nan|inf)")
 """Name and value in a line of metrics."""
@@ -30,16 +30,16 @@ PAIR = re.compile(r"(?:^|\s)([\w./-]+)=([-+]?[0-9.eE+-]+|nan|inf)")
 
 @dataclass(frozen=True)
 class JobStatus:
-    """How a job is doing.
+    """Status of a job.
 
     Attributes:
         name: Name of the job.
         status: ``InProgress``, ``Completed``, ``Failed``, ``Stopping`` or ``Stopped``.
-        phase: What it does, such as ``Downloading``.
-        reason: Why it failed.
-        seconds: Time of training so far.
-        model_data: Where its artefact is or will be.
-        description: All that SageMaker says.
+        phase: Secondary status, such as ``Downloading``.
+        reason: Reason of the failure; None without one.
+        seconds: Training time so far, in seconds.
+        model_data: ``s3://`` URI of the model artifact; None if SageMaker has none yet.
+        description: Answer of DescribeTrainingJob.
 
     """
 
@@ -53,16 +53,16 @@ class JobStatus:
 
     @property
     def lacks_capacity(self) -> bool:
-        """Whether it failed because there were no instances for it."""
+        """Whether the job failed for lack of capacity."""
         return self.status == "Failed" and lacks_capacity(self.reason)
 
     @property
     def job_name(self) -> str:
-        """The name, by SDK 2's other word."""
+        """The name, by SDK 2's attribute."""
         return self.name
 
     def describe(self) -> dict[str, Any]:
-        """All that SageMaker said when it was asked, by SDK 2's word."""
+        """The ``description``, by SDK 2's method; SageMaker is not asked again."""
         return self.description
 
 
@@ -70,8 +70,8 @@ class TrainingJobs:
     """The jobs of an account in one region.
 
     Args:
-        region: None for the one that AWS is configured with.
-        session: A boto3 session; made when None.
+        region: AWS region; the configured one when None.
+        session: A boto3 session, which overrides ``region``; created when None.
 
     """
 
@@ -85,7 +85,7 @@ class TrainingJobs:
 
         Args:
             contains: Part of the name.
-            limit: At most so many.
+            limit: Maximum number of jobs.
 
         """
         wanted = {"NameContains": contains} if contains else {}
@@ -99,10 +99,10 @@ class TrainingJobs:
         ]
 
     def describe(self, name: str) -> JobStatus:
-        """How a job is doing.
+        """Ask SageMaker for the status of a job.
 
         Raises:
-            LaunchError: If there is none of that name.
+            LaunchError: If there is no job of that name.
 
         """
         with translate_aws_errors(f"Looking at the job {name!r}"):
@@ -125,11 +125,11 @@ class TrainingJobs:
             self._sagemaker.stop_training_job(TrainingJobName=name)
 
     def new_lines(self, name: str, seen: dict[str, str]) -> Iterator[tuple[str, str]]:
-        """Host and text of the lines that have come since the last call.
+        """Host and text of the log lines that have arrived since the last call.
 
         Args:
             name: Name of the job.
-            seen: Where each host's lines have been read to; begins empty, and is changed.
+            seen: Log stream -> token of the next page; empty before the first call, updated in place.
 
         """
         missing = self._logs.exceptions.ResourceNotFoundException
@@ -163,14 +163,14 @@ class TrainingJobs:
         poll: float = 10.0,
         per_hour: float | None = None,
     ) -> JobStatus:
-        """Show a job until it has ended.
+        """Show a job's phases and log until it has ended; return its final status.
 
         Args:
             name: Name of the job.
-            output: Where to; ``sys.stdout`` when None.
-            logs: Whether to show what the hosts print.
-            poll: Seconds between two looks.
-            per_hour: Price of an hour in US dollars, to show what has been spent.
+            output: Stream to write to; ``sys.stdout`` when None.
+            logs: Whether to show the hosts' output.
+            poll: Polling interval in seconds.
+            per_hour: Price per hour in US dollars, to show the cost so far; None shows none.
 
         """
         view = _View(output or sys.stdout, per_hour)
@@ -191,19 +191,19 @@ class TrainingJobs:
             time.sleep(poll)
 
     def download(self, name: str, folder: Path, checkpoints: bool = False) -> tuple[Path, ...]:
-        """Get what a job made: ``model`` and ``output``, unpacked, and its checkpoints if wanted.
+        """Download the output of a job: ``model`` and ``output``, unpacked, and optionally ``checkpoints``.
 
         Args:
             name: Name of the job.
-            folder: For the folders of these names; those of an earlier download are replaced, nothing else is.
-            checkpoints: Whether to get them too.
+            folder: Parent of the folders of these names; those of an earlier download are replaced, no others.
+            checkpoints: Whether to download the checkpoints too.
 
         Returns:
-            The folders.
+            Paths of the folders that were downloaded.
 
         Raises:
-            LaunchError: If the job has made nothing yet, there is something else in place of the folders, or an archive
-                has names that lead out of it.
+            LaunchError: If the job has no output yet, something else is at the place of a folder, or an archive has
+                names that lead out of it.
 
         """
         status, s3 = self.describe(name), self.session.client("s3")
@@ -236,7 +236,7 @@ class TrainingJobs:
 
 
 class _View:
-    """A job's phases, its lines, and on a terminal one line that is redrawn."""
+    """Shows a job's phases and lines, and on a terminal a progress line that is redrawn."""
 
     def __init__(self, output: TextIO, per_hour: float | None) -> None:
         self._output = output

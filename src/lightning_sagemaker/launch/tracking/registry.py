@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of a job that has succeeded, in SageMaker's model registry, where somebody approves it."""
+"""Register the model of a completed job in SageMaker's model registry, where it waits for approval."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.tracking.jobs import TrainingJobs
 
 CONTENT_TYPES = ("application/json",)
-"""What the serving code of the recipes takes and returns."""
+"""MIME types that the recipes' serving code accepts and returns."""
 
 _GROUP = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _UNUSUAL = re.compile(r"[^\w .:/=+@-]")
-"""Characters that the registry does not take in a property."""
+"""Characters that the registry rejects in a property."""
 _MOST_PROPERTIES, _LONGEST_VALUE = 50, 256
 
 
@@ -30,7 +30,7 @@ def check_group(name: str) -> None:
     """Refuse a name that no model package group can have.
 
     Raises:
-        LaunchError: If it is one.
+        LaunchError: If it is such a name.
 
     """
     if not _GROUP.fullmatch(name):
@@ -41,16 +41,19 @@ def check_group(name: str) -> None:
 
 
 def git_source(config: JobConfig | None = None) -> dict[str, str]:
-    """Repository and commit of the source of a job: what was cloned, or the checkout that it was sent from.
+    """Repository and commit of a job's source: of the clone, or of the checkout from which it was sent.
 
     Args:
         config: The job; None for the current folder.
+
+    Returns:
+        ``Repository`` and ``CommitId`` as far as they are known; empty for a recipe of this package.
 
     """
     if config is not None and config.git_config is not None:
         found = {"Repository": config.git_config["repo"], "CommitId": config.git_config.get("commit", "")}
     elif config is not None and config.recipe is not None and config.source_dir is None:
-        return {}  # the package's own
+        return {}  # the source is this package's
     else:
         folder = Path("." if config is None or config.source_dir is None else config.source_dir)
         found = {
@@ -67,10 +70,10 @@ def package_request(
     """The CreateModelPackage request for a job.
 
     Args:
-        job: As SageMaker describes it.
-        group: The model package group.
-        image: To serve it with; the training's, which has no server, when None.
-        source: As of :func:`git_source`.
+        job: Answer of DescribeTrainingJob.
+        group: Name of the model package group.
+        image: URI of the inference image; the training image, which has no server, when None.
+        source: Repository and commit, as of :func:`git_source`.
 
     """
     name = job["TrainingJobName"]
@@ -103,20 +106,20 @@ def package_request(
 def register(
     jobs: TrainingJobs, name: str, group: str, image: str | None = None, source: Mapping[str, str] | None = None
 ) -> str:
-    """Register the model of a job that has succeeded, in a group that is made if it does not exist.
+    """Register the model of a completed job, in a group that is created if it does not exist.
 
     Args:
-        jobs: Jobs of the account.
+        jobs: The account's jobs, with the session.
         name: Name of the job.
-        group: The model package group.
+        group: Name of the model package group.
         image: As in :func:`package_request`.
-        source: Likewise.
+        source: As in :func:`package_request`.
 
     Returns:
         The ARN of the model package, which waits for approval.
 
     Raises:
-        LaunchError: If the job has not succeeded, or AWS refuses.
+        LaunchError: If the job has not completed, or AWS rejects a request.
 
     """
     check_group(group)
@@ -143,7 +146,7 @@ def _make_group(client: Client, group: str) -> None:
 
 
 def _metrics(job: Mapping[str, Any]) -> dict[str, float]:
-    """The last values that SageMaker has read from the job's lines."""
+    """Metric -> last value that SageMaker has read from the job's log."""
     return {one["MetricName"]: float(one["Value"]) for one in job.get("FinalMetricDataList", ())}
 
 
@@ -152,7 +155,7 @@ def _metrics_place(job: Mapping[str, Any]) -> str:
 
 
 def _taken(properties: Mapping[str, str]) -> dict[str, str]:
-    """As many as the registry takes, of the characters that it takes."""
+    """The properties, cut to the number, length and characters that the registry accepts."""
     pairs = [(_UNUSUAL.sub("_", key), _UNUSUAL.sub("_", value)) for key, value in properties.items() if value]
     return {key[:128]: value[:_LONGEST_VALUE] for key, value in pairs[:_MOST_PROPERTIES]}
 

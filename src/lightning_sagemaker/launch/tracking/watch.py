@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account's running jobs at one look: state, step, loss, speed, cost so far, interruptions."""
+"""A table of the account's running jobs: state, step, loss, throughput, cost so far, interruptions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lightning_sagemaker.launch.planning.pricing import load_prices
 from lightning_sagemaker.launch.tracking.jobs import ENDED, PAIR, JobStatus, TrainingJobs
 
 _INTERRUPTED = ("Interrupted",)
-"""Secondary statuses of a spot job whose hosts were taken away."""
+"""Secondary statuses of a spot job whose instances were reclaimed."""
 
 COLUMNS = ("job", "state", "step", "loss", "samples/s", "cost so far", "interruptions")
 
 
 @dataclass(frozen=True)
 class JobRow:
-    """A line of the view; what is not known is a dash."""
+    """A row of the table; an unknown value is a dash."""
 
     name: str
     state: str
@@ -39,12 +39,12 @@ class JobRow:
 
 
 class Watch:
-    """Looks at the jobs again and again.
+    """Polls the running jobs.
 
     Args:
-        jobs: The account's.
+        jobs: The account's jobs.
         contains: Part of the jobs' names.
-        limit: At most so many jobs, the newest.
+        limit: Maximum number of jobs; the newest are shown.
 
     """
 
@@ -56,7 +56,7 @@ class Watch:
         self._prices = load_prices(jobs.session.region_name)
 
     def look(self) -> list[JobRow]:
-        """A row for each job that runs, or has ended since the first look."""
+        """A row for each job that is running, or has ended since the first call."""
         for name, status, _ in self._jobs.list(self._contains, self._limit):
             if status not in ENDED:
                 self._followed.setdefault(name, JobRow(name, status))
@@ -94,12 +94,12 @@ class Watch:
 
 
 def watch_jobs(watch: Watch, poll: float = 10.0, output: TextIO | None = None) -> None:
-    """Show the running jobs until none runs: a table on a terminal, else a line for each that has changed.
+    """Show the running jobs until none is left: a table on a terminal, else a line for each job that has changed.
 
     Args:
-        watch: What is looked at.
-        poll: Seconds between two looks.
-        output: Where to; ``sys.stdout`` when None.
+        watch: The jobs to show.
+        poll: Polling interval in seconds.
+        output: Stream to write to; ``sys.stdout`` when None.
 
     """
     stream = output or sys.stdout
@@ -126,7 +126,7 @@ def watch_jobs(watch: Watch, poll: float = 10.0, output: TextIO | None = None) -
 
 
 def _table_on(stream: TextIO) -> Any:
-    """Rich's live display; None where there is no terminal, or no rich."""
+    """Rich's live display; None without a terminal or without rich."""
     if not stream.isatty():
         return None
     try:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two contracts that SageMaker's containers have with a training script."""
+"""Files, variables and arguments that SageMaker's two generations of containers give a training script."""

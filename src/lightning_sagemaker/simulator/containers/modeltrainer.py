@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The container of SDK 3's ``ModelTrainer``: what the drivers of ``sagemaker-train`` 1.27.0 set.
 
-The SDK has no configuration for SMDDP. Here ``--distribution smddp`` stands for a driver of this package: torchrun, and
+The SDK has no configuration for SMDDP. Here ``--distribution smddp`` simulates this package's driver: torchrun, and
 ``"distribution": "smddp"`` in ``SM_DISTRIBUTED_CONFIG``.
 """
 
@@ -20,7 +20,7 @@ from lightning_sagemaker.simulator.contract import (
 )
 
 CODE = "input/data/code"
-"""Where the user's code lies, below the host's folder."""
+"""Path of the user's code, relative to the host's folder."""
 
 SDK_CHANNELS = ("code", "sm_drivers")
 """Channels that the SDK adds to the user's."""
@@ -48,7 +48,7 @@ def all_channels(cluster: Cluster) -> tuple[str, ...]:
 
 
 def check(cluster: Cluster) -> str | None:
-    """What these drivers cannot run, with a hint; None when nothing stands in the way."""
+    """Why these drivers cannot run the job, with a hint; None if they can."""
     for name, value in cluster.hyperparameters.items():
         if "'" in _bare(value):
             return (
@@ -67,12 +67,12 @@ def check(cluster: Cluster) -> str | None:
 
 
 def to_arguments(hyperparameters: dict[str, object]) -> list[str]:
-    """Command line of the drivers for hyperparameters: two dashes, in the order given, values as in the file."""
+    """Hyperparameters as the drivers' arguments: two dashes, in the given order, values as in the file."""
     return [part for name, value in hyperparameters.items() for part in (f"--{name}", _bare(value))]
 
 
 def host_environment(cluster: Cluster, host: str, folders: Folders) -> dict[str, str]:
-    """What ``sm_train.sh`` and the service set on ``host`` before any driver runs."""
+    """Variables that ``sm_train.sh`` and the service set on ``host`` before any driver runs."""
     channels = all_channels(cluster)
     paths = {name: str(folders.data / name) for name in cluster.channels}
     paths |= {"code": str(cluster.code), "sm_drivers": str(folders.data / "sm_drivers")}
@@ -119,7 +119,7 @@ def host_environment(cluster: Cluster, host: str, folders: Folders) -> dict[str,
 
 
 def launcher_environment(cluster: Cluster) -> dict[str, str]:
-    """What the driver of this distribution adds."""
+    """Variables that the driver of this distribution adds."""
     if cluster.distribution == "none":
         return {}
     variables = {"NCCL_PROTO": "simple", "NCCL_SOCKET_IFNAME": cluster.network_interface, **fabric_variables(cluster)}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The classic container: what ``sagemaker-training`` 5.1.4 with ``sagemaker-pytorch-training`` 3.0.0 sets.
 
-It serves jobs of the SDK 2 estimators, and images whose entry point is the program ``train``.
+SDK 2's estimators use it, as do images whose entry point is the program ``train``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lightning_sagemaker.simulator.contract import (
 TRAINING_MODULE = "sagemaker_pytorch_container.training:main"
 
 CODE = "code"
-"""Where the user's code lies, below the host's folder."""
+"""Path of the user's code, relative to the host's folder."""
 
 SMDDP_SERVER_PORT = 7592
 """The port of SMDDP's own server on the first host, a constant of the toolkit."""
@@ -46,10 +46,10 @@ _FLAGS: dict[str, dict[str, object]] = {
 
 
 def framework_parameters(cluster: Cluster) -> dict[str, object]:
-    """``SM_FRAMEWORK_PARAMS``: what the SDK 2 estimators send for each ``distribution=``.
+    """``SM_FRAMEWORK_PARAMS``: what SDK 2's estimators send for each ``distribution=``.
 
-    The number of processes is sent where it cannot be counted from the GPUs, which is how the real toolkit is told
-    to start several processes on a machine without them.
+    The number of processes is sent for ``mpi`` and ``smp``, and where it is not that of the GPUs, so that the toolkit
+    starts several processes on a machine without GPUs.
     """
     parameters = dict(_FLAGS[cluster.distribution])
     if cluster.distribution in ("smddp", "ddp", "torch_distributed", "smp"):
@@ -79,12 +79,12 @@ def all_channels(cluster: Cluster) -> tuple[str, ...]:
 
 
 def check(cluster: Cluster) -> str | None:
-    """What this generation of containers cannot run; nothing is known."""
+    """None: this generation of containers has no known limit."""
     return None
 
 
 def to_arguments(hyperparameters: dict[str, object]) -> list[str]:
-    """Command line of the toolkit for hyperparameters: by name, one dash for one letter, words for booleans."""
+    """Hyperparameters as the toolkit's arguments: sorted, one dash for a single letter, Python's text of booleans."""
     arguments: list[str] = []
     for name, value in sorted(hyperparameters.items()):
         if value is None:
@@ -98,7 +98,7 @@ def to_arguments(hyperparameters: dict[str, object]) -> list[str]:
 
 
 def host_environment(cluster: Cluster, host: str, folders: Folders) -> dict[str, str]:
-    """What the toolkit and the service set on ``host`` before any launcher runs."""
+    """Variables that the toolkit and the service set on ``host`` before any launcher runs."""
     group = resource_config(cluster, host)["instance_groups"][0]
     parameters = framework_parameters(cluster)
     distributed = [GROUP] if parameters else []
@@ -159,7 +159,7 @@ def host_environment(cluster: Cluster, host: str, folders: Folders) -> dict[str,
 
 
 def launcher_environment(cluster: Cluster) -> dict[str, str]:
-    """What the toolkit adds for the runner of this distribution."""
+    """Variables that the toolkit adds for the runner of this distribution."""
     if cluster.distribution == "none":
         return {}
     variables = {"NCCL_PROTO": "simple", **fabric_variables(cluster)}
@@ -169,7 +169,7 @@ def launcher_environment(cluster: Cluster) -> dict[str, str]:
     if cluster.distribution in ("mpi", "smp"):
         variables.pop("RDMAV_FORK_SAFE", None)
         return variables | {"NCCL_MIN_NRINGS": "4"}
-    variables |= {"FI_PROVIDER": "efa", "RDMAV_FORK_SAFE": "1"}  # this runner does so whatever the instance type
+    variables |= {"FI_PROVIDER": "efa", "RDMAV_FORK_SAFE": "1"}  # this runner sets both for every instance type
     if len(cluster.hosts) == 1:
         return variables | {"SMDATAPARALLEL_USE_SINGLENODE": "1"}
     return variables | {
@@ -196,14 +196,14 @@ def _service_variables(cluster: Cluster, host: str) -> dict[str, str]:
 
 
 def _bare(value: object) -> str:
-    """The toolkit's text of a value in a variable: scalars bare, the rest compact JSON, nothing for None."""
+    """The toolkit's text of a variable's value: strings unquoted, others as compact JSON, empty for None."""
     if isinstance(value, str):
         return value
     return "" if value is None else compact(value)
 
 
 def _torch_version() -> str | None:
-    """``torch.__version__`` without its import; the metadata of some builds lacks what they are built for (``+cu130``)."""
+    """``torch.__version__`` without importing torch; the metadata of some builds lacks the suffix, such as ``+cu130``."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What AWS's training images have installed: this folder is on the module path of simulated hosts."""
+"""Packages that AWS's training images have installed: this folder is on the PYTHONPATH of simulated hosts."""

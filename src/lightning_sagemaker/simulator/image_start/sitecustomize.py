@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has ``import torch.sagemaker`` find the shim in a simulated job, as AWS's images have the library.
+"""Makes ``import torch.sagemaker`` load the shim in a simulated job, as AWS's images have the library.
 
-It lies within torch, where no folder of the module path can put it. Python runs this file when a process starts: it loads
-nothing until a program imports that name and no library of AWS's answers. Afterwards this folder is off the path, and the
-``sitecustomize`` that the job would have had without it is run.
+The name is within torch, so no folder on PYTHONPATH can provide it. Python runs this file when a process starts; the shim
+is loaded only when a program imports the name and AWS's library is not installed. This file then removes its folder from
+``sys.path``, and runs the ``sitecustomize`` that the job would have had without it.
 """
 
 import os
 import sys
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing alone would double what this costs
+if TYPE_CHECKING:  # importing typing would double the cost of this file
     from typing import Any
 
 
 class _TorchSageMaker:
-    """The last finder: asked when no other has found a module."""
+    """The last finder of ``sys.meta_path``: called if no other has found a module."""
 
     @classmethod
     def find_spec(cls, name: str, path: "Any" = None, target: "Any" = None) -> "Any":

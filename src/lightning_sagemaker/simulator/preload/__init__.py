@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import once and fork a process for each rank."""
+"""Import torch and Lightning once, and fork the processes of a simulated job from there."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A forked process becomes what ``python train.py`` or ``python -m module`` would be.
+"""Run ``train.py`` or ``-m module`` in a forked process as a new Python would.
 
-What Python's own start does for a program is done here in its order: ``__main__``, ``sys.argv``, ``sys.path``, and at the
-end threads, ``atexit``, files, exit code. Only the destruction of every module is left out: it takes a process with
-Lightning in it longer than all else here.
+The steps of Python's start and end are done here in the same order: ``__main__``, ``sys.argv``, ``sys.path``, and at the
+end threads, ``atexit``, files, exit code. Only the destruction of modules is omitted: with Lightning it takes longer
+than all other steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import NoReturn
 
 
 def show_as(command: Sequence[str]) -> None:
-    """Have ``ps`` show ``command``: it is written over this process's own arguments, which must not be shorter."""
+    """Make ``ps`` show ``command``, if it is not longer than this process's arguments, which it overwrites."""
     with contextlib.suppress(OSError, ValueError):
         fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
         start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end in proc(5)
@@ -37,7 +37,7 @@ def show_as(command: Sequence[str]) -> None:
 
 
 def settle(command: Sequence[str], cwd: str, environment: dict[str, str]) -> None:
-    """Take over what a new process is given, and give up what belonged to the one that this was forked from."""
+    """Set the working directory, environment and command of a new process, and reset inherited state."""
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
@@ -47,14 +47,14 @@ def settle(command: Sequence[str], cwd: str, environment: dict[str, str]) -> Non
     if process := sys.modules.get("multiprocessing.process"):
         vars(process)["ORIGINAL_DIR"] = cwd
     if numpy := sys.modules.get("numpy.random"):
-        numpy.seed()  # Python's own generator does so at each fork
+        numpy.seed()  # Python's own generator reseeds itself after a fork
 
 
 def run(arguments: Sequence[str]) -> NoReturn:
-    """Run ``[script, ...]`` or ``["-m", module, ...]`` as ``__main__``, and end this process as Python would.
+    """Run ``[script, ...]`` or ``["-m", module, ...]`` as ``__main__``, and exit as Python would.
 
     Args:
-        arguments: What followed the interpreter.
+        arguments: Arguments of the interpreter.
 
     """
     is_module = arguments[0] == "-m"
@@ -100,9 +100,9 @@ def _report(error: BaseException) -> None:
 
 
 def _end(code: int, interrupted: bool) -> NoReturn:
-    """Wait for threads, call ``atexit``, write out files; then leave.
+    """Wait for threads, run ``atexit`` functions, flush files, and exit.
 
-    The objects of the imported packages were frozen before the fork, so that going through all others is quick.
+    The objects of the imported packages were frozen before the fork, so a pass over all other objects is quick.
     """
     steps = (threading._shutdown, atexit._run_exitfuncs, _write_out_files, _finalize_mpi)  # type: ignore[attr-defined]
     for step in steps:
@@ -123,7 +123,7 @@ def _write_out_files() -> None:
     In this order: a file that is freed as part of a cycle may be closed before its buffer is written.
     """
     for thing in (*gc.get_objects(), sys.stdout, sys.stderr):
-        # Not isinstance: it asks the object for its class, and some run code then.
+        # Not isinstance: it reads __class__, for which some objects run code.
         if issubclass(type(thing), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
             with contextlib.suppress(Exception):
                 thing.flush()
@@ -132,7 +132,7 @@ def _write_out_files() -> None:
 
 
 def _finalize_mpi() -> None:
-    """What mpi4py does when Python itself has ended; without it mpirun takes the process for a failed one."""
+    """Finalize MPI, as mpi4py does at the exit of Python; otherwise mpirun reports that the process failed."""
     mpi = sys.modules.get("mpi4py.MPI")
     finalize = getattr(sys.modules.get("mpi4py.rc"), "finalize", None)
     if mpi is not None and finalize is not False and mpi.Is_initialized() and not mpi.Is_finalized():

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that one process has imported and another, forked from it, gets when it imports them itself.
+"""Modules that a process has imported, and that a process forked from it gets when it imports them.
 
-Until then they are in no ``sys.modules``: a program that asks what is loaded (this package does, to tell ``lightning``
-from ``pytorch_lightning``) sees what it would see in a process of its own, and what waits for an import hears of it. An
-import also reads variables; the names are recorded, and where one has another value by the time the program imports, it
-is said (torch) or re-imported (everything else).
+Until then they are not in ``sys.modules``: a program that looks there (this package does, to tell ``lightning`` from
+``pytorch_lightning``) finds what it would find in a new process, and import hooks run. Importing also reads environment
+variables. Their values are recorded; if one has changed when the program imports, there is a warning (torch), or the
+packages are imported again (all others).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 RANK_NAMES = frozenset(("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"))
-"""Variables that differ from rank to rank and are read by the imports below: :func:`_begin` sees to what they set."""
+"""Variables that differ between ranks and are read by the imports below; :func:`_begin` sets what depends on them."""
 
 
 @dataclass
@@ -32,13 +32,13 @@ class Group:
 
     Attributes:
         name: Name of the group.
-        packages: Importing any module of these hands over the entire group.
-        imports: What is imported; what waits for the import of one of these hears of it.
-        needs: Groups that are loaded by it, in a process of its own too.
-        modules: Name -> module, of those packages that are handed over and that were not loaded before.
-        read: Variable -> the value that the import found.
-        set: Variable -> the value that the import gave it.
-        filters: Filters of warnings that it added.
+        packages: Packages of which importing any module hands over the entire group.
+        imports: Modules that are imported to load the group; import hooks run for them.
+        needs: Names of groups that importing this group loads, also in a new process.
+        modules: Name -> module that the import of this group has loaded and that is to be handed over.
+        read: Environment variable -> value that the import read.
+        set: Environment variable -> value that the import set.
+        filters: Warning filters that the import added.
 
     """
 
@@ -53,7 +53,7 @@ class Group:
 
 
 def groups() -> tuple[Group, ...]:
-    """What most training programs import, none of which starts a thread or looks for a GPU when it is imported."""
+    """The packages that most training programs import; importing them starts no thread and initializes no GPU."""
     return (
         Group("torch", ("torch", "torchgen"), ("torch", "torch.distributed.launcher.api")),
         Group("transformers", ("transformers", "huggingface_hub"), ("transformers.modeling_utils",), ("torch",)),
@@ -63,14 +63,14 @@ def groups() -> tuple[Group, ...]:
 
 
 def load(group: Group, hidden: frozenset[str]) -> bool:
-    """Import a group, and take its modules out of ``sys.modules`` again when :func:`hide` says so.
+    """Import a group, and record its modules and side effects; the modules stay in ``sys.modules``.
 
     Args:
-        group: Filled in here.
+        group: The group, whose fields are filled in.
         hidden: Packages whose modules are to be handed over.
 
     Returns:
-        Whether it is installed.
+        Whether the packages of the group are installed.
 
     """
     before, environment, filters = set(sys.modules), dict(os.environ), list(warnings.filters)
@@ -92,7 +92,7 @@ def load(group: Group, hidden: frozenset[str]) -> bool:
 
 @contextmanager
 def _reads_recorded(read: dict[str, str | None]) -> Iterator[None]:
-    """Record each variable that is read by name; reading all of them, as for a child process, does not count."""
+    """Record each variable that is read by name, but not a read of all variables, as for a child process."""
     kind, in_bulk = type(os.environ), Counter[str]()
     get, iterate = kind.__getitem__, kind.__iter__
 
@@ -122,14 +122,14 @@ def _reads_recorded(read: dict[str, str | None]) -> Iterator[None]:
 
 
 def forget_rank(modules: dict[str, ModuleType]) -> None:
-    """Undo what Lightning and torchmetrics conclude from the rank's variables when they are imported."""
+    """Remove the rank that Lightning and torchmetrics have cached when they were imported."""
     for name in ("lightning.fabric.utilities.rank_zero", "torchmetrics.utilities.prints"):
         if name in modules:
             vars(modules[name].rank_zero_only).pop("rank", None)
 
 
 def _begin(name: str, module: ModuleType) -> None:
-    """What the import of these modules finds out for each process: its rank, and a seed of its own."""
+    """Set what importing these modules determines for each process: its rank, and a new seed."""
     if name == "torch":
         module.default_generator.seed()
     elif name == "lightning.fabric.utilities.rank_zero" and not hasattr(module.rank_zero_only, "rank"):
@@ -139,11 +139,11 @@ def _begin(name: str, module: ModuleType) -> None:
 
 
 class Handover(importlib.abc.MetaPathFinder):
-    """Finds the modules of groups that another process has loaded.
+    """Finds modules of groups that the parent process has loaded.
 
     Args:
-        loaded: The groups.
-        warn: Called with a sentence when a variable was set too late for torch.
+        loaded: The loaded groups.
+        warn: Called with a message if a variable that torch reads was set too late.
 
     """
 
@@ -163,14 +163,14 @@ class Handover(importlib.abc.MetaPathFinder):
         return None
 
     def forget(self, name: str) -> None:
-        """Have ``name`` imported as ever."""
+        """Do not hand over ``name``, so that it is imported normally."""
         for group in self._waiting.values():
             group.modules.pop(name, None)
 
     def hand_over(self, group: Group, name: str) -> None:
-        """Put the modules of ``group`` in their places, because ``name`` is imported."""
+        """Put the modules of ``group`` into ``sys.modules``, because ``name`` is imported."""
         package = name.partition(".")[0]
-        if package not in group.packages:  # a later part of another package
+        if package not in group.packages:  # a module of another package that this import loaded
             self._put(group, {n: m for n, m in group.modules.items() if n.partition(".")[0] == package})
             return
         for needed in group.needs:
@@ -193,14 +193,14 @@ class Handover(importlib.abc.MetaPathFinder):
                 group.modules.pop(name, None)
 
     def _heed_variables(self, group: Group) -> None:
-        """Look, once, whether an import would find what it found; torch alone cannot be loaded twice in a process."""
+        """Check once whether variables have changed since the import; only torch cannot be loaded twice in a process."""
         is_torch = group.name == "torch"
         alike = [other for other in self._waiting.values() if (other.name == "torch") == is_torch]
         read = {name: value for other in alike for name, value in other.read.items()}
         changed = sorted(name for name in read.keys() - RANK_NAMES if os.environ.get(name) != read[name])
         for other in alike:
             other.read.clear()
-            if changed and not is_torch:  # parts of torch that came with it register operators, and stay
+            if changed and not is_torch:  # modules of torch that the import loaded register operators, so they are kept
                 other.modules = {n: module for n, module in other.modules.items() if n.startswith("torch.")}
         if changed and is_torch:
             self._warn(
@@ -219,18 +219,18 @@ def _spec(name: str, module: ModuleType, finder: Handover, group: Group) -> impo
 
 
 class _Loader(importlib.abc.Loader):
-    """Loads a module that exists."""
+    """Loads a module that exists, and hands over its group."""
 
     def __init__(self, module: ModuleType, finder: Handover, group: Group) -> None:
         self._module, self._finder, self._group = module, finder, group
         self._own = module.__spec__
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """The module itself."""
+        """Return the existing module."""
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Everything that the import would have brought, too."""
+        """Hand over all modules that the import would have loaded."""
         module.__spec__ = self._own
         _begin(module.__name__, module)
         self._finder.hand_over(self._group, module.__name__)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the processes of a simulated job import for themselves, or are forked from one that has."""
+"""Choose whether the processes of a simulated job import for themselves, or are forked from one that has imported."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lightning_sagemaker.simulator.launchers import Program
 _START = "import sys; from lightning_sagemaker.simulator.preload.server import main; main(sys.argv[1:])"
 _GROUPS = ("torch", "torchmetrics", "lightning")
 _WAITING = 4096
-"""Shims that may wait for the server: more than one machine runs."""
+"""Maximum number of shims that wait for the server: more than a machine runs."""
 
 
 def choose(asked: bool | None, program: Program, processes: int, own_folders: str | None) -> tuple[bool, str]:
-    """Whether to fork, and what the first line of output says of it.
+    """Whether to fork, and the text about it in the first line of output.
 
     Args:
-        asked: ``--preload``, ``--no-preload``, or None.
-        program: What every rank runs.
-        processes: How many ranks.
-        own_folders: PYTHONPATH, where each host runs the program in a folder of its own.
+        asked: True for ``--preload``, False for ``--no-preload``, None for neither.
+        program: Program of every rank.
+        processes: Number of ranks.
+        own_folders: PYTHONPATH if each host runs the program in a separate folder; else None.
 
     Raises:
-        LocalClusterError: If it was asked for and cannot be.
+        LocalClusterError: If ``--preload`` was set and is not possible.
 
     """
     cores = _cores()
@@ -65,7 +65,7 @@ def _cores() -> int:
 
 
 def listen(folder: Path) -> socket.socket:
-    """The socket at which shims find the server, from before there is one."""
+    """The socket on which the server accepts shims, created before the server starts."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(folder / PRELOAD))
     listener.listen(_WAITING)
@@ -74,14 +74,14 @@ def listen(folder: Path) -> socket.socket:
 
 def server_command(cluster: Cluster, program: Program, listener: socket.socket) -> list[str]:
     """The command of the server, which inherits ``listener``."""
-    # transformers looks, when it is imported, whether the job is one of the model parallel library.
+    # When imported, transformers checks whether the job uses the model parallel library.
     names = _GROUPS if cluster.distribution == "smp" else (*_GROUPS[:1], "transformers", *_GROUPS[1:])
     room = [*program.command, "-m", "torch.distributed.run", "-m", "mpi4py"]
     return [*program.interpreter, "-c", _START, str(listener.fileno()), ",".join(names), *room]
 
 
 def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of the server: what all processes have in common, nothing of a job."""
+    """Environment of the server: the variables of a host without those of a job or a launcher."""
     return {
         name: value
         for name, value in environment.items()

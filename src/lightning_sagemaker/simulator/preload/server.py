@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process imports what most programs import, and is forked for each Python program of a simulated job.
+"""A process that imports what most programs import, and is forked for each Python program of a simulated job.
 
-``host_init.py`` asks for it where it would start one. The order is: the server; a *root* for each session of shims; the
-programs. A root has the shims' name spaces, leads a session of its own and inherits orphans, as ``host_init.py host``
-does where processes are started one by one; so a program finds the same around it.
+``host_init.py``, the shim, requests a fork instead of starting a program. The process tree is: the server; a *root* for
+each session of shims; the programs. A root enters the shims' namespaces, leads a new session and inherits orphans, as
+``host_init.py host`` does without preloading, so a program finds the same environment.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def main(arguments: Sequence[str]) -> None:
     """Serve until the simulator ends.
 
     Args:
-        arguments: Number of the listening socket, names of groups to import, then words that nobody reads: they make
-            room for what ``ps`` shall show of the programs.
+        arguments: File descriptor of the listening socket, names of groups to import separated by commas, and unused
+            words, which reserve space for the commands that ``ps`` shows for the programs.
 
     """
     host_init.prctl(host_init.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
     leave_no_trace()
     loaded = load_groups(arguments[1].split(","))
     threads = len(os.listdir("/proc/self/task")) - 1
-    if threads:  # a fork would copy their locks and not them
+    if threads:  # a fork would copy their locks, but not the threads
         sys.exit(
             f"Each process imports by itself, because importing started {threads} thread(s). HINT: use --env "
             "OMP_NUM_THREADS=1."
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def leave_no_trace() -> None:
-    """Undo what starting this module has changed for those that come after it."""
+    """Undo what starting this module has changed, for the programs that are forked later."""
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]
     for name in [name for name in sys.modules if name.partition(".")[0] == "lightning_sagemaker"]:
@@ -66,7 +66,7 @@ def leave_no_trace() -> None:
 
 
 def load_groups(names: Sequence[str]) -> list[Group]:
-    """Import these groups, and hide their modules until a program imports them itself."""
+    """Import these groups, and remove their modules from ``sys.modules`` until a program imports them."""
     chosen = [group for group in groups() if group.name in names]
     hidden = frozenset(package for group in groups() for package in group.packages)
     filters = list(warnings.filters)
@@ -80,13 +80,13 @@ def load_groups(names: Sequence[str]) -> list[Group]:
 
 
 def _serve(listener: socket.socket, loaded: list[Group]) -> None:
-    """Lead each shim that connects to its root."""
+    """Pass each shim that connects to its root, which is forked if there is none yet."""
     roots: dict[tuple[object, ...], socket.socket] = {}
     while True:
         connection, _ = listener.accept()
         _, streams, *_ = socket.recv_fds(connection, 1, 3)
         pid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-        with contextlib.suppress(OSError):  # the shim has gone
+        with contextlib.suppress(OSError):  # the shim has exited
             place = (os.getsid(pid), *(os.readlink(f"/proc/{pid}/ns/{kind}") for kind in _NAMESPACES))
             if place not in roots:
                 ours, theirs = socket.socketpair()
@@ -105,7 +105,7 @@ def _serve(listener: socket.socket, loaded: list[Group]) -> None:
 
 
 def _be_root(channel: socket.socket, pid: int, loaded: list[Group]) -> NoReturn:
-    """Fork for each request that comes through ``channel``; pass signals and ends on."""
+    """Fork for each request on ``channel``; forward signals to the programs, and their exit statuses to the shims."""
     os.setsid()
     host_init.prctl(host_init.PR_SET_PDEATHSIG, signal.SIGKILL)
     host_init.prctl(host_init.PR_SET_CHILD_SUBREAPER, 1)
@@ -118,7 +118,7 @@ def _be_root(channel: socket.socket, pid: int, loaded: list[Group]) -> NoReturn:
             shims[child] = connection
         for child, connection in list(shims.items()):
             if connection in ready:
-                # A shim that is gone takes its program along, as a parent does.
+                # When a shim has exited, its program is killed, as by the death of its parent.
                 for number in _receive(connection) or [signal.SIGKILL]:
                     os.kill(child, number)
         _pass_on_ends(shims)
@@ -154,7 +154,7 @@ def _fork_for_request(
 ) -> tuple[int, socket.socket]:
     message, numbers, *_ = socket.recv_fds(channel, 1, 4)
     if not message:
-        os._exit(0)  # the server is gone; so are, by their death signal, the programs
+        os._exit(0)  # the server has exited; the programs get their parent-death signal
     connection = socket.socket(fileno=numbers[0])
     with connection.makefile("r") as file:
         request = json.loads(file.readline())

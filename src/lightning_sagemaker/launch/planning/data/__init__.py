@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that come with the package, each with its date and its source in it."""
+"""Data tables of the package, each with its date and source."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What AWS's training images have installed: on the module path of simulated jobs, so that scripts run unchanged."""
+"""The package that AWS's images have installed: on the PYTHONPATH of simulated jobs, so that scripts run unchanged."""
 
 from pkgutil import extend_path
 
