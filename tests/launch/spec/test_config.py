@@ -3,12 +3,14 @@
 
 import contextlib
 
+import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_sagemaker.launch import JobConfig, LaunchError
 from lightning_sagemaker.launch.spec.distribution import parse_distribution
-from lightning_sagemaker.launch.spec.inputs import TrainingInput, parse_inputs
+from lightning_sagemaker.launch.spec.inputs import ShuffleConfig, TrainingInput, parse_inputs
 from tests.launch.jobs import P4D, partitions
 
 
@@ -78,3 +80,34 @@ def test_a_job_as_yaml_comes_back(tmp_path):
     config = config.changed(inputs={"train": TrainingInput("s3://bucket/x", input_mode="FastFile")})
     path.write_text(config.to_yaml())
     assert JobConfig.from_yaml(path).channels == config.channels
+
+
+def test_an_input_with_every_option_is_written_and_read_again():
+    """A list, a shuffle's seed and the API's dictionaries are no strings; a file has no classes."""
+    given = TrainingInput(
+        "s3://bucket/data",
+        distribution="ShardedByS3Key",
+        instance_groups=["workers"],
+        attribute_names=["text", "label"],
+        shuffle_config=ShuffleConfig(7),
+        hub_access_config={"HubContentArn": "arn:aws:sagemaker:us-east-1:aws:hub-content/a/b/c"},
+        model_access_config={"AcceptEula": True},
+    )
+    written = yaml.safe_load(JobConfig(inputs={"train": given}).to_yaml())["inputs"]
+    assert parse_inputs(written) == {"train": given}
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "form"),
+    [
+        ("instance_groups", "workers", "a list of names"),
+        ("attribute_names", [1], "a list of names"),
+        ("shuffle_config", {"seed": "7"}, "a dictionary with a whole number as seed"),
+        ("shuffle_config", 7, "a dictionary with a whole number as seed"),
+        ("model_access_config", True, "a dictionary as in the API"),
+        ("content_type", ["text/csv"], "a string"),
+    ],
+)
+def test_an_option_of_an_input_in_another_form_is_one_sentence(option, value, form):
+    with pytest.raises(LaunchError, match=f"has {option}=.* HINT: it must be {form}"):
+        parse_inputs({"train": {"s3_data": "s3://bucket/data", option: value}})

@@ -102,6 +102,16 @@ class FileSystemInput:
 
 Input = TrainingInput | FileSystemInput
 
+_TEXT, _NAMES, _API = "a string", "a list of names", "a dictionary as in the API"
+_FORMS = {
+    "instance_groups": _NAMES,
+    "attribute_names": _NAMES,
+    "shuffle_config": "a dictionary with a whole number as seed",
+    "hub_access_config": _API,
+    "model_access_config": _API,
+}
+"""Options of an input that are not strings -> their form, as a message names it."""
+
 
 def parse_inputs(value: object) -> dict[str, Input]:
     """Parse the inputs of a job: channel name -> source of its data.
@@ -146,8 +156,10 @@ def _parse(channel: str, value: object) -> Input:
                     f"Channel {channel!r} has the unknown key {name!r}. HINT: {suggestion(str(name), known)}"
                 )
         for name, one in value.items():
-            if one is not None and not isinstance(one, str):
-                raise LaunchError(f"Channel {channel!r} has {name}={one!r}. HINT: it must be a string.")
+            if one is not None and not _fits(name, one):
+                raise LaunchError(
+                    f"Channel {channel!r} has {name}={one!r}. HINT: it must be {_FORMS.get(name, _TEXT)}."
+                )
         try:
             seed = value.get("shuffle_config")
             shuffled = {"shuffle_config": ShuffleConfig(**seed)} if isinstance(seed, Mapping) else {}
@@ -162,6 +174,15 @@ def _parse(channel: str, value: object) -> Input:
     raise LaunchError(
         f"Channel {channel!r} is {value!r}. HINT: give s3://bucket/prefix, a local path, TrainingInput or FileSystemInput."
     )
+
+
+def _fits(name: str, value: object) -> bool:
+    form = _FORMS.get(name, _TEXT)
+    if form is _NAMES:
+        return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, str) for one in value)
+    if name == "shuffle_config":
+        return isinstance(value, ShuffleConfig) or (isinstance(value, Mapping) and type(value.get("seed")) is int)
+    return isinstance(value, Mapping if form is _API else str)
 
 
 def _of_api(config: Mapping[str, Any]) -> Input:
