@@ -12,7 +12,7 @@ import pytest
 
 from lightning_sagemaker import cli
 from lightning_sagemaker.launch import LaunchError
-from lightning_sagemaker.launch.transfer import unpack
+from lightning_sagemaker.launch.transfer import fetch, unpack, up_to_last_line
 from tests.conftest import ROOT
 from tests.launch.hostile_archives import HARD, SYMLINK, entry, write
 
@@ -101,3 +101,18 @@ def test_nothing_is_replaced_that_was_not_downloaded(aws, tmp_path, capsys, monk
     (own / "file").touch()
     assert cli.main(["download", "job", "file"]) == 2
     assert "'file' cannot be created" in capsys.readouterr().err
+
+
+def test_a_sample_of_a_large_text_is_cut_at_a_line(aws, tmp_path):
+    """A rehearsal gets the first lines of each text, and does not download gigabytes for them."""
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket="samples")
+    line = b"a line of thirty-two characters\n"
+    for name, body in {"train.csv": line * 1000, "validation.csv": line * 50, "z.bin": b"0" * 9000}.items():
+        s3.put_object(Bucket="samples", Key=f"data/{name}", Body=body)
+    assert fetch(s3, "s3://samples/data", tmp_path, limit=1000) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"train.csv", "validation.csv"}
+    assert (tmp_path / "train.csv").read_bytes() == line * (1000 // len(line))
+    assert fetch(s3, "s3://samples/data", tmp_path / "all") == 3
+    assert (tmp_path / "all/train.csv").read_bytes() == line * 1000
+    assert up_to_last_line(b"one line only") == b"one line only"

@@ -45,7 +45,7 @@ def to_file(path: Path, target: Path) -> None:
     """
     checkpoint = _read(path)
     if target.is_dir():
-        raise CheckpointError(f"{target} is a directory. HINT: give a file, such as {target / 'whole.ckpt'}.")
+        raise CheckpointError(f"{target} is a directory. HINT: give a file, such as {target / 'single.ckpt'}.")
     with atomic_write(target) as file:
         torch.save(checkpoint, file)
 

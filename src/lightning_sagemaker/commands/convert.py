@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convert a checkpoint: a sharded one to a single file, or any checkpoint to a Hugging Face folder.
 
-  lightning-sagemaker convert checkpoints/last.ckpt whole.ckpt
+  lightning-sagemaker convert checkpoints/last.ckpt single.ckpt
   lightning-sagemaker convert checkpoints/last.ckpt model/ --like google-bert/bert-base-uncased
 
 A Trainer with any strategy can resume from the file. With --like, the weights of the LightningModule's transformers

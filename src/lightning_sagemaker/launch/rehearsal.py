@@ -19,7 +19,7 @@ from lightning_sagemaker.launch.planning.job_plan import JobPlan
 from lightning_sagemaker.launch.request.without_sdk import fetch_from
 from lightning_sagemaker.launch.spec.config import JobConfig
 from lightning_sagemaker.launch.spec.inputs import FileSystemInput
-from lightning_sagemaker.launch.transfer import fetch
+from lightning_sagemaker.launch.transfer import LINES, fetch, up_to_last_line
 from lightning_sagemaker.simulator.cluster import LocalResult
 from lightning_sagemaker.simulator.request_runner import run_request
 
@@ -30,9 +30,7 @@ _STEP_NAMES = ("max_steps", "trainer.max_steps")
 """Names under which a recipe accepts the number of steps."""
 
 SAMPLE_BYTES = 4 * 2**20
-"""Bytes of a channel's sample. Local text files are cut at a line; other files and S3 objects are copied complete."""
-
-_LINES = (".txt", ".csv", ".tsv", ".jsonl")
+"""Bytes of a channel's sample. A longer text is cut at a line; other files are copied complete, as many as fit, and one."""
 
 
 @dataclass(frozen=True)
@@ -228,10 +226,9 @@ def _copy_part(files: Mapping[str, Path], target: Path) -> None:
     for name, path in sorted(files.items()):
         place = target / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix in _LINES and path.stat().st_size > SAMPLE_BYTES:
+        if path.suffix in LINES and path.stat().st_size > SAMPLE_BYTES:
             with path.open("rb") as file:
-                lines = file.read(SAMPLE_BYTES)
-            place.write_bytes(lines[: lines.rfind(b"\n") + 1] or lines)
+                place.write_bytes(up_to_last_line(file.read(SAMPLE_BYTES)))
         elif total and total + path.stat().st_size > SAMPLE_BYTES:
             return
         else:

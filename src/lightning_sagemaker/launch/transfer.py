@@ -18,6 +18,9 @@ from lightning_sagemaker.launch.aws import translate_aws_errors
 MARK = ".lightning-sagemaker"
 """Name of a file that marks a downloaded folder, which a later download may replace."""
 
+LINES = (".txt", ".csv", ".tsv", ".jsonl")
+"""Suffixes of files of which a sample may be cut at a line."""
+
 _SHOWN = 100
 """Maximum characters of a name in a message."""
 
@@ -29,7 +32,8 @@ def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None) -> int:
         s3: A boto3 client of ``s3``.
         uri: ``s3://`` URI of the object or prefix.
         folder: Target folder, which is created if it does not exist.
-        limit: Maximum total bytes, but at least one object is downloaded; None for no limit.
+        limit: For a sample of the data: of each longer text, the first so many bytes, up to a line; of other objects,
+            as many as this in total, and at least one. None for no limit.
 
     Raises:
         LaunchError: If AWS rejects a request, or an object's name leads out of ``folder``.
@@ -44,15 +48,25 @@ def fetch(s3: Client, uri: str, folder: Path, limit: int | None = None) -> int:
                 name, below = item["Key"], key.rstrip("/") + "/" if key else ""
                 if name.endswith("/") or (name != key and not name.startswith(below)):
                     continue  # a folder's own entry, or a sibling with the same prefix
-                if limit is not None and count and total + item["Size"] > limit:
+                cut = limit is not None and item["Size"] > limit and PurePosixPath(name).suffix in LINES
+                if limit is not None and count and not cut and total + item["Size"] > limit:
                     return count
                 target = (folder / (name[len(below) :] if name != key else os.path.basename(name))).resolve()
                 if not target.is_relative_to(folder.resolve()):
                     raise LaunchError(f"{uri} holds {name!r}, which points outside its folder. HINT: do not trust it.")
                 target.parent.mkdir(parents=True, exist_ok=True)
-                s3.download_file(bucket, name, str(target))
-                count, total = count + 1, total + item["Size"]
+                if limit is not None and cut:
+                    part = s3.get_object(Bucket=bucket, Key=name, Range=f"bytes=0-{limit - 1}")["Body"].read()
+                    target.write_bytes(up_to_last_line(part))
+                else:
+                    s3.download_file(bucket, name, str(target))
+                count, total = count + 1, total + target.stat().st_size
     return count
+
+
+def up_to_last_line(text: bytes) -> bytes:
+    """The complete lines of a text that was cut; all of it if it has only one."""
+    return text[: text.rfind(b"\n") + 1] or text
 
 
 def fetch_object(s3: Client, uri: str, target: Path) -> bool:
