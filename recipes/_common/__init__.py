@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recipes share: command line, data and model base classes, and what a run leaves behind at its end.
+"""Shared by the recipes: command line, base classes of data and models, and the outputs of a run.
 
-Nothing is imported here, so that preparing data needs neither torch nor Lightning.
+Imports nothing, so that preparing data needs neither torch nor Lightning.
 """

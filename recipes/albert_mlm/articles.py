@@ -27,14 +27,14 @@ from lightning_sagemaker.recipes.albert_mlm.records import (
 )
 
 LINES = "lines"
-"""Of text: an article in each."""
+"""Format of text files with an article on each line."""
 
 _START = 1 << 20
-"""Bytes from which kind and encoding are known."""
+"""Bytes from which format and encoding are detected."""
 _WHOLE = 1 << 26
-"""Bytes of a table that is read and judged as a whole; of a larger one the start says encoding and delimiter."""
+"""Maximum bytes of a table that is read into memory; of a larger one, the start tells encoding and delimiter."""
 UNPACKED = 4
-"""Characters of text in a byte of a packed file, roughly."""
+"""Approximate characters of text per byte of a compressed file."""
 RECORDS = "TFRecords"
 _JSON = (".json", ".jsonl", ".ndjson")
 _ARTICLE_BEGINS = re.compile(r'<doc id="[^"]*" .*>\s*$')
@@ -50,16 +50,16 @@ class TextSourceError(ValueError):
 
 
 def is_text_name(name: str) -> bool:
-    """Whether a file's name is that of text, packed or not: ``*.txt``, or as WikiExtractor names its files."""
+    """Whether a file's name is that of text, compressed or not: ``*.txt``, or as WikiExtractor names its files."""
     plain = inner_name(name.lower())
     return plain.endswith(".txt") or _WIKI_EXTRACTOR.fullmatch(plain) is not None
 
 
 def kind_of(path: Path) -> str:
-    """How the articles stand in a file; :data:`LINES`, or a word for another way.
+    """The format of a file's articles: :data:`LINES`, or the name of another format.
 
     Raises:
-        TextSourceError: If it cannot be read.
+        TextSourceError: If the file cannot be read.
 
     """
     with _errors(path), open_unpacked(path) as (name, stream):
@@ -71,11 +71,11 @@ def read_articles(path: Path, column: str, tokenizer: Path | None = None) -> Ite
 
     Args:
         path: Path of the file.
-        column: That holds the article, where a record has several.
-        tokenizer: Folder of the one with which token ids in the file were made.
+        column: Column with the article, where records have several.
+        tokenizer: Folder of the tokenizer with which token ids in the file were made.
 
     Raises:
-        TextSourceError: If it cannot be read, or a record has no such text.
+        TextSourceError: If the file cannot be read, or a record has no text in that column.
 
     """
     with _errors(path), open_unpacked(path) as (name, packed):
@@ -94,7 +94,7 @@ def read_articles(path: Path, column: str, tokenizer: Path | None = None) -> Ite
 
 
 def _is_large(path: Path, name: str) -> bool:
-    """Whether a table is read as a stream; a workbook cannot be."""
+    """Whether a table is too large for memory and is streamed; a workbook cannot be."""
     size = path.stat().st_size * (1 if name == path.name else UNPACKED)
     return size > _WHOLE and not name.lower().endswith(".xlsx")
 
@@ -110,7 +110,7 @@ def _stream_table(name: str, stream: io.BufferedReader) -> Iterator[dict[str, An
 
 
 def _one_column(records: Iterator[dict[str, Any]], column: str, path: Path) -> Iterator[dict[str, Any]]:
-    """The first record says which."""
+    """The records with the article's column only, which the first record determines."""
     wanted = None
     for record in records:
         wanted = wanted or _column_of(list(record), column, path)
@@ -188,7 +188,7 @@ def _as_they_are(lines: Iterator[str], _: str, __: Path) -> Iterator[str]:
 
 
 def _wiki_articles(lines: Iterator[str], _: str, __: Path) -> Iterator[str]:
-    """Text between ``<doc ...>`` and ``</doc>``, without the first line, which is the title again."""
+    """Text between ``<doc ...>`` and ``</doc>``, without the first line, which repeats the title."""
     article: list[str] = []
     for line in lines:
         if _ARTICLE_BEGINS.match(line):

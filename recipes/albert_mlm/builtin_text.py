@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""English prose that every Python carries: the language reference's topics and the standard library's docstrings.
+"""English prose in every Python installation: the language reference's topics and the standard library's docstrings.
 
 Nothing is imported: sources are parsed, so no module's code runs. The order is that of the file names and then of the
 lines in each file, hence the same wherever this Python version is installed.
@@ -17,10 +17,10 @@ _SKIPPED = frozenset({"__pycache__", "dist-packages", "encodings", "site-package
 """Folders that are not part of the library, or hold no prose."""
 
 _SHORTEST = 80
-"""Characters: a shorter docstring is a label rather than prose."""
+"""Minimum characters of a document: a shorter docstring is a label rather than prose."""
 
 _LETTERS = 0.7
-"""Least share of letters and spaces: below it a text is a table or code."""
+"""Minimum share of letters and spaces: a text with less is a table or code."""
 
 
 def builtin_documents(library: Path | None = None) -> Iterator[str]:

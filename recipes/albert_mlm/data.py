@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text to masked batches, as a LightningDataModule."""
+"""Masked batches of text, as a LightningDataModule."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MaskedSequences(Dataset[Batch]):
 
     Args:
         shards: Shards of one split.
-        masking: What to hide.
+        masking: Chooses and hides tokens.
         seed: Decides which sequences have their two segments swapped.
 
     """
@@ -57,7 +57,7 @@ class MaskedSequences(Dataset[Batch]):
 
         Returns:
             ``input_ids`` ``[B, length]``, ``positions`` and ``labels`` ``[B, masked]``, ``index`` ``[B]``; with two
-            segments also ``token_type_ids`` ``[B, length]`` and ``swapped`` ``[B]``, 1 where they are.
+            segments also ``token_type_ids`` ``[B, length]`` and ``swapped`` ``[B]``, 1 if the segments are swapped.
 
         """
         numbers = np.asarray(draws, dtype=np.int64)
@@ -80,40 +80,40 @@ class MLMDataModule(RecipeData):
     """Batches for masked-language-model training.
 
     The text is tokenised once per host and kept as memory-mapped shards; hosts may share ``cache_dir`` or not. Masking
-    happens on the fly, other positions in each epoch. Sequences, masks and order depend on ``seed`` only: not on the
-    number of processes, workers or accumulated micro-batches.
+    happens on the fly, at different positions in each epoch. Sequences, masks and order depend on ``seed`` only: not on
+    the number of processes, workers or accumulated micro-batches.
 
     Args:
-        text: What ``lightning-sagemaker prepare albert-mlm`` has made, a folder or ``s3://bucket/prefix``, which is
+        text: Output of ``lightning-sagemaker prepare albert-mlm``, a folder or ``s3://bucket/prefix``, which is
             streamed; ``builtin`` (prose from Python's own documentation), ``auto`` (the job's ``train`` channel if it
             has one, else builtin), files or folders (see README.md), or the name of a Hugging Face dataset.
         validation: Files, folders or a dataset of their own for validation. Default: the job's ``validation`` channel,
             else a share of ``text``.
         test: The same for testing. Default: the job's ``test`` channel, else a share of ``text``.
         dataset_config: Configuration of a Hugging Face dataset.
-        dataset_split: Part of a Hugging Face dataset.
+        dataset_split: Split of a Hugging Face dataset.
         text_column: Column with the article, of a Hugging Face dataset or of records in files.
         tokenizer: ``auto`` (that of ``model.pretrained``, else ``train``), ``train`` (a SentencePiece-like unigram
             model learned from the text), or a folder or hub name.
-        vocab_size: Tokens of a trained tokenizer.
-        lowercase: Whether a trained tokenizer lower-cases.
-        sequence_length: Tokens per sequence with the special ones, usually 128 or 512.
-        sentence_order: Two segments in each sequence, in half of them swapped, for sentence-order prediction.
+        vocab_size: Vocabulary size of a trained tokenizer.
+        lowercase: Whether a trained tokenizer lowercases.
+        sequence_length: Tokens per sequence including the special ones, usually 128 or 512.
+        sentence_order: Build sequences of two segments, swapped in half of them, for sentence-order prediction.
         mask_probability: Share of a sequence's tokens to predict, at most 0.5.
         mask_unit: What is hidden together: ``token``, ``word`` or ``span`` (one to three words).
         global_batch_size: Sequences per optimizer step over all processes and accumulated micro-batches.
-        val_fraction: Share of articles for validation, if it has no text of its own.
-        test_fraction: Share of articles for testing, if it has no text of its own.
+        val_fraction: Share of articles for validation, if ``validation`` is not given.
+        test_fraction: Share of articles for testing, if ``test`` is not given.
         max_documents: Read no more articles of ``text`` than this.
-        per_process_batch_size: As many per process and forward pass, instead of the global batch, which then grows with
-            the number of processes.
+        per_process_batch_size: Sequences per process and forward pass; instead of the global batch, which then grows
+            with the number of processes.
         eval_batch_size: Sequences per process and forward pass in evaluation. Default: the global batch, at most 64.
-        num_workers: Loader processes for each training process. auto: the processor cores of each training process on a
-            GPU host, none otherwise, and another number if the first steps wait for their data and are faster with it.
-        cache_dir: Where tokenised text is kept. Default: the user's cache folder, in a training job a temporary one.
-        cache_gb: Disk that streamed text may take there on each host, in gigabytes.
-        on_damage: Where prepared text is missing or damaged: ``fail``, or ``skip``: train on other sequences in its
-            place.
+        num_workers: Loader processes for each training process. auto: on a GPU host the CPU cores per training process,
+            otherwise 0; then adjusted in the first steps if they wait for data.
+        cache_dir: Folder for tokenised text. Default: the user's cache folder, in a training job a temporary one.
+        cache_gb: Maximum disk space for streamed text in ``cache_dir`` on each host, in gigabytes.
+        on_damage: What to do if prepared text is missing or damaged: ``fail``, or ``skip``: train on other sequences
+            instead.
         seed: Seed of order and masks. Default: the run's (``seed_everything``).
 
     Raises:
@@ -192,13 +192,13 @@ class MLMDataModule(RecipeData):
         self._streamed: StreamedRows | None = None
 
     def preparation(self) -> Preparation:
-        """Of the text."""
+        """Settings of the text's preparation."""
         name = (self.pretrained or TRAIN) if self._tokenizer_name == "auto" else self._tokenizer_name
         return Preparation(tokenizer=name, **self._settings)
 
     @property
     def folder(self) -> Path:
-        """The shards of these settings, or those that were prepared before."""
+        """Folder of the shards: prepared for these settings, or given as ``text``."""
         return self._prepared or super().folder
 
     def load_tokenizer(self) -> Any:
@@ -212,11 +212,11 @@ class MLMDataModule(RecipeData):
         return {"text": str(self._describe()), **{name: text.describe() for name, text in own.items() if text}}
 
     def facts(self) -> dict[str, Any]:
-        """For the model card."""
+        """Facts about the data for the model card."""
         return {**self.sources(), "sequences": self.manifest["counts"], "tokens": self.sequence_length}
 
     def prepare_data(self) -> None:
-        """Tokenise, once per host, unless that was done before."""
+        """Tokenise the text, once per host, unless ``text`` was prepared before."""
         if self._prepared is None:
             super().prepare_data()
         elif self._remote is not None:
@@ -251,12 +251,17 @@ class MLMDataModule(RecipeData):
             self._splits[split] = MaskedSequences(shards, masking, self.seed)
 
     def teardown(self, stage: str) -> None:
-        """Say what was fetched from S3."""
+        """Log how much was fetched from S3."""
         if self._streamed is not None:
             self.say("%s: %s", self._describe(), describe_fetched(self._streamed))
 
     def read_manifest(self) -> dict[str, Any]:
-        """The manifest of the shards; those that were prepared before must fit the settings."""
+        """The manifest of the shards.
+
+        Raises:
+            MisconfigurationException: If ``text`` names shards that are damaged or do not fit the settings.
+
+        """
         if self._prepared is None:
             return super().read_manifest()
         manifest = load_manifest(self._prepared)
@@ -306,7 +311,7 @@ class MLMDataModule(RecipeData):
         return self._evaluation("test")
 
     def predict_dataloader(self) -> RecipeLoader | list[RecipeLoader]:
-        """The test articles, or the validation articles without any."""
+        """The test articles, or the validation articles if there are none."""
         return self._evaluation("test" if "test" in self._splits else "val")
 
     def _evaluation(self, split: str) -> RecipeLoader | list[RecipeLoader]:

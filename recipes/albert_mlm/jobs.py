@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenises the text of one shard, and does so for many in parallel; imports neither torch nor transformers."""
+"""Tokenises the text of shards, many in parallel; imports neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from lightning_sagemaker.recipes.albert_mlm.shards import write_shard
 SPLITS = ("train", "val", "test")
 
 RECORDS = ".shard-*.json"
-"""In the folder of an interrupted run: what each finished shard holds."""
+"""Files in the folder of an interrupted run: the manifest entries of each finished shard."""
 
 Chunk = tuple[str | None, list[str]]
-"""The articles of one shard, and the split that they belong to, or ``None``: each by its text."""
+"""Split and articles of one shard; split ``None``: each article's text decides its split."""
 
 _BATCH_CHARACTERS = 500_000
-"""Text that is tokenised at once."""
+"""Characters that are tokenised at once."""
 
 
 @dataclass(frozen=True)
 class ShardJob:
-    """One shard of each split; plain values, as it is sent to other processes."""
+    """Makes one shard of each split; has plain values only, as it is sent to other processes."""
 
     folder: str
     length: int
@@ -47,11 +47,11 @@ class ShardJob:
     vocab_size: int
     number: int = 0
     split: str | None = None
-    """Of all its articles; ``None``: by their text."""
+    """Split of all its articles; ``None``: decided by each article's text."""
     parallel: bool = True
 
     def finished(self, documents: list[str]) -> dict[str, Any] | None:
-        """The result of an earlier run, if its files are as they were made."""
+        """The result of an earlier run, if its files are unchanged, else ``None``."""
         try:
             files: dict[str, Any] = json.loads(_record(Path(self.folder), self.number).read_text())["files"]
         except (OSError, ValueError, KeyError):
@@ -61,7 +61,7 @@ class ShardJob:
         return None if changed else _counted(documents, files)
 
     def __call__(self, documents: list[str]) -> dict[str, Any]:
-        """Make the shard of each split: how many articles and characters were read, and the manifest's entries."""
+        """Write the shards; returns the numbers of ``articles`` and ``characters``, and the manifest's ``files``."""
         os.environ["TOKENIZERS_PARALLELISM"] = str(self.parallel).lower()
         tokenizer, words = self.open()
         packers = self.packers(words)
@@ -76,7 +76,7 @@ class ShardJob:
         return _counted(documents, files)
 
     def open(self) -> tuple[Any, Words]:
-        """The tokenizer, and what packing must know of it."""
+        """The tokenizer, and the properties of its tokens that packing needs."""
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(Path(self.folder) / TOKENIZER_FOLDER / "tokenizer.json"))
@@ -85,13 +85,13 @@ class ShardJob:
         return tokenizer, Words.of(tokenizer, *self.cls_sep, self.special)
 
     def packers(self, words: Words) -> dict[str, Packer]:
-        """An empty one for each split."""
+        """An empty packer for each split."""
         return {split: Packer(self.length - 2 - self.sentence_order, words.sep) for split in SPLITS}
 
     def pack(self, documents: list[str], tokenizer: Any, packers: Mapping[str, Packer]) -> None:
         """Tokenise the articles of the splits that have a packer."""
         chosen = [(split, text) for text in documents if (split := self.split_of(text)) in packers]
-        encode = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)  # without places in the text
+        encode = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)  # without offsets
         encodings = encode([text for _, text in chosen], add_special_tokens=False)
         for (split, _), encoding in zip(chosen, encodings, strict=True):
             packers[split].add(encoding.ids)
@@ -102,22 +102,22 @@ class ShardJob:
 
 
 def write_record(folder: Path, number: int, files: Mapping[str, Any]) -> None:
-    """Write down that a shard is made, until all are.
+    """Record that a shard is finished, for a run that resumes.
 
     Args:
         folder: Folder of the shards.
         number: Number of the shard.
-        files: The manifest's entries.
+        files: Manifest entries of the shard.
 
     """
     write_text(_record(folder, number), json.dumps({"files": files}))
 
 
 def finished_files(folder: Path) -> dict[str, Any]:
-    """Name -> entry of each file of the shards that are made so far."""
+    """Name -> entry of each file of the shards that are finished so far."""
     found: dict[str, Any] = {}
     for record in sorted(folder.glob(RECORDS)):
-        with contextlib.suppress(OSError, ValueError, KeyError):  # just being deleted, as all are made
+        with contextlib.suppress(OSError, ValueError, KeyError):  # being deleted, as all shards are finished
             found |= json.loads(record.read_text())["files"]
     return found
 
@@ -127,7 +127,7 @@ def _record(folder: Path, number: int) -> Path:
 
 
 def run_jobs(job: ShardJob, chunks: Iterable[Chunk], workers: int) -> Iterator[dict[str, Any]]:
-    """The results in order. ``workers`` 0: in this process, where the tokenizer's own threads share the work."""
+    """The results in order. ``workers`` 0: computed in this process, by the tokenizer's own threads."""
     numbered = ((replace(job, number=number, split=split), text) for number, (split, text) in enumerate(chunks))
     if not workers:
         for one, documents in numbered:
@@ -147,9 +147,9 @@ def run_jobs(job: ShardJob, chunks: Iterable[Chunk], workers: int) -> Iterator[d
 
 
 def find_short_splits(job: ShardJob, chunks: Iterable[Chunk], wanted: Iterable[str]) -> dict[str, int]:
-    """Those splits of which no shard would have a sequence, with the number of their articles.
+    """Number of articles of each of the ``wanted`` splits that would have no sequence.
 
-    Reads no further than needed to know: of most texts the first few articles.
+    Stops reading when all splits have one: of most texts after the first few articles.
     """
     tokenizer, words = job.open()
     articles = dict.fromkeys(wanted, 0)
@@ -177,7 +177,7 @@ def _result(waiting: Future[dict[str, Any]] | dict[str, Any]) -> dict[str, Any]:
 
 
 def by_characters(documents: Iterable[str], least: int) -> Iterator[list[str]]:
-    """Lists of documents of at least so many characters each; the last may have fewer."""
+    """Lists of documents of at least ``least`` characters each; the last may have fewer."""
     batch: list[str] = []
     characters = 0
     for document in documents:
@@ -191,7 +191,7 @@ def by_characters(documents: Iterable[str], least: int) -> Iterator[list[str]]:
 
 
 def split_of(document: str, val_fraction: float, test_fraction: float) -> str:
-    """By the article's text, so neither its place in the files nor other articles matter."""
+    """Split of an article, by a hash of its text: its position and other articles do not matter."""
     place = int.from_bytes(hashlib.blake2b(document.encode(), digest_size=8).digest(), "big") / (1 << 64)
     if place < val_fraction:
         return "val"

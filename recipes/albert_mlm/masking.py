@@ -31,18 +31,18 @@ UNITS = ("token", "word", "span")
 """What is hidden together."""
 
 _LONGEST_SPAN = 3
-"""Words. A span has n of them with a probability proportional to 1/n, as in the ALBERT paper (Lan et al., 2019)."""
+"""Maximum words of a span; n words have a probability proportional to 1/n, as in ALBERT (Lan et al., 2019)."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What masking must know about the tokenizer.
+    """Properties of the tokenizer that masking needs.
 
     Args:
         size: Number of tokens.
         special: Ids that are never masked and never replace a token.
         mask: Id of the mask token.
-        begins: ``[size]``, tokens with which a word begins; needed to mask whole words.
+        begins: ``[size]``, whether each token begins a word; needed to mask whole words.
 
     """
 
@@ -61,15 +61,15 @@ class Vocabulary:
 class Masking:
     """Chooses the same number of tokens in every sequence and hides them.
 
-    An equal number, rather than each token by chance, makes the shapes static and the mean over any number of equal
-    micro-batches the mean over the full batch: gradients on W processes equal those of one without exchanging counts.
+    With the same number in every sequence, shapes are static, and the mean over equal micro-batches is that over the
+    full batch: gradients on W processes equal those of one without exchanging counts.
 
     Args:
         vocabulary: Vocabulary of the tokenizer.
         num_masked: Tokens to predict in each sequence.
         seed: Seed of the run.
         unit: What is hidden together: one ``token``, all tokens of a ``word``, or those of a ``span`` of one to three
-            words. So that the number stays the same, the last word or span chosen may be hidden in part.
+            words. To keep the number constant, the last word or span chosen may be hidden in part.
 
     """
 
@@ -136,7 +136,7 @@ class Masking:
 
 
 def chance_of(seed: int, draws: Integers) -> npt.NDArray[np.float64]:
-    """A uniform number in [0, 1) for each draw, not one of those that masking uses."""
+    """A uniform number in [0, 1) for each draw, independent of those that masking uses."""
     return _unit(_hash(seed, draws, np.full((len(draws), 1), -1), stream=3))[:, 0]
 
 

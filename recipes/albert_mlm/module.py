@@ -51,7 +51,7 @@ class PretrainingMetrics(nn.Module):
     """Means over the masked tokens and, if there are two segments, over the sequences, of all processes.
 
     Args:
-        perplexity: Whether to compute it.
+        perplexity: Whether to compute the perplexity.
 
     """
 
@@ -75,13 +75,13 @@ class PretrainingMetrics(nn.Module):
         return values | order | {"loss": mlm["loss"] + sop["loss"]}
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Reset the state."""
         self.mlm.reset()
         self.sop.reset()
 
 
 class AlbertMLM(RecipeModule):
-    """Masked-language-model pretraining of ALBERT, from scratch or from weights.
+    """Masked-language-model pretraining of ALBERT, from scratch or from pretrained weights.
 
     The last layer and the logits are computed at the masked positions only: ``[masked tokens, vocabulary]`` instead of
     ``[batch, length, vocabulary]``, with the same loss. With ``data.sentence_order`` the loss is the sum of those of
@@ -91,8 +91,8 @@ class AlbertMLM(RecipeModule):
         size: ``tiny``, ``base`` or ``large``; overridden by ``pretrained``.
         pretrained: Name or path of weights to start from, with a matching ``data.tokenizer``.
         dropout: Dropout of hidden states and attention; ALBERT trains without.
-        pre_layer_norm: Normalise before attention and feed-forward instead of after, from scratch; transformers' own
-            classes cannot load such a model right, these recipes can.
+        pre_layer_norm: Normalise before attention and feed-forward instead of after, from scratch; only these recipes
+            can load such a model correctly, transformers' own classes cannot.
         optimization: See :class:`~lightning_sagemaker.recipes._common.modules.recipe_module.RecipeModule`.
 
     Raises:
@@ -147,7 +147,7 @@ class AlbertMLM(RecipeModule):
         return kind(made)
 
     def _orders(self, config: PretrainedConfig | None) -> bool:
-        """Whether sentence order is predicted: what the data says, or the checkpoint without any data."""
+        """Whether sentence order is predicted, by the data's setting or a checkpoint's ``config``."""
         if config is not None:
             return "AlbertForPreTraining" in (config.architectures or ())
         return bool(self.data.sentence_order)
@@ -167,15 +167,15 @@ class AlbertMLM(RecipeModule):
     def forward(
         self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Scores of masked tokens and of the segments' order.
+        """Logits of masked tokens and of the segments' order.
 
         Args:
-            input_ids: ``[batch, length]``, without padding.
-            positions: ``[batch, masked]``.
-            token_type_ids: ``[batch, length]``, with two segments.
+            input_ids: Token ids ``[batch, length]``, without padding.
+            positions: Masked positions ``[batch, masked]``.
+            token_type_ids: Segment numbers ``[batch, length]``, with two segments.
 
         Returns:
-            ``[batch * masked, vocabulary]``; ``[batch, 2]`` with two segments: in order, swapped.
+            ``[batch * masked, vocabulary]``; with two segments also ``[batch, 2]``: in order, swapped.
 
         """
         if token_type_ids is None:
@@ -202,9 +202,9 @@ class AlbertMLM(RecipeModule):
         return losses, order_losses
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """Mean over the masked tokens, and over the sequences for the order of the segments.
+        """Mean over the masked tokens, plus the mean over the sequences for the order of the segments.
 
-        All sequences have as many masked tokens, so the mean of the processes' means is the mean.
+        All sequences have the same number of masked tokens, so the mean of the processes' means is the global mean.
         """
         losses, order = self._losses(batch, self.train_metrics)
         return losses.mean() if order is None else losses.mean() + order.mean()
@@ -233,7 +233,7 @@ class AlbertMLM(RecipeModule):
         return predictions
 
     def write_predictions(self, folder: Path) -> None:
-        """``predictions.jsonl``: a line for each sequence, in order."""
+        """Write ``predictions.jsonl``: a line for each sequence, in order."""
         index, columns = self._rows.gather(self.trainer)
         if self.trainer.is_global_zero:
             names = ("index", *columns)

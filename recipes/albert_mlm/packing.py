@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From tokenised articles to sequences of exactly one length, without padding."""
+"""Packs tokenised articles into sequences of exactly one length, without padding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 SHORTEST_PIECE = 8
-"""Tokens: a shorter article, or a shorter end of one, is left out; it teaches little and costs a separator."""
+"""Minimum tokens of an article or of its end; shorter ones are left out: they teach little and cost a separator."""
 
 _MIDDLE = (0.25, 0.75)
 """Where a sequence may be divided into two segments, as shares of its length."""
@@ -22,14 +22,14 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Words:
-    """What packing must know of a vocabulary.
+    """Properties of a vocabulary that packing needs.
 
     Args:
         cls: Id of ``[CLS]``.
         sep: Id of ``[SEP]``.
-        special: ``[vocabulary]``, ids that masking leaves alone.
-        begins: ``[vocabulary]``, tokens with which a word begins.
-        ends_sentence: ``[vocabulary]``, tokens after which a sentence may have ended.
+        special: ``[vocabulary]``, whether each token is special, and so never masked.
+        begins: ``[vocabulary]``, whether each token begins a word.
+        ends_sentence: ``[vocabulary]``, whether a sentence may end with each token.
 
     """
 
@@ -41,7 +41,7 @@ class Words:
 
     @classmethod
     def of(cls, tokenizer: Any, cls_id: int, sep_id: int, special: Sequence[int]) -> Words:
-        """Those of a ``tokenizers.Tokenizer``: WordPiece marks what continues a word, the others what begins one."""
+        """From a ``tokenizers.Tokenizer``: WordPiece marks tokens that continue a word, others those that begin one."""
         size = tokenizer.get_vocab_size(with_added_tokens=True)
         tokens = [tokenizer.id_to_token(number) or "" for number in range(size)]
         is_special = np.zeros(size, dtype=bool)
@@ -56,13 +56,13 @@ class Words:
 
 @dataclass
 class Packer:
-    """Cuts articles into the insides of sequences of ``body`` tokens.
+    """Packs articles into the bodies of sequences, of ``body`` tokens each.
 
-    An article fills as many sequences of its own as it can. What is left at its end is packed with the ends of other
+    An article fills as many sequences of its own as it can. Its remaining tokens are packed with those of other
     articles, a ``[SEP]`` between them: only such sequences cross articles, and no sequence is padded.
 
     Args:
-        body: Tokens of a sequence without the special ones around it.
+        body: Tokens of a sequence without the special tokens around them.
         sep: Id of ``[SEP]``.
 
     """
@@ -97,7 +97,7 @@ class Packer:
             self._ends, self._waiting = [rest], len(rest)
 
     def sequences(self) -> Integers:
-        """All full insides so far, in order, and forget them: ``[sequences, body]``."""
+        """Return all full bodies so far, in order, and clear them: ``[sequences, body]``."""
         full, self._full = self._full, []
         return np.concatenate(full) if full else np.zeros((0, self.body), dtype=np.int32)
 
@@ -138,7 +138,7 @@ def swap_segments(rows: Integers, first: Integers) -> tuple[Integers, Integers]:
     place = np.arange(rows.shape[1])[None, :]
     begin = second[:, None]
     source = np.where(place <= begin, place + first[:, None] + 1, place - begin - 1)
-    # [CLS] and the separators stay what they are wherever they come from.
+    # [CLS] and the separators keep their positions.
     source = np.where(place == 0, 0, np.where(place == begin + 1, rows.shape[1] - 1, source))
     source = np.where(place == rows.shape[1] - 1, place, source)
     return np.take_along_axis(rows, source, axis=1), second

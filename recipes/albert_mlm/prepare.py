@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenises the text into a cache of shards; imports neither torch nor transformers, as its processes are many."""
+"""Tokenises the text into a cache of shards; imports neither torch nor transformers, as many processes import it."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from lightning_sagemaker.recipes.albert_mlm.tokenizer import (
 )
 
 _FORMAT = 3
-"""Raised whenever the same settings would give other shards."""
+"""Version of the cache, incremented whenever the same settings would give other shards."""
 
 _SHARD_CHARACTERS = (1_000_000, 8_000_000)
-"""Least and most text of one shard: a 64th of the text, so that several processes have something to do, but not so much
+"""Minimum and maximum characters of one shard: a 64th of the text, so that several processes have work, but not so much
 that it would fill the memory."""
 
 _TOKENIZER_CHARACTERS = 20_000_000
-"""A tokenizer learns from at most so many characters; more would not change it much but would fill the memory."""
+"""Maximum characters that a tokenizer is trained on; more would change it little but would fill the memory."""
 
 _log = logging.getLogger(__name__)
 
@@ -68,11 +68,11 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Preparation(_preparation.Preparation):
-    """Everything that decides what the shards hold.
+    """All settings that determine the content of the shards.
 
     Args:
         source: Source of the articles.
-        tokenizer: ``train``, or what :func:`load_tokenizer` takes.
+        tokenizer: ``train``, or a name for :func:`load_tokenizer`.
         vocab_size: Vocabulary size of a trained tokenizer.
         lowercase: Whether a trained tokenizer lowercases.
         sequence_length: Tokens per sequence.
@@ -99,23 +99,23 @@ class Preparation(_preparation.Preparation):
 
     @property
     def own(self) -> dict[str, TextSource]:
-        """Split -> its own text."""
+        """Split -> source of its own, for those that have one."""
         given = {"val": self.validation, "test": self.test}
         return {split: source for split, source in given.items() if source is not None}
 
     @property
     def fractions(self) -> dict[str, float]:
-        """Split -> share of the source's articles."""
+        """Split -> share of the source's articles, 0 with a source of its own."""
         shares = {"val": self.val_fraction, "test": self.test_fraction}
         return {split: 0.0 if split in self.own else share for split, share in shares.items()}
 
     def size(self) -> int:
-        """Bytes of all text; 0 where it is not known."""
+        """Bytes of all text; 0 if unknown."""
         sizes = [source.size() for source in (self.source, *self.own.values())]
         return sum(sizes) if all(sizes) else 0
 
     def settings(self) -> dict[str, Any]:
-        """As plain containers, the text and tokenizer by their fingerprints."""
+        """The settings as plain containers, with fingerprints of text and tokenizer."""
         trained = self.tokenizer == TRAIN
         return {
             "format": _FORMAT,
@@ -138,12 +138,12 @@ class Preparation(_preparation.Preparation):
         """As :meth:`run`, but in ``folder`` itself, where an interrupted run resumes, and missing files are rebuilt.
 
         Args:
-            folder: Made if missing.
-            workers: Processes.
-            progress: Is told how much was done.
+            folder: Folder to write to.
+            workers: Number of worker processes; 0: this process.
+            progress: Called with the number of characters of each finished shard.
 
         Raises:
-            TextSourceError: If the folder holds what was made from other settings.
+            TextSourceError: If the folder has shards of other text or settings, or a split has too little text.
 
         """
         settings = self.settings()
@@ -173,9 +173,9 @@ class Preparation(_preparation.Preparation):
             raise TextSourceError(f"{folder} contains {what}. HINT: give another folder, or delete this one.")
 
     def fill(self, folder: Path, workers: int, progress: Progress = lambda _: None) -> dict[str, Any]:
-        """Write tokenizer and shards into ``folder``; the manifest's entries."""
+        """Write tokenizer and shards into ``folder``; returns the manifest's entries."""
         if workers:
-            # In a process of its own: what it imports is then no longer in memory.
+            # In a process of its own, so that its imports do not stay in memory.
             with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=end_with_parent) as pool:
                 facts = pool.submit(self.make_tokenizer, folder).result()
         else:
@@ -209,7 +209,7 @@ class Preparation(_preparation.Preparation):
         }
 
     def make_tokenizer(self, folder: Path) -> dict[str, Any]:
-        """Train or load the tokenizer and save it in ``folder``; its size and the ids that preparing needs."""
+        """Train or load the tokenizer and save it in ``folder``; returns its size and its special ids."""
         saved = folder / TOKENIZER_FOLDER
         if (saved / "tokenizer_config.json").is_file():  # of an interrupted run; written last
             tokenizer = load_tokenizer(str(saved))
@@ -249,7 +249,7 @@ class Preparation(_preparation.Preparation):
                     return
 
     def _check_length(self, job: ShardJob, folder: Path) -> None:
-        """Before any shard is made: a split that would have no sequence is an error that names its option."""
+        """Check that no split would be without a sequence, before any shard is written."""
         wanted = [split for split in SPLITS if split == "train" or split in self.own or self.fractions[split]]
         short = find_short_splits(job, self._chunks(folder / TOKENIZER_FOLDER), wanted)
         if not short:
@@ -281,7 +281,7 @@ def _save_whole(tokenizer: Any, folder: Path) -> None:
 
 
 def with_index(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of a folder, whose index of blocks is added if it was made without one."""
+    """The manifest of a folder, after adding the index of blocks if an older version made it without one."""
     if INDEX in manifest["others"]:
         return manifest
     write_text(folder / INDEX, index_text(index_shards(folder, columns_of(manifest["files"], SEGMENTS))))
@@ -291,13 +291,13 @@ def with_index(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _chunked(documents: Iterable[str], total: int) -> Iterator[list[str]]:
-    """The articles of each shard of a text of about so many characters."""
+    """The articles of each shard of a text of about ``total`` characters."""
     least, most = _SHARD_CHARACTERS
     return by_characters(documents, min(most, max(least, total // 64)))
 
 
 def _counts(entries: Mapping[str, Any]) -> dict[str, int]:
-    """Sequences of each split."""
+    """Number of sequences of each split."""
     counts = dict.fromkeys(SPLITS, 0)
     for name, entry in entries.items():
         counts[name.split("-")[0]] += entry["rows"]

@@ -34,7 +34,7 @@ _LINE_EVERY = 10.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prepare, or verify with ``--verify``; the exit code is 1 if the text or the shards cannot be used."""
+    """Prepare, or verify with ``--verify``; returns the exit code, 1 if the text or the shards cannot be used."""
     args = _parser().parse_args(arguments)
     try:
         if args.verify:
@@ -102,22 +102,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _as_options(message: str) -> str:
-    """With the names of this command's options in the place of the recipe's."""
+    """``message`` with this command's option names in place of the recipe's."""
     message = re.sub(r"\bdata\.text\b", "INPUT", message)
     return re.sub(r"\bdata\.(\w+)", lambda found: f"--{found[1].replace('_', '-')}", message)
 
 
 def staging_folder(address: str, within: Path | None) -> Path:
-    """Where the shards of a URI are built: always the same, so that an interrupted run can resume.
+    """Folder in which the shards of a URI are built: always the same, so that an interrupted run can resume.
 
-    Nothing else is in it, as it is deleted at the end.
+    The folder is deleted at the end, so it has no other files.
     """
     place = default_cache(SageMakerJob.from_environment(), "albert-mlm") if within is None else within
     return place / f"to-s3-{settings_key({'address': address})}"
 
 
 def prepare_remote(preparation: Preparation, remote: RemoteFolder, staging: Path, workers: int) -> int:
-    """Make shards in ``staging`` and write each to S3 when it is finished, the manifest last; then delete ``staging``."""
+    """Make shards in ``staging`` and upload each when it is finished, the manifest last; then delete ``staging``."""
     settings = preparation.settings()
     manifest = remote.manifest()
     if manifest is not None:
@@ -125,7 +125,7 @@ def prepare_remote(preparation: Preparation, remote: RemoteFolder, staging: Path
             raise TextSourceError(
                 f"{remote.address} holds shards of other text or settings. HINT: give another address."
             )
-        shutil.rmtree(staging, ignore_errors=True)  # of a run that was killed when all was written
+        shutil.rmtree(staging, ignore_errors=True)  # of a run that was killed after the upload
         return _report("found", manifest, remote.address)
     staging.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -157,7 +157,7 @@ def _report(verb: str, manifest: Mapping[str, Any], output: str) -> int:
 
 
 class _Progress:
-    """A bar on a terminal, a line every ten seconds elsewhere.
+    """A progress bar on a terminal, a line every ten seconds elsewhere.
 
     Args:
         size: Bytes of the text, or 0 where that is not known.
@@ -165,7 +165,7 @@ class _Progress:
     """
 
     def __init__(self, size: int) -> None:
-        # Bytes for characters: close for most text, and known without reading it.
+        # Bytes stand for characters: close for most text, and known without reading it.
         self._total = size or None
         self._done = 0
         self._begin = self._said = time.monotonic()
@@ -193,12 +193,12 @@ class _Progress:
 
 
 def progress_line(done: int, total: int | None, rate: float) -> str:
-    """How far it is, how fast, and about how long it will still take.
+    """A line with the amount done, the rate, and the estimated time left.
 
     Args:
-        done: Characters.
-        total: Bytes of the text, where that is known.
-        rate: Million characters a second.
+        done: Characters done.
+        total: Bytes of the text; ``None``: unknown.
+        rate: Millions of characters per second.
 
     """
     if not total:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFRecords, as TensorFlow's pretraining scripts make them: sequences of token ids back to text, or text as it is.
+"""Reads TFRecords of TensorFlow's pretraining scripts: sequences of token ids, which are decoded, or text.
 
 A record is eight bytes of length, their checksum, the content and its checksum: CRC-32C, masked, as in TensorFlow's
 ``lib/io/record_writer.h``. The content is a ``tf.train.Example`` (its ``example.proto``), a map from names to lists.
@@ -18,7 +18,7 @@ from typing import IO, Any
 from lightning_sagemaker.recipes._common.data.unpacked import inner_name
 
 IDS = "input_ids"
-"""Feature with the tokens of an example, in all such scripts."""
+"""Feature with the token ids of an example, in all such scripts."""
 
 _MASKS = ("input_mask", "attention_mask")
 """Features that are 0 where there is padding: as in Google's BERT and ALBERT, and as in transformers."""
@@ -69,14 +69,14 @@ class Decoder:
 
     @classmethod
     def of(cls, folder: Path) -> Decoder:
-        """That of a saved tokenizer."""
+        """The decoder of a saved tokenizer."""
         from tokenizers import Tokenizer
 
         return cls(Tokenizer.from_file(str(folder / "tokenizer.json")))
 
     @cached_property
     def separators(self) -> frozenset[int]:
-        """Special tokens, but for the one that stands for what the vocabulary lacks: that is read as itself again."""
+        """Ids of the special tokens, except the unknown token, which stays in the text."""
         added = self.tokenizer.get_added_tokens_decoder()
         return frozenset(number for number, token in added.items() if token.special and token.content not in _UNKNOWN)
 
@@ -99,12 +99,12 @@ class Decoder:
 
 
 def is_record_name(name: str) -> bool:
-    """Whether a file's name is that of TFRecords, packed or not: ``wiki.tfrecord``, ``wiki.tf_record-00000-of-00064``."""
+    """Whether a name is that of TFRecords, packed or not: ``wiki.tfrecord``, ``wiki.tf_record-00000-of-00064``."""
     return _NAME.search(inner_name(name.lower())) is not None
 
 
 def begins_with_record(start: bytes) -> bool:
-    """Whether a file that begins so holds TFRecords: its first eight bytes have the checksum that follows them."""
+    """Whether a file that starts with ``start`` has TFRecords: the checksum of its first eight bytes follows them."""
     # The upper half of a length is zero, which hardly anything else has there and which is known at once.
     return len(start) >= _HEAD and start[4:8] == bytes(4) and _is_intact(start[:8], start[8:_HEAD])
 
@@ -113,7 +113,7 @@ def read_examples(stream: IO[bytes]) -> Iterator[Example]:
     """The examples of a file, in order.
 
     Raises:
-        ValueError: If it is damaged, or ends in the middle of a record.
+        ValueError: If a record is damaged or incomplete.
 
     """
     parse = _example_class().FromString
@@ -137,12 +137,12 @@ def read_texts(examples: Iterable[Example], decoder: Callable[[], Decoder], colu
     """The text of each example, or of each of its segments if the second does not follow the first.
 
     Args:
-        examples: With token ids, or with text in ``column``.
-        decoder: Called if there are token ids.
-        column: The feature with text.
+        examples: Examples with token ids, or with text in ``column``.
+        decoder: Returns the decoder; called only if there are token ids.
+        column: Name of the feature with text.
 
     Raises:
-        ValueError: If an example has neither.
+        ValueError: If an example has neither token ids nor text.
 
     """
     examples = iter(examples)
@@ -172,7 +172,7 @@ def _pieces(example: Example, separators: Collection[int]) -> list[list[int]]:
 
 
 def _masked(example: Example) -> Iterator[tuple[int, int, float]]:
-    """Place, token and weight of what was hidden; none if masks are drawn in training."""
+    """Position, original token and weight of each masked token; none if masks are drawn in training."""
     places, tokens = example.get("masked_lm_positions", []), example.get("masked_lm_ids", [])
     return zip(places, tokens, example.get("masked_lm_weights") or [1.0] * len(places), strict=True)
 

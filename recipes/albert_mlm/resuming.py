@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepared data of which files are missing or damaged, made ready to be completed."""
+"""Makes prepared data with missing or damaged files ready to be completed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes.albert_mlm.jobs import RECORDS, write_record
 
 STARTED = ".started.json"
-"""In the folder of an interrupted run: its settings."""
+"""File in the folder of an interrupted run: its settings."""
 
 
 _PARTS = (".*.npy.*.part", ".*.json.part")
-"""What a killed process was writing."""
+"""Files that a killed process was writing."""
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Of interrupted runs, and of this one, from a folder that has its manifest."""
+    """Remove temporary files of this and interrupted runs from a folder that has its manifest."""
     for pattern in (STARTED, RECORDS, *_PARTS):
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
@@ -32,14 +32,14 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def keep_complete(folder: Path, manifest: Mapping[str, Any]) -> tuple[int, int]:
-    """Turn prepared data of which files are missing or damaged into that of an interrupted run.
+    """Turn prepared data with missing or damaged files into that of an interrupted run.
 
     Args:
         folder: Folder of the shards.
-        manifest: Manifest from when they were complete; its file is deleted.
+        manifest: Manifest of the complete data; its file is deleted.
 
     Returns:
-        How many shards are as they were made, and of how many.
+        Number of unchanged shards, and of all shards.
 
     """
     changed = {

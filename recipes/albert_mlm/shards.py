@@ -20,12 +20,12 @@ from lightning_sagemaker.recipes._common.data.checksums import file_entry
 Integers = npt.NDArray[np.int64]
 
 _FEW = 1 << 22
-"""Sequences whose order is drawn as one table."""
+"""Maximum number of sequences that are shuffled one by one instead of in blocks."""
 _WINDOW = 1024
-"""Blocks of more than that whose sequences are mixed, 1 GiB."""
+"""Number of blocks whose sequences are shuffled together, 1 GiB."""
 
 SEGMENTS = "-segments"
-"""At the end of the name of the file that says where the second segment of each row begins."""
+"""Suffix of the name of the file with the length of each row's first segment."""
 
 
 def write_shard(
@@ -34,12 +34,12 @@ def write_shard(
     """Write ``SPLIT-NUMBER.npy`` and, given the lengths of first segments, ``SPLIT-NUMBER-segments.npy``.
 
     Args:
-        folder: Exists.
+        folder: Existing folder.
         split: ``train``, ``val`` or ``test``.
         number: Number of the shard.
         rows: ``[sequences, length]``; nothing is written if there are none.
-        first: ``[sequences]``.
-        vocab_size: Decides between two and four bytes per token.
+        first: ``[sequences]``, tokens of the first segment; ``None``: there is only one.
+        vocab_size: Vocabulary size: up to 65536, a token takes two bytes, else four.
 
     Returns:
         The manifest's entries.
@@ -66,12 +66,12 @@ def _save(path: Path, array: npt.NDArray[Any]) -> None:
 
 
 class Shards:
-    """All sequences of one split, read through memory maps; a shard is checked before it is first read.
+    """All sequences of one split, read through memory maps; a shard is verified before it is first read.
 
     Args:
-        folder: With the shards.
-        files: Files of the split: their names and entries in the manifest.
-        skip_damaged: Give sequences of other shards in the place of those of a damaged one, instead of an error.
+        folder: Folder of the shards.
+        files: Name -> manifest entry of the split's files.
+        skip_damaged: Return sequences of other shards in place of those of a damaged one, instead of raising.
 
     Raises:
         DamagedFileError: If a file that is needed is damaged; with ``skip_damaged``, if all are.
@@ -94,13 +94,13 @@ class Shards:
 
     @property
     def blocks(self) -> Blocks | None:
-        """How training reads them: so many that they are on a network's disk or a slow one, piece by piece."""
+        """Blocks in which training reads many sequences, which may be on a slow disk; ``None``: one by one."""
         if len(self) <= _FEW:
             return None
         return Blocks(max(1, BLOCK_BYTES // self._one.strides[0]), _WINDOW)
 
     def look_ahead(self, batches: object) -> None:
-        """Nothing: the kernel does."""
+        """Does nothing: the kernel reads ahead."""
 
     def rows(self, indices: Integers) -> Integers:
         """The sequences at ``indices``: ``[len(indices), length]``."""
@@ -112,14 +112,14 @@ class Shards:
         return result
 
     def first_segments(self, indices: Integers) -> Integers | None:
-        """Their numbers of tokens in the first segment ``[len(indices)]``; ``None`` if there is only one segment."""
+        """Tokens in the first segment of the sequences, ``[len(indices)]``; ``None`` if there is only one segment."""
         if self._first is None:
             return None
         shards, places = self._places(indices)
         return self._first[self._ends[shards] + places]
 
     def _places(self, indices: Integers) -> tuple[Integers, Integers]:
-        """Shard of each, and row there, when its checksum was looked at."""
+        """Shard of each index, and row in it; the shards are verified first."""
         shards = np.searchsorted(self._ends, indices, side="right") - 1
         places = indices - self._ends[shards]
         if not self._skip:
@@ -132,7 +132,7 @@ class Shards:
         return shards, places
 
     def _usable(self, shard: int) -> int:
-        """The shard itself, or what takes its place."""
+        """The shard itself, or the intact shard that replaces it."""
         if not self._skip:
             return shard
         for other in replacements(shard, len(self._names)):
@@ -146,7 +146,7 @@ class Shards:
         except DamagedFileError:
             if not self._skip:
                 raise
-            return np.broadcast_to(np.uint16(0), (entry["rows"], 1))  # has its length, and is not read
+            return np.broadcast_to(np.uint16(0), (entry["rows"], 1))  # a placeholder of the same length, never read
 
     def _load(self, name: str, rows: int) -> npt.NDArray[Any]:
         if self._skip and not self._files.is_intact(name):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shards in S3, as if they were here: read in blocks, through a store on the host's disk."""
+"""Shards in S3, read in blocks through a cache on the host's disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lightning_sagemaker.recipes.albert_mlm.shards import Integers
 
 
 class StreamedShards:
-    """All sequences of one split.
+    """All sequences of one split, with the methods of :class:`Shards`.
 
     Args:
         rows: Rows of all splits.
@@ -36,18 +36,18 @@ class StreamedShards:
         return self._rows.read(self._split, 0, indices).astype(np.int64)
 
     def first_segments(self, indices: Integers) -> Integers | None:
-        """Their numbers of tokens in the first segment ``[len(indices)]``; ``None`` if there is only one segment."""
+        """Tokens in the first segment of the sequences, ``[len(indices)]``; ``None`` if there is only one segment."""
         if self._rows.columns(self._split) == 1:
             return None
         return self._rows.read(self._split, 1, indices)[:, 0].astype(np.int64)
 
     @property
     def blocks(self) -> Blocks:
-        """How training reads them."""
+        """Blocks in which training reads."""
         return self._rows.blocks(self._split)
 
     def look_ahead(self, batches: object) -> None:
-        """Have the blocks of following batches fetched while one is trained on."""
+        """Prefetch the blocks of following batches."""
         assert isinstance(batches, (TrainingBatches, EvaluationBatches))
         self._rows.look_ahead(self._split, batches)
 
@@ -58,11 +58,11 @@ def open_streamed(
     """The rows of all splits.
 
     Args:
-        remote: Where they are.
-        folder: Copy of the files next to them.
-        manifest: Theirs.
-        limit: Bytes of disk to use at most.
-        skip_damaged: Train on something else in the place of what is damaged.
+        remote: Folder in S3 with the shards.
+        folder: Local folder with the copies of small files, and for cached blocks.
+        manifest: Manifest of the shards.
+        limit: Maximum bytes of disk to use.
+        skip_damaged: Return other rows in place of damaged ones, instead of raising.
 
     """
     remote.objects.connect()
@@ -71,6 +71,6 @@ def open_streamed(
 
 
 def describe_fetched(rows: StreamedRows) -> str:
-    """What this host has fetched since the rows were opened, and what that costs."""
+    """A line on this host's requests and bytes since the rows were opened, and their cost."""
     requests, size = rows.fetched()
     return f"this host made {requests} requests for {size / 1e9:.3g} GB, {reading_cost(requests)}"

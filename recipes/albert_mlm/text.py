@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the articles come from: files, a Hugging Face dataset, or the text that Python carries."""
+"""Sources of articles: files, a Hugging Face dataset, or Python's own documentation."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TextSource:
-    """Articles, and what identifies their source.
+    """A source of articles.
 
     Args:
-        files: As :func:`read_articles` takes them. Empty for the other kinds.
-        dataset: Name of a Hugging Face dataset.
-        dataset_config: Its configuration, if it has several.
-        dataset_split: Which part to read.
-        text_column: The column with the article, of a dataset or of a file with records.
+        files: Files for :func:`read_articles`; empty for other sources.
+        dataset: Name of a Hugging Face dataset; ``None`` without files: the built-in text.
+        dataset_config: Configuration of the dataset, if it has several.
+        dataset_split: Split of the dataset.
+        text_column: Column with the article, of a dataset or of a file with records.
 
     """
 
@@ -55,7 +55,7 @@ class TextSource:
     text_column: str = "text"
 
     def fingerprint(self) -> dict[str, Any]:
-        """Changes whenever the text may have changed."""
+        """Changes whenever files or Python's version may have changed; of a dataset, its name and options."""
         if self.files:
             stats = [(str(path), path.stat()) for path in self.files]
             files = {"files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]}
@@ -71,11 +71,11 @@ class TextSource:
         return self.characters() if plain else 0
 
     def characters(self) -> int:
-        """About how much text there is; 0 where not even that is known without reading it."""
+        """Approximate number of characters of all files; 0 for other kinds."""
         return sum(path.stat().st_size * (UNPACKED if _is_packed(path) else 1) for path in self.files)
 
     def describe(self) -> str:
-        """In words."""
+        """The source in words, for messages."""
         if self.files:
             return ", ".join(str(path) for path in self.files)
         return self.dataset or "the documentation of Python's standard library"
@@ -122,7 +122,7 @@ def find_text(
         text: ``"builtin"``; ``"auto"`` (the job's ``train`` or ``training`` channel, else builtin); files or folders;
             or the name of a Hugging Face dataset.
         channels: Channels of the job.
-        option: What to call it in messages.
+        option: Name of the option, for messages.
         dataset: The ``dataset_*`` and ``text_column`` fields of :class:`TextSource`.
 
     Raises:
@@ -154,11 +154,11 @@ def find_text(
 def find_own_text(
     given: Mapping[str, str | Sequence[str] | None], channels: Mapping[str, Path], **dataset: Any
 ) -> dict[str, TextSource]:
-    """Text of its own for validation and testing: what is set, or the job's channel of that name.
+    """Separate sources for validation and testing: what is set, or the job's channel of that name.
 
     Args:
-        given: ``validation`` and ``test`` -> as for :func:`find_text`, but not ``auto``. Of a Hugging Face dataset it
-            is the part of that name.
+        given: ``validation`` and ``test`` -> as for :func:`find_text`, but not ``auto``. Of a Hugging Face dataset the
+            split of that name is used.
         channels: Channels of the job.
         dataset: As for :func:`find_text`.
 
@@ -175,7 +175,7 @@ def prepared_folder(text: str | Sequence[str], channels: Mapping[str, Path]) -> 
     """The folder of shards that ``text`` names, if it names one; ``auto``: the job's channel, if that holds shards.
 
     Raises:
-        TextSourceError: If it holds shards without what belongs to them.
+        TextSourceError: If it has shards without their manifest.
 
     """
     if not isinstance(text, str) or is_remote(text):
@@ -213,7 +213,7 @@ def _text_files(path: Path, option: str) -> list[Path]:
             kind: [file for file in files if fits(file.name)]
             for kind, fits in (("text files", is_text_name), ("tables", is_table_name), ("TFRecords", is_record_name))
         }
-        # Beside a corpus there may be its vocab.txt, a README.txt or a table of sources: it is the largest.
+        # Next to a corpus there may be a vocab.txt, a README.txt or a table of sources: the corpus is the largest kind.
         kind = max(kinds, key=lambda name: sum(file.stat().st_size for file in kinds[name]))
         others = [str(file) for name, found in kinds.items() if name != kind for file in found]
         if others and is_rank_zero():

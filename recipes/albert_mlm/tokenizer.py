@@ -13,7 +13,7 @@ def load_tokenizer(name: str) -> Any:
     """A fast tokenizer from a folder, the Hugging Face hub or a checkpoint of these recipes.
 
     Raises:
-        ValueError: If it lacks what masked-language modelling needs.
+        ValueError: If it has no CLS, SEP or mask token.
 
     """
     from lightning_sagemaker.recipes._common.modules.pretrained import load_tokenizer as load_any

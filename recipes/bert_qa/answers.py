@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the scores of tokens to the most likely answers of each question."""
+"""Chooses the most likely answers of each question from the scores of tokens."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def best_spans(start: Tensor, end: Tensor, inside: Tensor, count: int, max_lengt
 
     Args:
         start: ``[windows, length]``, score of each token to be the first of the answer.
-        end: ``[windows, length]``, to be the last.
-        inside: ``[windows, length]``, whether a token is of the context.
-        count: Spans for each window.
-        max_length: Tokens of an answer.
+        end: ``[windows, length]``, score of each token to be the last.
+        inside: ``[windows, length]``, whether a token is in the context.
+        count: Number of spans for each window.
+        max_length: Maximum tokens of an answer.
 
     Returns:
-        ``start``, ``end``: ``[windows, count]``, places in the input, -1 where there are not as many spans;
+        ``start``, ``end``: ``[windows, count]``, positions in the input, -1 if there are fewer spans;
         ``start_logit``, ``end_logit``: their scores; ``null``: ``[windows]``, score of no answer.
 
     """
@@ -60,11 +60,11 @@ class Candidates:
     """Possible answers of all questions, the best of each first.
 
     Args:
-        question: ``[candidates]``, ascending.
+        question: ``[candidates]``, number of the question, ascending.
         first: ``[candidates]``, first token in the context.
-        last: ``[candidates]``.
-        start_logit: ``[candidates]``.
-        end_logit: ``[candidates]``.
+        last: ``[candidates]``, last token.
+        start_logit: ``[candidates]``, score of the first token.
+        end_logit: ``[candidates]``, score of the last.
 
     """
 
@@ -76,19 +76,19 @@ class Candidates:
 
     @property
     def score(self) -> Array:
-        """``[candidates]``."""
+        """Sum of both scores, ``[candidates]``."""
         score: Array = self.start_logit + self.end_logit
         return score
 
 
 def merge_windows(question: Array, columns: Mapping[str, Array], shift: Array, count: int) -> Candidates:
-    """The best spans of each question over its windows; a span that several windows show counts once.
+    """The best spans of each question over its windows; a span that is in several windows counts once.
 
     Args:
         question: ``[windows]``, number of the question.
         columns: Output of :func:`best_spans`: ``[windows, spans]``.
-        shift: ``[windows]``, to add to a place in the input to get one in the context.
-        count: Spans for each question.
+        shift: ``[windows]``, added to a position in the input to get that in the context.
+        count: Maximum number of spans for each question.
 
     """
     spans = columns["start"].shape[1]
@@ -110,13 +110,13 @@ def merge_windows(question: Array, columns: Mapping[str, Array], shift: Array, c
 
 @dataclass(frozen=True)
 class Answers:
-    """What is predicted.
+    """The predicted answers.
 
     Args:
-        predictions: Id -> answer, empty for none.
+        predictions: Id -> answer; empty: no answer.
         best: Id -> the most likely answer that is not empty.
         nbest: Id -> answers with probability and scores, the best first.
-        null_odds: Id -> score of no answer minus that of the best one.
+        null_odds: Id -> score of no answer minus that of the best answer.
 
     """
 
@@ -133,13 +133,13 @@ def choose_answers(
     null: Array,
     threshold: float | None,
 ) -> Answers:
-    """One answer for each question.
+    """Choose one answer for each question.
 
     Args:
         ids: Identifiers of the questions.
         texts: Texts of the candidates.
         candidates: Candidates of all questions.
-        null: ``[questions]``, lowest score of no answer over the windows of each.
+        null: ``[questions]``, lowest score of no answer over the windows of each question.
         threshold: Null odds above which no answer is predicted; ``None``: always an answer.
 
     """

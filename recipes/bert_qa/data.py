@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions and contexts to batches, as a LightningDataModule."""
+"""Batches of questions and contexts, as a LightningDataModule."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ class QuestionAnsweringDataModule(RecipeData):
         train: ``auto`` (the job's ``train`` channel, else the embedded facts unless another split is given), ``facts``,
             a file in SQuAD's form, a table (CSV, TSV, JSON, JSON lines, Excel, Parquet), a folder of such files, or a
             Hugging Face dataset.
-        validation: The same kinds. Default: the job's ``validation`` channel; a dataset's own validation part.
+        validation: The same kinds. Default: the job's ``validation`` channel; a dataset's own validation split.
         test: The same kinds. Default: the job's ``test`` channel.
         predict: The same kinds. Default: the test data, else the validation data.
         dataset_config: Configuration of a Hugging Face dataset.
         version_2_with_negative: Whether questions may have no answer in their context.
-        max_seq_length: Tokens of an input: question, part of the context, and special tokens.
+        max_seq_length: Maximum tokens of an input: question, part of the context, and special tokens.
         doc_stride: Tokens that neighbouring parts of a long context share.
-        max_query_length: Tokens of a question; the rest is cut off.
+        max_query_length: Maximum tokens of a question; the rest is cut off.
         misplaced_answers: For answers that are not where their record says: ``error``, ``skip`` (leave the questions
             out) or ``search`` (look for the text in the context).
-        delimiter: Between the columns of text tables: a character, or tab, comma, semicolon, pipe. Default: found.
-        encoding: Encoding of text tables, such as ``utf-8``, ``cp1252`` or ``utf-16``. Default: found.
-        tokenizer: Folder or hub name. Default: of ``model.pretrained``, else one is trained.
-        vocab_size: Tokens of a trained tokenizer.
+        delimiter: Delimiter of text tables: a character, or tab, comma, semicolon, pipe. Default: detected.
+        encoding: Encoding of text tables, such as ``utf-8``, ``cp1252`` or ``utf-16``. Default: detected.
+        tokenizer: Folder or hub name. Default: that of ``model.pretrained``, else one is trained.
+        vocab_size: Vocabulary size of a trained tokenizer.
         global_batch_size: Inputs per optimizer step over all processes and accumulated micro-batches.
-        per_process_batch_size: As many per process and forward pass, instead of the global batch, which then grows with
+        per_process_batch_size: Inputs per process and forward pass; instead of the global batch, which then grows with
             the number of processes.
         eval_batch_size: Inputs per process and forward pass in evaluation. Default: the global batch, at most 64.
         group_by_length: Put inputs of similar length into a batch.
         pad_to_max_length: Pad every batch to ``max_seq_length``.
-        pad_to_multiple_of: Default: 8 on a GPU, 1 otherwise.
-        max_train_samples: Use no more questions than this.
-        max_eval_samples: Use no more than this for validation and for testing.
-        max_predict_samples: Use no more than this.
-        num_workers: Loader processes for each training process. auto: the processor cores of each training process on a
-            GPU host, none otherwise, and another number if the first steps wait for their data and are faster with it.
-        cache_dir: Where prepared data is kept. Default: the user's cache folder, in a training job a temporary one.
-        seed: Seed of the order. Default: the run's (``seed_everything``).
+        pad_to_multiple_of: Pad batches to a multiple of this many tokens. Default: 8 on a GPU, 1 otherwise.
+        max_train_samples: Maximum number of questions for training.
+        max_eval_samples: Maximum number of questions for validation, and for testing.
+        max_predict_samples: Maximum number of questions to predict.
+        num_workers: Loader processes for each training process. auto: on a GPU host the CPU cores per training process,
+            otherwise 0; then adjusted in the first steps if they wait for data.
+        cache_dir: Folder for prepared data. Default: the user's cache folder, in a training job a temporary one.
+        seed: Seed of the order of inputs. Default: the run's (``seed_everything``).
 
     Raises:
         MisconfigurationException: If a value is unknown or out of range, or batch sizes do not divide.
@@ -113,7 +113,7 @@ class QuestionAnsweringDataModule(RecipeData):
         files = find_sources(self.job, train, validation, test, predict, BUILTIN)
         source = files.get("train", BUILTIN)
         if "val" not in files and source != BUILTIN and not is_file_name(source):
-            files["val"] = source  # the dataset's own part
+            files["val"] = source  # the dataset's own split
         self._settings: dict[str, Any] = {
             "files": files,
             "dataset_config": dataset_config,
@@ -135,7 +135,7 @@ class QuestionAnsweringDataModule(RecipeData):
         self.splits: dict[str, QuestionWindows] = {}
 
     def preparation(self) -> Preparation:
-        """Of all splits."""
+        """Settings of all splits' preparation."""
         return Preparation(**self._settings, pretrained=self._tokenizer_name or self.pretrained)
 
     def sources(self) -> dict[str, str]:
@@ -144,7 +144,7 @@ class QuestionAnsweringDataModule(RecipeData):
         return {split: f"{name} (embedded)" if name == BUILTIN else name for split, name in files.items()}
 
     def facts(self) -> dict[str, Any]:
-        """For the model card."""
+        """Facts about the data for the model card."""
         return {
             "data": ", ".join(f"{split}: {name}" for split, name in self._settings["files"].items()),
             "questions": self.manifest["counts"],
@@ -152,7 +152,7 @@ class QuestionAnsweringDataModule(RecipeData):
         }
 
     def open(self, folder: Path, manifest: dict[str, Any]) -> None:
-        """Cut windows."""
+        """Open the splits, and cut their contexts into windows."""
         tokenizer = self.load_tokenizer()
         padding = Padding(tokenizer.pad_token_id, self._multiple, self.max_seq_length, self._pad_always)
         options = (Template.of(tokenizer), self._stride, padding)
@@ -161,7 +161,12 @@ class QuestionAnsweringDataModule(RecipeData):
         }
 
     def train_dataloader(self) -> RecipeLoader:
-        """Shuffled micro-batches of this process."""
+        """Shuffled micro-batches of this process.
+
+        Raises:
+            MisconfigurationException: If there is no training data.
+
+        """
         if "train" not in self.splits:
             raise MisconfigurationException("there is no training data. HINT: set data.train.")
         windows = self.splits["train"]
@@ -181,11 +186,11 @@ class QuestionAnsweringDataModule(RecipeData):
 
     @property
     def predicted_split(self) -> str:
-        """Which split ``predict`` reads."""
+        """The split that ``predict`` reads: ``predict``, else ``test``, else ``val``."""
         return next((split for split in ("predict", "test", "val") if split in self.splits), "predict")
 
     def records(self, split: str) -> list[dict[str, Any]]:
-        """The records of a split as they were read, by the number of the question; not of training."""
+        """The records of a split as they were read, in the order of the questions; not of ``train``."""
         records: list[dict[str, Any]] = json.loads(CheckedFiles.of(self.folder).read_text(records_name(split)))
         return records
 

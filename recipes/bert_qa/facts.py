@@ -57,7 +57,7 @@ _VOWELS, _ENDS = ("a", "e", "i", "o", "u"), ("n", "r", "l", "m", "s", "ck", "th"
 _UNANSWERABLE = 0.25
 _STATED = (3, 6)
 _QUESTIONS = 4
-"""For each paragraph."""
+"""Questions about each paragraph."""
 
 Article = dict[str, Any]
 
@@ -66,9 +66,9 @@ def fact_articles(count: int, split: str, seed: int = 0) -> list[Article]:
     """Articles of SQuAD's JSON, each with one paragraph.
 
     Args:
-        count: How many.
-        split: ``train`` or ``val``; their names differ.
-        seed: Other numbers give other articles.
+        count: Number of articles.
+        split: ``train`` or ``val``; no invented name is in both.
+        seed: Seed of the articles.
 
     """
     chance = random.Random(f"{split} {seed}")
@@ -116,7 +116,7 @@ def _value(chance: random.Random, split: str, kind: str) -> str:
 
 
 def _name(chance: random.Random, split: str) -> str:
-    """Two syllables; the vowels of the first say which split may use it."""
+    """An invented name of two syllables; the vowel of the first belongs to one split only."""
     vowels = _VOWELS[:3] if split == "train" else _VOWELS[3:]
     first = chance.choice(_ONSETS) + chance.choice(vowels)
     return (first + chance.choice(_ONSETS) + chance.choice(_VOWELS) + chance.choice(_ENDS)).capitalize()

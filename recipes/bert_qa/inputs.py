@@ -27,10 +27,10 @@ class QuestionWindows(Dataset[Batch]):
 
     Args:
         folder: Folder of the cache.
-        split: Its name.
+        split: Name of the split.
         template: Template of the tokenizer.
         stride: Tokens that neighbouring windows share.
-        padding: How its batches are padded, with the tokens that an input may have.
+        padding: How batches are padded; its ``limit`` is the maximum tokens of an input.
 
     """
 
@@ -61,12 +61,12 @@ class QuestionWindows(Dataset[Batch]):
 
     @property
     def num_questions(self) -> int:
-        """Of the split."""
+        """Questions of the split."""
         return len(self._context)
 
     @property
     def lengths(self) -> Integers:
-        """``[windows]``, in tokens."""
+        """Tokens of each input, ``[windows]``."""
         return self._context_start + self.windows.end - self.windows.start + len(self._template.after)
 
     @functools.cached_property
@@ -76,7 +76,7 @@ class QuestionWindows(Dataset[Batch]):
         return texts
 
     def shift(self, windows: Integers) -> Integers:
-        """What to add to places in the inputs of ``windows`` to get places in their contexts."""
+        """Offset to add to positions in the inputs of ``windows`` to get positions in their contexts."""
         return self.windows.start[windows] - self._context_start[windows]
 
     def text(self, question: int, first: int, last: int) -> str:
@@ -91,7 +91,7 @@ class QuestionWindows(Dataset[Batch]):
 
         Returns:
             ``input_ids``, ``attention_mask``, ``token_type_ids``, ``in_context`` ``[B, length]``; ``labels``
-            ``[B, 2]``, the first and last place of the answer; ``index`` ``[B]``.
+            ``[B, 2]``, positions of the answer's first and last token; ``index`` ``[B]``.
 
         """
         indices = sample_indices(draws, len(self))

@@ -29,7 +29,7 @@ def exact_score(gold: str, predicted: str) -> float:
 
 
 def f1_score(gold: str, predicted: str) -> float:
-    """Harmonic mean of precision and recall over words; where one has no word, whether both have none."""
+    """Harmonic mean of precision and recall over words; if an answer has no words, 1 if both have none, else 0."""
     gold_words, words = normalize_answer(gold).split(), normalize_answer(predicted).split()
     if not gold_words or not words:
         return float(gold_words == words)
@@ -46,13 +46,12 @@ def evaluate(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """What the official evaluation prints, in percent.
+    """The metrics of the official evaluation, in percent.
 
     Args:
         answers: Id -> right answers; none: there is no answer.
         predictions: Id -> predicted answer; empty: none. Questions without a prediction are not counted.
-        null_odds: Id -> how much more likely it is that there is no answer. Default: 0 for all, and then nothing is
-            said about the best thresholds.
+        null_odds: Id -> score of no answer minus that of the best answer. Default: 0 for all, without best thresholds.
         threshold: Odds above which "no answer" counts as predicted.
 
     Returns:
@@ -98,16 +97,16 @@ def _means(scores: Mapping[str, Floats], group: npt.NDArray[np.bool_], prefix: s
 def _best_threshold(gains: Floats, odds: Floats, num_without: int) -> tuple[float, float]:
     """The highest score over all thresholds, in percent, and the lowest threshold that gives it.
 
-    Beginning with "no answer" for all, questions get their answer back in the order of their odds: one with an answer
-    adds its score, one without loses its point unless nothing was predicted anyway.
+    Starting with "no answer" for all, predictions are restored in the order of the questions' odds: a question with an
+    answer adds its score; one without subtracts 1, unless its prediction is empty anyway.
 
     Args:
-        gains: What each question's answer adds, ascending by odds.
+        gains: What each question's prediction adds, ascending by odds.
         odds: Odds of the same questions.
         num_without: Questions without an answer.
 
     """
-    # One after the other, as the official evaluation adds them: equal to the last digit.
+    # Added one after the other, as by the official evaluation: equal to the last digit.
     course = np.cumsum(np.concatenate([[float(num_without)], gains]))
     best = int(np.argmax(course))
     return 100.0 * float(course[best]) / len(gains), 0.0 if best == 0 else float(odds[best - 1])

@@ -34,10 +34,10 @@ class QuestionAnswerer(FineTunedModule):
         pretrained: Hugging Face folder, hub name, or a ``.ckpt`` of these recipes. Default: from scratch.
         size: ``tiny``, ``small`` or ``base`` BERT, from scratch.
         dropout: Dropout of hidden states and attention. Default: the model's own.
-        n_best_size: Answers for each question in ``nbest_predictions.json``.
-        max_answer_length: Tokens of an answer.
-        null_score_threshold: How much higher than that of the best answer the score of no answer must be to predict
-            none; ``auto``: what gave the best F1 in the last validation (0 before it).
+        n_best_size: Maximum answers for each question in ``nbest_predictions.json``.
+        max_answer_length: Maximum tokens of an answer.
+        null_score_threshold: No answer is predicted if its score exceeds the best answer's by more than this; ``auto``:
+            the value with the best F1 in the last validation (0 before it).
         optimization: See :class:`~lightning_sagemaker.recipes._common.modules.recipe_module.RecipeModule`.
 
     Raises:
@@ -83,7 +83,7 @@ class QuestionAnswerer(FineTunedModule):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of each token to be the first and the last of the answer, each ``[batch, length]`` like the inputs."""
         output = self.model(input_ids=input_ids, attention_mask=attention_mask, **self.token_types(token_type_ids))
-        # Padding takes no part, so a loss does not depend on what else is in the batch.
+        # Padding is masked, so that a loss does not depend on what else is in the batch.
         padding = attention_mask == 0
         lowest = torch.finfo(torch.float32).min
         return (
@@ -96,7 +96,7 @@ class QuestionAnswerer(FineTunedModule):
         return scores
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """The mean loss."""
+        """The mean loss of a batch; updates ``train_metrics``."""
         start, end = self._scores(batch)
         losses = span_losses(start, end, batch["labels"])
         found = torch.stack([start.argmax(dim=1), end.argmax(dim=1)], dim=1)
@@ -166,11 +166,11 @@ class QuestionAnswerer(FineTunedModule):
         self.log_evaluation({f"test_{name}": value for name, value in self._end_evaluation("test").items()})
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Keep the best spans; returns where they begin in the inputs: ``[batch, spans]``."""
+        """Keep the best spans; returns the positions of their first tokens in the inputs: ``[batch, spans]``."""
         return self._evaluate(batch)
 
     def write_predictions(self, folder: Path) -> None:
-        """``predictions.json``, ``nbest_predictions.json``, ``null_odds.json``, and ``predictions.csv``."""
+        """Write ``predictions.json``, ``nbest_predictions.json``, ``null_odds.json``, and ``predictions.csv``."""
         split = self.data.predicted_split
         self._answers, _ = self._gather(split)
         if self.trainer.is_global_zero:
@@ -190,7 +190,7 @@ class QuestionAnswerer(FineTunedModule):
         return predictions_table(asked, [records[number] for number in asked], added)
 
     def write_evaluation(self, folder: Path, split: str) -> None:
-        """The same files, on rank zero; those of a test, which may follow a validation, end in ``-test``."""
+        """Write the JSON files, on rank zero; names of a test's, which may follow a validation, end in ``-test``."""
         if self._answers is None:
             return
         end = "-test.json" if split == "test" else ".json"
@@ -201,7 +201,7 @@ class QuestionAnswerer(FineTunedModule):
 
 
 def _probability(answers: Answers, name: str) -> float:
-    """Of the predicted answer among the n best."""
+    """Probability of the predicted answer among the n best."""
     text = answers.predictions[name]
     return next((float(one["probability"]) for one in answers.nbest[name] if one["text"] == text), 0.0)
 
@@ -211,11 +211,11 @@ def span_losses(start: Tensor, end: Tensor, labels: Tensor) -> Tensor:
 
     Args:
         start: ``[batch, length]``, score of each token to be the first.
-        end: ``[batch, length]``, to be the last.
-        labels: ``[batch, 2]``, their places.
+        end: ``[batch, length]``, score of each token to be the last.
+        labels: ``[batch, 2]``, positions of the first and last token.
 
     Returns:
-        ``[batch]``.
+        Loss of each input, ``[batch]``.
 
     """
     first = functional.cross_entropy(start, labels[:, 0], reduction="none")

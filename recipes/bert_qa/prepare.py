@@ -28,7 +28,7 @@ from lightning_sagemaker.recipes.bert_qa.squad import nested_questions, place_an
 BUILTIN = "facts"
 
 _FORMAT = 4
-"""Raised whenever the same settings would give another cache."""
+"""Version of the cache, incremented whenever the same settings would give another."""
 
 _BUILTIN_ARTICLES = {"train": 4000, "val": 150}
 _HUB_SPLITS = {"train": "train", "val": "validation", "test": "test", "predict": "test"}
@@ -39,21 +39,21 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Preparation(_preparation.Preparation):
-    """Everything that decides what the cache holds.
+    """All settings that determine the content of the cache.
 
-    Contexts and questions are tokenised once each, however many questions a context has and windows it is cut into.
+    Each context and question is tokenised once, however many questions a context has and windows it is cut into.
 
     Args:
         files: Split (train, val, test, predict) -> file, folder, hub name or ``facts``.
         dataset_config: Configuration of a hub dataset.
         pretrained: Folder or hub name of the tokenizer; ``None``: one is trained.
         vocab_size: Vocabulary size of a trained tokenizer.
-        max_query_length: Tokens of a question; the rest is cut off.
+        max_query_length: Maximum tokens of a question; the rest is cut off.
         misplaced_answers: One of :data:`~squad.POLICIES`.
         unanswerable: Whether questions without an answer are kept for training.
-        limits: Split -> most questions.
-        delimiter: Delimiter of the columns of text tables; ``None``: found.
-        encoding: Encoding of text tables; ``None``: found.
+        limits: Split -> maximum number of questions.
+        delimiter: Delimiter of the columns of text tables; ``None``: detected.
+        encoding: Encoding of text tables; ``None``: detected.
 
     """
 
@@ -69,7 +69,7 @@ class Preparation(_preparation.Preparation):
     encoding: str | None = None
 
     def settings(self) -> dict[str, Any]:
-        """As plain containers, files and tokenizer by their fingerprints."""
+        """The settings as plain containers, with fingerprints of files and tokenizer."""
         return table_settings(self, _FORMAT, {BUILTIN: _BUILTIN_ARTICLES})
 
     def build(self, folder: Path) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _save(folder: Path, split: str, questions: Sequence[Question], tokenizer: An
 
 
 def _tokenize(tokenizer: Any, texts: Sequence[str]) -> tuple[list[Any], list[Any]]:
-    """Token ids and ``[tokens, 2]`` places in the text, in characters, of each text; without special tokens."""
+    """Token ids and offsets ``[tokens, 2]``, in characters, of each text; without special tokens."""
     ids, places = [], []
     for begin in range(0, len(texts), _BATCH):
         options = {"add_special_tokens": False, "return_offsets_mapping": True, "return_attention_mask": False}
@@ -185,5 +185,5 @@ def _place(question: Question, context: int, offsets: Sequence[Any]) -> tuple[in
 
 
 def records_name(split: str) -> str:
-    """File with the records of a split as they were read, which go with the predictions."""
+    """Name of the file with the records of a split as they were read, which are written with the predictions."""
     return f"{split}-records.json"

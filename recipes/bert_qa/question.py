@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One question about a text."""
+"""A question about a text."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Question:
-    """One question.
+    """A question.
 
     Args:
-        id: Unlike that of any other.
-        question: Its text.
+        id: Unique identifier.
+        question: Text of the question.
         context: The text with the answer.
-        answers: Right answers; none: there is no answer in the context.
-        starts: Where each begins in the context, in characters.
-        record: As it was read, which goes with the prediction.
+        answers: Right answers; empty: there is no answer in the context.
+        starts: Start of each answer in the context, in characters.
+        record: Record as it was read, which is written with the prediction.
 
     """
 
@@ -31,6 +31,6 @@ class Question:
 
     @property
     def misplaced(self) -> bool:
-        """Whether an answer does not stand where it should."""
+        """Whether an answer is empty, or not at its start in the context."""
         places = zip(self.answers, self.starts, strict=True)
         return any(self.context[start : start + len(text)] != text or not text for text, start in places)

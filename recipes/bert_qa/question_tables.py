@@ -12,21 +12,21 @@ from lightning_sagemaker.recipes._common.data.tables import DataError, require_c
 from lightning_sagemaker.recipes.bert_qa.question import Question
 
 _ANSWER_COLUMNS = ("answer", "answer_text")
-"""Columns with one answer as text; its place is in ``answer_start``."""
+"""Columns with one answer as text, whose start is in ``answer_start``."""
 _UNPLACED = -1
-"""Start of an answer whose place is not said: it is misplaced, and data.misplaced_answers says what to do."""
+"""Start of an answer without ``answer_start``: it counts as misplaced (see ``data.misplaced_answers``)."""
 
 
 def table_questions(records: Sequence[Mapping[str, Any]], name: str, first: int = 0) -> list[Question]:
     """The questions of a table with ``question``, ``context`` and, if they are known, answers.
 
-    Those are in ``answers``, as SQuAD's (an object, or its text in JSON or Python), or in ``answer`` (or ``answer_text``)
-    and ``answer_start``. ``id`` may be missing: then it is the record's number, from 1 on.
+    Answers are in ``answers``, as SQuAD's (an object, or its text in JSON or Python), or in ``answer`` (or
+    ``answer_text``) and ``answer_start``. A missing ``id`` is the record's number, from 1 on.
 
     Args:
         records: Records of the table.
-        name: Name of the table, in messages.
-        first: Records before these.
+        name: Name of the table, for messages.
+        first: Number of records before these, for missing ids.
 
     Raises:
         DataError: If a column is missing, a question or a context is empty, or answers cannot be read.
@@ -68,7 +68,7 @@ def _answers(record: Mapping[str, Any], where: str) -> tuple[tuple[str, ...], tu
 
 
 def _structured(answers: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Of SQuAD's two forms: lists by name, or a list of answers."""
+    """Texts and starts from either of SQuAD's forms: lists by name, or a list of answers."""
     if isinstance(answers, list):
         answers = {key: [answer[key] for answer in answers] for key in ("text", "answer_start")}
     texts, starts = answers["text"], answers["answer_start"]
@@ -80,7 +80,7 @@ def _structured(answers: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
 
 
 def _parse(text: str) -> Any:
-    """JSON, or what Python and pandas write for the same."""
+    """Parse JSON, or Python's and pandas' text of the same."""
     try:
         return json.loads(text)
     except ValueError:
@@ -88,7 +88,7 @@ def _parse(text: str) -> Any:
 
 
 def _without_arrays(text: str) -> str:
-    """``array([...], dtype=object)``, as pandas writes NumPy's, as a list."""
+    """Replace ``array([...], dtype=object)``, as pandas writes arrays, by lists."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except SyntaxError as error:

@@ -24,10 +24,10 @@ from lightning_sagemaker.recipes.bert_qa.question import Question
 from lightning_sagemaker.recipes.bert_qa.question_tables import table_questions
 
 POLICIES = ("error", "skip", "search")
-"""What to do with an answer that does not stand where its record says."""
+"""What to do with an answer that is not at its ``answer_start``."""
 
 _NAMED = 5
-"""Ids named in a message."""
+"""Maximum number of ids in a message."""
 
 _log = logging.getLogger(__name__)
 
@@ -35,17 +35,17 @@ _log = logging.getLogger(__name__)
 def read_questions(
     name: str, option: str, split: str, config: str | None = None, form: TableForm | None = None
 ) -> tuple[list[Question], list[str]]:
-    """All questions of a file, a folder, or a part of a Hugging Face dataset, and how each file was read.
+    """All questions of a file, a folder, or a split of a Hugging Face dataset, and how each file was read.
 
     Args:
         name: Name of the source.
-        option: What to call it in messages.
+        option: Name of the option, for messages.
         split: Split of a Hugging Face dataset.
         config: Configuration of a Hugging Face dataset.
         form: Format of text tables.
 
     Raises:
-        DataError: If it cannot be read as questions.
+        DataError: If the source cannot be read, has no question, or has an id twice.
 
     """
     questions: list[Question] = []
@@ -75,7 +75,7 @@ def _read_file(path: Path, form: TableForm | None, first: int) -> tuple[list[Que
 
 
 def _articles(path: Path) -> list[Any] | None:
-    """What is in a file in SQuAD's own form; ``None`` if it is another."""
+    """The articles of a file in SQuAD's JSON form; ``None`` for another form."""
     try:
         with open_unpacked(path) as (name, file):
             if not name.lower().endswith(".json"):
@@ -124,13 +124,13 @@ def _check_ids(questions: Sequence[Question], name: str) -> None:
 
 
 def place_answers(questions: Sequence[Question], policy: str, what: str) -> list[Question]:
-    """Questions whose answers all stand where they should.
+    """The questions whose answers are all at their starts in the context.
 
     Args:
-        questions: As read.
-        policy: One of :data:`POLICIES`: refuse misplaced answers, leave their questions out, or look for the text in
-            the context and leave out what is not found.
-        what: To call the data in messages.
+        questions: Questions as read.
+        policy: One of :data:`POLICIES`: refuse misplaced answers, leave their questions out, or search the text in the
+            context and leave out questions whose answer is not found.
+        what: Name of the data, for messages.
 
     Raises:
         DataError: If an answer is misplaced and the policy is ``error``.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contexts longer than the model takes are read in overlapping windows."""
+"""Cuts contexts that are longer than the model's inputs into overlapping windows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Template:
-    """How a tokenizer puts question and context together: ``before question between context after``.
+    """How a tokenizer joins question and context: ``before question between context after``.
 
     Args:
-        before: Special tokens, the first of which is the one that stands for "no answer".
-        between: Special tokens.
-        after: Special tokens.
-        types: Token types of question and context, each with the special tokens that follow.
+        before: Ids of special tokens, the first of which stands for "no answer".
+        between: Ids of special tokens.
+        after: Ids of special tokens.
+        types: Token types of question and context, each including the special tokens that follow.
 
     """
 
@@ -33,7 +33,7 @@ class Template:
 
     @property
     def num_special(self) -> int:
-        """Special tokens in all."""
+        """Number of special tokens."""
         return len(self.before) + len(self.between) + len(self.after)
 
     @classmethod
@@ -70,14 +70,14 @@ def cut_windows(questions: Integers, contexts: Integers, num_special: int, max_l
     """Cut each context into windows of which neighbours share ``stride`` tokens.
 
     Args:
-        questions: ``[questions]``, tokens of each question.
-        contexts: ``[questions]``, tokens of its context.
-        num_special: Special tokens in each input.
-        max_length: Tokens of an input.
-        stride: Shared tokens.
+        questions: ``[questions]``, number of tokens of each question.
+        contexts: ``[questions]``, number of tokens of its context.
+        num_special: Number of special tokens in each input.
+        max_length: Maximum tokens of an input.
+        stride: Number of shared tokens.
 
     Raises:
-        DataError: If a window would have no room to move on.
+        DataError: If a question leaves no more than ``stride`` tokens for its context.
 
     """
     room = max_length - num_special - questions
@@ -95,13 +95,13 @@ def cut_windows(questions: Integers, contexts: Integers, num_special: int, max_l
 
 
 def answer_labels(windows: Windows, first: Integers, last: Integers, context_start: Integers) -> Integers:
-    """Where in each input the answer begins and ends; 0, the first special token, if it is not wholly in the window.
+    """Positions of the answer's first and last token in each input; 0, a special token, if it is not fully there.
 
     Args:
-        windows: ``[windows]``.
+        windows: Windows of the split.
         first: ``[questions]``, first token of the answer in its context, -1 without one.
         last: ``[questions]``, its last token.
-        context_start: ``[windows]``, place of the window's first token in the input.
+        context_start: ``[windows]``, position in the input of the window's first token.
 
     Returns:
         ``[windows, 2]``.

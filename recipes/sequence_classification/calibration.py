@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far probabilities can be trusted: reliability, the temperature that mends it, and the best threshold."""
+"""Calibration of probabilities: reliability, temperature scaling, and the threshold with the best F1."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lightning_sagemaker.recipes.sequence_classification.decisions import AS_IS,
 from lightning_sagemaker.recipes.sequence_classification.labels import MULTI, LabelScheme
 
 BINS = 15
-"""Of the reliability diagram, as in Guo et al., 2017, "On Calibration of Modern Neural Networks"."""
+"""Bins of the reliability diagram, as in Guo et al., 2017, "On Calibration of Modern Neural Networks"."""
 
 _TEMPERATURES = (0.05, 20.0)
-"""Bounds: where all samples are right, no temperature is too low."""
+"""Bounds of the fit: if all samples are right, the best temperature is 0."""
 _HALVINGS = 30
 
 
 def calibrate(scheme: LabelScheme, logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """What a validation finds: ``temperature``, and where there is a choice ``threshold`` and its ``threshold_f1``.
+    """Fit ``temperature`` and, in binary and multi-label problems, ``threshold`` with its ``threshold_f1``.
 
     Args:
         scheme: Scheme of the labels; not of regression.
@@ -41,7 +41,7 @@ def calibrate(scheme: LabelScheme, logits: Tensor, labels: Tensor) -> dict[str, 
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The number by which to divide logits for the lowest cross-entropy, which is convex in its inverse.
+    """The temperature, which divides the logits, with the lowest cross-entropy, which is convex in its inverse.
 
     Args:
         logits: ``[samples, outputs]``.
@@ -59,7 +59,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def _slope(logits: Tensor, labels: Tensor, inverse: float) -> float:
-    """Of the mean cross-entropy in the inverse temperature."""
+    """Derivative of the mean cross-entropy with respect to the inverse temperature."""
     if labels.ndim == 2:
         return float((((logits * inverse).sigmoid() - labels) * logits).mean())
     expected = ((logits * inverse).softmax(dim=1) * logits).sum(dim=1)
@@ -70,8 +70,8 @@ def best_threshold(chances: Tensor, is_positive: Tensor) -> tuple[float, float]:
     """The threshold with the highest F1, in the middle between the neighbouring probabilities, and that F1.
 
     Args:
-        chances: ``[decisions]``, probability of yes.
-        is_positive: ``[decisions]``, whether yes is right.
+        chances: ``[decisions]``, probability of the positive class.
+        is_positive: ``[decisions]``, whether the positive class is right.
 
     """
     total = int(is_positive.sum())
@@ -80,7 +80,7 @@ def best_threshold(chances: Tensor, is_positive: Tensor) -> tuple[float, float]:
     chances, order = chances.sort(descending=True, stable=True)
     right = is_positive[order].double().cumsum(0)
     f1 = 2 * right / (torch.arange(1, len(right) + 1) + total)
-    # Equal probabilities are decided alike: only the last of them is a place for a threshold.
+    # Equal probabilities are decided alike: a threshold can only follow the last of them.
     is_last = torch.cat([chances[1:] < chances[:-1], torch.ones(1, dtype=torch.bool)])
     best = int(torch.where(is_last, f1, -1.0).argmax())
     below = float(chances[best + 1]) if best + 1 < len(chances) else 0.0
@@ -88,16 +88,16 @@ def best_threshold(chances: Tensor, is_positive: Tensor) -> tuple[float, float]:
 
 
 def reliability(scheme: LabelScheme, chances: Tensor, labels: Tensor) -> dict[str, Any]:
-    """How often the model is right where it says how sure it is: bins of equal width, and their mean difference.
+    """Accuracy by confidence, in bins of equal width, and the mean difference of the two.
 
     Args:
         scheme: Scheme of the labels; not of regression.
         chances: ``[samples, classes]``.
-        labels: ``[samples]``, or ``[samples, classes]`` of 0 and 1; then the yes of each class counts.
+        labels: ``[samples]``, or ``[samples, classes]`` of 0 and 1; then each class counts as a binary decision.
 
     Returns:
         ``ece``, the expected calibration error, and ``bins`` from 0 to 1 with ``count``, ``confidence`` (the mean
-        probability) and ``accuracy`` (how often that was right); the two are ``None`` in an empty one.
+        probability) and ``accuracy``; the latter two are ``None`` in an empty bin.
 
     """
     if scheme.problem == MULTI:

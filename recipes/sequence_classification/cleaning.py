@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is certainly wrong in a table of texts and labels: refused with the records' numbers, or mended where asked."""
+"""Finds errors in a table of texts and labels; refuses them with the records' numbers, or cleans them on request."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from lightning_sagemaker.recipes._common.data.tables import DataError
 from lightning_sagemaker.recipes._common.data.workbooks import Records
 
 CLEANINGS = ("strip", "unicode", "casefold", "drop_empty")
-"""Of labels: spaces around them and several within; compatible forms of Unicode; case.
-
-Records without text or label.
-"""
+"""Cleanings: of labels' spaces, Unicode form (NFKC) and case; ``drop_empty`` drops records without text or label."""
 
 _MISSING = frozenset({"", "nan", "<na>", "na", "n/a", "#n/a", "null", "none"})
-"""What spreadsheets and libraries write for a missing value, in lower case."""
+"""Texts that spreadsheets and libraries write for a missing value, in lower case."""
 _NAMED = 5
-"""Records or labels named in a message."""
+"""Maximum number of records or labels in a message."""
 
 
 def strip(text: str) -> str:
-    """Without characters of no width, spaces at the ends, and more than one space within."""
+    """``text`` without zero-width characters, spaces at the ends, and repeated spaces."""
     return " ".join("".join(char for char in text if unicodedata.category(char) != "Cf").split())
 
 
@@ -36,7 +33,7 @@ _RULES: dict[str, Callable[[str], str]] = {
 
 
 def look(text: str) -> str:
-    """Equal for labels that a reader takes for the same: ``Miete``, ``miete `` and ``MIETE``; ``1`` and ``1.0``."""
+    """A form that is equal for labels that look the same: ``Miete``, ``miete `` and ``MIETE``; ``1`` and ``1.0``."""
     plain = strip(unicodedata.normalize("NFKC", text)).casefold()
     try:
         number = float(plain)
@@ -46,11 +43,11 @@ def look(text: str) -> str:
 
 
 def is_missing(value: Any, kept: Collection[str] = ()) -> bool:
-    """Whether a label says that there is none.
+    """Whether a label stands for a missing value.
 
     Args:
-        value: As read.
-        kept: Values that are labels after all.
+        value: Label as read.
+        kept: Values that are labels although they look like missing values.
 
     """
     if value is None or value != value:
@@ -61,18 +58,18 @@ def is_missing(value: Any, kept: Collection[str] = ()) -> bool:
 def clean_records(
     records: Records, texts: Sequence[str], label: str, cleanings: Collection[str], kept: Collection[str], what: str
 ) -> tuple[Records, Counter[str]]:
-    """Records as asked for, and how many each cleaning has changed.
+    """The cleaned records, and the number of labels or records that each cleaning has changed or dropped.
 
     Args:
         records: Records of one split.
-        texts: Columns.
-        label: Column.
+        texts: Names of the text columns.
+        label: Name of the label column.
         cleanings: Names out of :data:`CLEANINGS`.
-        kept: Labels that look as if they were missing, but are labels.
-        what: To call the data in messages.
+        kept: Values that are labels although they look like missing values.
+        what: Name of the data, for messages.
 
     Raises:
-        DataError: If texts or labels are missing, and they are not to be left out.
+        DataError: If texts or labels are missing, and ``drop_empty`` is not in ``cleanings``.
 
     """
     counts: Counter[str] = Counter()
@@ -100,10 +97,10 @@ def clean_records(
 
 
 def check_texts(records: Records, columns: Sequence[str], what: str) -> None:
-    """Refuse what is not text, such as a list in JSON.
+    """Refuse values that are not text, such as a list in JSON.
 
     Raises:
-        DataError: If there is some.
+        DataError: If a value is neither text, number nor missing.
 
     """
     for number, record in enumerate(records, start=1):
@@ -116,14 +113,14 @@ def check_texts(records: Records, columns: Sequence[str], what: str) -> None:
 
 
 def check_labels(names: Iterable[str], what: str) -> None:
-    """Refuse labels of which several look the same.
+    """Refuse different labels that look the same.
 
     Args:
         names: Names of all labels, after :func:`~.labels.clean`, each as often as it occurs.
-        what: To call the data in messages.
+        what: Name of the data, for messages.
 
     Raises:
-        DataError: If there are some.
+        DataError: If there are such labels.
 
     """
     counts = Counter(names)
@@ -161,7 +158,7 @@ def _apply(rules: Sequence[tuple[str, Callable[[str], str]]], value: Any, counts
 
 
 def _numbers(found: Sequence[int]) -> str:
-    """Positions as a reader counts."""
+    """Numbers of records, counted from 1, for messages."""
     named = ", ".join(str(number + 1) for number in found[:_NAMED])
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return f"record{'s' if len(found) > 1 else ''} {named}{more}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts and labels to batches, as a LightningDataModule."""
+"""Batches of texts and labels, as a LightningDataModule."""
 
 from __future__ import annotations
 
@@ -42,38 +42,38 @@ class ClassificationDataModule(RecipeData):
             dataset.
         validation: The same kinds. Default: the job's ``validation`` channel, else taken from the training data.
         test: The same kinds. Default: the job's ``test`` channel, else taken from the training data.
-        predict: The same kinds, without labels. Default: the test data.
+        predict: The same kinds, without labels. Default: the test data, else the validation data.
         task: Name of a GLUE task; then ``train`` may name another copy of the benchmark than the hub's.
         dataset_config: Configuration of a Hugging Face dataset.
         text_columns: Columns with the one or two texts. Default: found by name.
         label_column: Column with the label. Default: found by name.
-        label_delimiter: What separates several labels of one text.
+        label_delimiter: Delimiter between several labels of one text.
         label_map: Label in the data -> label to use; can merge labels.
-        delimiter: Between the columns of text files: a character, or tab, comma, semicolon, pipe. Default: found.
-        encoding: Encoding of text files, such as ``utf-8``, ``cp1252`` or ``utf-16``. Default: found.
-        clean: What to mend, separated by commas: ``strip`` (spaces around and within labels), ``unicode`` (their
-            compatible forms), ``casefold`` (their case), ``drop_empty`` (records without text or label). Default: such
-            labels and records are an error.
+        delimiter: Delimiter of text files: a character, or tab, comma, semicolon, pipe. Default: detected.
+        encoding: Encoding of text files, such as ``utf-8``, ``cp1252`` or ``utf-16``. Default: detected.
+        clean: Cleanings, separated by commas: ``strip`` (spaces around and within labels), ``unicode`` (their NFKC
+            form), ``casefold`` (their case), ``drop_empty`` (drop records without text or label). Default: such labels
+            and records are an error.
         problem: ``auto``, ``single_label``, ``multi_label`` or ``regression``.
-        class_weights: ``balanced``, or class -> weight in the loss. Default: all alike.
-        tokenizer: Folder or hub name. Default: of ``model.pretrained``, else one is trained.
-        vocab_size: Tokens of a trained tokenizer.
-        max_length: Tokens; longer texts are cut.
+        class_weights: ``balanced``, or class -> weight in the loss. Default: all classes weigh the same.
+        tokenizer: Folder or hub name. Default: that of ``model.pretrained``, else one is trained.
+        vocab_size: Vocabulary size of a trained tokenizer.
+        max_length: Maximum tokens of an input; longer texts are cut.
         global_batch_size: Texts per optimizer step over all processes and accumulated micro-batches.
-        per_process_batch_size: As many per process and forward pass, instead of the global batch, which then grows with
+        per_process_batch_size: Texts per process and forward pass; instead of the global batch, which then grows with
             the number of processes.
         eval_batch_size: Texts per process and forward pass in evaluation. Default: the global batch, at most 64.
         group_by_length: Put texts of similar length into a batch.
         pad_to_max_length: Pad every batch to ``max_length``.
-        pad_to_multiple_of: Default: 8 on a GPU, 1 otherwise.
-        val_fraction: Share of the training data for validation, if there is no validation data.
-        test_fraction: Share of the training data for testing, if there is neither.
-        max_train_samples: Use no more than this.
-        max_eval_samples: Use no more than this for validation and for testing.
-        max_predict_samples: Use no more than this.
-        num_workers: Loader processes for each training process. auto: the processor cores of each training process on a
-            GPU host, none otherwise, and another number if the first steps wait for their data and are faster with it.
-        cache_dir: Where prepared data is kept. Default: the user's cache folder, in a training job a temporary one.
+        pad_to_multiple_of: Pad batches to a multiple of this many tokens. Default: 8 on a GPU, 1 otherwise.
+        val_fraction: Share of the training data for validation, if ``validation`` is not given.
+        test_fraction: Share of the training data for testing, if neither ``validation`` nor ``test`` is given.
+        max_train_samples: Maximum number of samples for training.
+        max_eval_samples: Maximum number of samples for validation, and for testing.
+        max_predict_samples: Maximum number of samples to predict.
+        num_workers: Loader processes for each training process. auto: on a GPU host the CPU cores per training process,
+            otherwise 0; then adjusted in the first steps if they wait for data.
+        cache_dir: Folder for prepared data. Default: the user's cache folder, in a training job a temporary one.
         seed: Seed of order and split. Default: the run's (``seed_everything``).
 
     Raises:
@@ -172,7 +172,7 @@ class ClassificationDataModule(RecipeData):
         self._splits: dict[str, Texts] = {}
 
     def preparation(self) -> Preparation:
-        """Of all splits."""
+        """Settings of all splits' preparation."""
         return Preparation(**self._settings, pretrained=self._tokenizer_name or self.pretrained)
 
     @property
@@ -182,7 +182,12 @@ class ClassificationDataModule(RecipeData):
 
     @property
     def weights(self) -> list[float] | None:
-        """Weight of each class in the loss, if they are not all alike; after :meth:`setup`."""
+        """Weight of each class in the loss, ``None`` if all are the same; after :meth:`setup`.
+
+        Raises:
+            MisconfigurationException: If weights are set and the problem is not ``single_label``.
+
+        """
         if self._class_weights is None or "train" not in self._splits:
             return None
         labels = self._splits["train"].labels
@@ -202,7 +207,7 @@ class ClassificationDataModule(RecipeData):
         return {split: f"{name} (embedded)" if name == BUILTIN else name for split, name in files.items()}
 
     def facts(self) -> dict[str, Any]:
-        """For the model card."""
+        """Facts about the data for the model card."""
         return {
             "data": self.task or ", ".join(f"{split}: {name}" for split, name in self._settings["files"].items()),
             "samples": self.manifest["counts"],
@@ -234,12 +239,12 @@ class ClassificationDataModule(RecipeData):
         return bool(tests) and all(texts.labels is not None for texts in tests)
 
     def report(self) -> dict[str, Any]:
-        """What the data is like; after :meth:`setup`."""
+        """The data report; after :meth:`setup`."""
         report: dict[str, Any] = json.loads(CheckedFiles.of(self.folder).read_text(REPORT))
         return report
 
     def predicted_records(self, number: int) -> list[dict[str, Any]]:
-        """The records that ``predict`` reads, as they are in the data.
+        """The records that ``predict`` reads, as they were read.
 
         Args:
             number: Number of the loader; MNLI has two sets.
@@ -248,7 +253,7 @@ class ClassificationDataModule(RecipeData):
         return self._records(self._predicted()[number])
 
     def texts(self, split: str) -> list[tuple[str, ...]]:
-        """The one or two texts of each sample of a split, not of training."""
+        """The one or two texts of each sample of a split; not of ``train``."""
         columns = self.manifest["text_columns"]
         return [tuple(str(record[column]) for column in columns) for record in self._records(split)]
 

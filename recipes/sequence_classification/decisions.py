@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the model's outputs to probabilities, and from those to classes."""
+"""Turns the model's outputs into probabilities, and probabilities into classes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from torch import Tensor
 from lightning_sagemaker.recipes.sequence_classification.labels import MULTI, REGRESSION, SINGLE, LabelScheme
 
 AUTO = "auto"
-"""Instead of a number: what the last validation has found."""
+"""Value of an option: use the result of the last validation."""
 CALIBRATION = "calibration"
-"""Entry of the model's configuration with what the last validation has found, from :func:`~calibration.calibrate`."""
+"""Entry of the model's configuration with the last validation's result of :func:`~calibration.calibrate`."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """How outputs are read.
+    """How outputs become probabilities and classes.
 
     Args:
-        temperature: By which outputs are divided before they become probabilities.
-        threshold: Probability from which a class counts in multi-label problems, and the second class in binary ones.
+        temperature: Divisor of the outputs before softmax or sigmoid.
+        threshold: Probability from which a class is predicted in multi-label problems, and the second class in binary
+            ones.
 
     """
 
@@ -34,12 +35,12 @@ class Decision:
 
     @classmethod
     def of(cls, temperature: float | str, threshold: float | str, found: Mapping[str, Any] | None) -> Decision:
-        """What two options mean.
+        """The decision for two options.
 
         Args:
             temperature: A number, or ``auto``.
-            threshold: A number for the probabilities that are shown, or ``auto``.
-            found: By the last validation; the threshold is one for probabilities without a temperature.
+            threshold: A number for the probabilities after the temperature, or ``auto``.
+            found: Results of the last validation; their threshold is for probabilities without a temperature.
 
         """
         found = found or {}
@@ -75,19 +76,19 @@ class Decision:
 
 
 AS_IS = Decision()
-"""As any user of the model's folder reads the outputs."""
+"""The decision of users of the exported model: temperature 1, threshold 0.5."""
 
 
 def has_threshold(scheme: LabelScheme) -> bool:
-    """Whether there is a probability from which a class counts: in binary and in multi-label problems."""
+    """Whether a threshold decides on classes: in binary and in multi-label problems."""
     return scheme.problem == MULTI or (scheme.problem == SINGLE and len(scheme.names) == 2)
 
 
 def check_option(name: str, value: float | str, highest: float) -> None:
-    """Refuse what is neither ``auto`` nor a number between 0 and ``highest``.
+    """Refuse a value that is neither ``auto`` nor a number between 0 and ``highest``.
 
     Raises:
-        MisconfigurationException: If it is.
+        MisconfigurationException: If ``value`` is neither.
 
     """
     if value != AUTO and (isinstance(value, str) or not 0 < value < highest):

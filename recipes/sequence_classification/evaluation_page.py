@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An evaluation for people: a few lines on the terminal, and a page that needs nothing but itself."""
+"""The report of an evaluation: a few lines for the terminal, and a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from lightning_sagemaker.recipes._common.outputs.report_pages import page, table
 
 _NAMED = 3
-"""Pairs of classes on the terminal."""
+"""Maximum number of pairs of classes on the terminal."""
 _CELL, _FONT = 18, 11
-"""Pixels of a cell of the confusion matrix and of its letters, before zooming."""
+"""Pixels of a cell of the confusion matrix and of its font, before zooming."""
 _LETTER = 6.2
-"""Width of a letter of that size."""
+"""Mean width of a letter in that font, in pixels."""
 _EXAMPLE = 120
-"""Letters of a text that is shown."""
+"""Maximum characters of an example text."""
 _PLOT = 240
-"""Width and height of a reliability diagram."""
+"""Width and height of a reliability diagram, in pixels."""
 
 _STYLE = """
 .matrix { border: 1px solid #ddd; cursor: grab; touch-action: none; width: 100%; height: 80vh; background: #fff }
@@ -57,7 +57,7 @@ for (const svg of document.querySelectorAll('svg.matrix')) {
 
 
 def findings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a person should know first: name and text.
+    """The main findings: name and text of each.
 
     Args:
         report: From :func:`~metrics.report`.
@@ -80,7 +80,7 @@ def findings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def evaluation_page(title: str, report: Mapping[str, Any], texts: Sequence[Sequence[str]]) -> str:
-    """The report as one file without outside requests.
+    """The report as one HTML file that loads nothing else.
 
     Args:
         title: Title of the page.

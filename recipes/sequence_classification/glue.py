@@ -6,17 +6,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SOURCE = "nyu-mll/glue"
-"""On the Hugging Face hub."""
+"""Name of the dataset on the Hugging Face hub."""
 
 
 @dataclass(frozen=True)
 class GlueTask:
-    """One task.
+    """A task of the benchmark.
 
     Args:
         columns: Names of the columns with the one or two texts.
-        metrics: What the benchmark reports for it.
-        splits: Ours -> the dataset's.
+        metrics: Metrics that the benchmark reports.
+        regression: Whether labels are scores.
+        splits: Pairs of a split here and in the dataset.
 
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the values of a label column to numbers: one class, several classes or a score per text."""
+"""Encodes the values of a label column as numbers: one class, several classes or a score per text."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SINGLE, MULTI, REGRESSION = "single_label", "multi_label", "regression"
 PROBLEMS = (SINGLE, MULTI, REGRESSION)
 
 _NAMED = 5
-"""Labels named in a message."""
+"""Maximum number of labels in a message."""
 
 
 @dataclass(frozen=True)
 class LabelScheme:
-    """What the numbers mean.
+    """The kind of problem and its classes.
 
     Args:
         problem: One of :data:`PROBLEMS`.
-        names: Names of the classes, by number; none for regression.
+        names: Names of the classes, by number; empty for regression.
 
     """
 
@@ -36,7 +36,7 @@ class LabelScheme:
 
     @property
     def num_outputs(self) -> int:
-        """Numbers that the model computes for a text."""
+        """Number of the model's outputs for a text."""
         return max(1, len(self.names))
 
     def encode(self, values: Sequence[Any], what: str) -> npt.NDArray[np.float32]:
@@ -70,7 +70,7 @@ def clean(values: Iterable[Any], delimiter: str | None, label_map: Mapping[str, 
 
     Args:
         values: Entries of the label column.
-        delimiter: Between several labels in one text.
+        delimiter: Delimiter between several labels in one value; ``None``: values are not split.
         label_map: Label in the data -> label to use.
 
     """
@@ -91,7 +91,7 @@ def find_scheme(values: Sequence[Any], problem: str, known: Sequence[str] = ()) 
     Args:
         values: Labels of the training split, from :func:`clean`.
         problem: One of :data:`PROBLEMS`, or ``auto``: lists are several labels, numbers with a fraction are scores.
-        known: Labels of the model to start from; their order is kept if they are the same labels.
+        known: Labels of the pretrained model; their order is kept if they are the same labels.
 
     Raises:
         DataError: If there are fewer than two classes.
@@ -123,7 +123,7 @@ def given_weights(labels: npt.NDArray[np.float32], names: Sequence[str], weights
     """A weight for each class, 1 if not given, scaled so that the mean over the samples is 1.
 
     Raises:
-        DataError: If a weight is of no class, or not positive.
+        DataError: If a weight is not positive, or its class is unknown.
 
     """
     wrong = [name for name, weight in weights.items() if name not in names or weight <= 0]
@@ -137,7 +137,7 @@ def given_weights(labels: npt.NDArray[np.float32], names: Sequence[str], weights
 
 
 def are_scores(values: Sequence[Any]) -> bool:
-    """Whether labels are numbers, some with a fraction."""
+    """Whether all labels are numbers, and some have a fraction."""
     numbers = [_number(value) for value in values]
     return all(number is not None for number in numbers) and any(number % 1 for number in numbers if number is not None)
 
@@ -149,7 +149,7 @@ def _detect(values: Sequence[Any]) -> str:
 
 
 def names_of(value: Any) -> list[str]:
-    """The label, or all of several, as text."""
+    """The label, or each of several labels, as text."""
     return [str(part) for part in value] if isinstance(value, list) else [str(value)]
 
 

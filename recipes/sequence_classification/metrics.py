@@ -18,7 +18,7 @@ from lightning_sagemaker.recipes.sequence_classification.decisions import AS_IS,
 from lightning_sagemaker.recipes.sequence_classification.labels import MULTI, REGRESSION, LabelScheme
 
 _PAIRS, _EXAMPLES = 15, 3
-"""Of the most confused classes: how many pairs are named, and samples of each."""
+"""Maximum number of the most confused pairs of classes, and of samples of each."""
 
 
 def losses(scheme: LabelScheme, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -31,7 +31,7 @@ def losses(scheme: LabelScheme, logits: Tensor, labels: Tensor, smoothing: float
         smoothing: Smoothing of the labels; single-label problems only.
 
     Returns:
-        ``[samples]``.
+        Loss of each sample, ``[samples]``.
 
     """
     if scheme.problem == REGRESSION:
@@ -48,7 +48,7 @@ def evaluate(scheme: LabelScheme, logits: Tensor, labels: Tensor, decision: Deci
         scheme: Scheme of the labels.
         logits: ``[samples, outputs]``.
         labels: ``[samples]``, or ``[samples, classes]`` of 0 and 1.
-        decision: How the outputs are read; the loss is theirs as they are.
+        decision: How outputs become classes; the loss is that of the unscaled outputs.
 
     """
     logits, labels = logits.double(), labels.double()
@@ -103,11 +103,11 @@ def report(
         scheme: Scheme of the labels.
         logits: ``[samples, outputs]``.
         labels: ``[samples]``, or ``[samples, classes]`` of 0 and 1.
-        decision: How the outputs are read.
-        found: By the last validation, from :func:`~calibration.calibrate`.
+        decision: How outputs become classes.
+        found: Result of :func:`~calibration.calibrate` in the last validation.
 
     Returns:
-        ``calibration``; of single-label problems also ``classes`` (precision, recall, F1 and number of samples of
+        ``calibration``; for single-label problems also ``classes`` (precision, recall, F1 and number of samples of
         each), ``confusion`` (rows are true classes) and ``most_confused``.
 
     """
@@ -143,7 +143,7 @@ def _classes(scheme: LabelScheme, confusion: Tensor) -> dict[str, Any]:
 
 
 def _most_confused(scheme: LabelScheme, confusion: Tensor, predicted: Tensor, labels: Tensor) -> list[dict[str, Any]]:
-    """The most frequent mistakes: class, what was predicted, how often, and the places of some such samples."""
+    """The most frequent mistakes: true and predicted class, count, share, and positions of some such samples."""
     wrong = confusion.clone().fill_diagonal_(0)
     counts, places = wrong.flatten().sort(descending=True, stable=True)
     pairs = []

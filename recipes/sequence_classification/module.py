@@ -33,7 +33,7 @@ from lightning_sagemaker.recipes.sequence_classification.metrics import evaluate
 from lightning_sagemaker.recipes.sequence_classification.token_dropout import TokenDropout
 
 _PROBLEM_TYPES = {SINGLE: "single_label_classification", MULTI: "multi_label_classification", REGRESSION: "regression"}
-"""Ours -> transformers'."""
+"""Problem -> transformers' ``problem_type``."""
 
 _LABEL_DELIMITER = "|"
 
@@ -42,17 +42,17 @@ class SequenceClassifier(FineTunedModule):
     """Fine-tunes a transformer to classify texts or pairs of texts, or trains a small one from scratch.
 
     The loss is the mean over the samples (with class weights, whose mean over the training samples is 1), so gradients
-    on any number of processes are those of one.
+    do not depend on the number of processes.
 
     Args:
         pretrained: Hugging Face folder, hub name, or a ``.ckpt`` of these recipes. Default: from scratch.
         size: ``tiny``, ``small`` or ``base`` BERT, from scratch.
         dropout: Dropout of hidden states, attention and classifier. Default: the model's own.
         label_smoothing: Share of the label spread over all classes; single-label problems only.
-        token_dropout: Share of a training text's tokens that are replaced by the mask token, others in each pass.
-        threshold: Probability from which a class counts in multi-label problems, and the second class in binary ones;
-            ``auto``: what gave the best F1 in the last validation (0.5 before it).
-        temperature: By which outputs are divided before they become probabilities; ``auto``: what fitted the last
+        token_dropout: Share of a training text's tokens that are replaced by the mask token, different ones each time.
+        threshold: Probability from which a class is predicted in multi-label problems, and the second class in binary
+            ones; ``auto``: the value with the best F1 in the last validation (0.5 before it).
+        temperature: Divisor of the outputs before softmax or sigmoid; ``auto``: the value that fitted the last
             validation best (1 before it).
         optimization: See :class:`~lightning_sagemaker.recipes._common.modules.recipe_module.RecipeModule`.
 
@@ -105,7 +105,7 @@ class SequenceClassifier(FineTunedModule):
 
     @property
     def default_monitor(self) -> str:  # type: ignore[override]  # it depends on the data
-        """Macro F1, in which small classes count as much as large ones; a GLUE task's own metric; loss of scores."""
+        """Macro F1, in which all classes count the same; a GLUE task's own metric; for regression the loss."""
         task, problem = self.data.task, self.data.scheme.problem
         if task:
             names = TASKS[task].metrics
@@ -113,7 +113,7 @@ class SequenceClassifier(FineTunedModule):
         return "val_loss" if problem == REGRESSION else "val_f1_macro"
 
     def build(self, config: PretrainedConfig | None) -> Any:
-        """The model, its last layer computed where the classifier reads it."""
+        """The model; with ``fused`` its last layer is computed at the first token only."""
         model = super().build(config)
         if self._fused:
             first_token_only(model)
@@ -131,7 +131,7 @@ class SequenceClassifier(FineTunedModule):
 
     @property
     def decision(self) -> Decision:
-        """How outputs are read, by the options and what the last validation has found."""
+        """How outputs become classes, by the options and the last validation's calibration."""
         found = getattr(self.model.config, CALIBRATION, None)
         return Decision.of(self.hparams["temperature"], self.hparams["threshold"], found)
 
@@ -146,12 +146,12 @@ class SequenceClassifier(FineTunedModule):
         return logits.float()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take over what the validation before the checkpoint has found."""
+        """Load the checkpoint, with the calibration of the validation before it."""
         super().on_load_checkpoint(checkpoint)
         self.take_findings(checkpoint[CONFIG_KEY])
 
     def take_findings(self, config: Mapping[str, Any]) -> None:
-        """The calibration."""
+        """Take over the calibration in a checkpoint's model configuration."""
         if CALIBRATION in config:
             setattr(self.model.config, CALIBRATION, config[CALIBRATION])
 
@@ -163,7 +163,7 @@ class SequenceClassifier(FineTunedModule):
         self._weights = None if weights is None else torch.tensor(weights, device=self.device)
 
     def training_loss(self, batch: Batch) -> Tensor:
-        """The mean loss."""
+        """The mean loss of a batch; updates ``train_metrics``."""
         if self._token_dropout is not None:
             batch = {**batch, "input_ids": self._token_dropout(batch["input_ids"])}
         scheme, logits, labels = self.scheme, self._logits(batch), batch["labels"]
@@ -208,13 +208,13 @@ class SequenceClassifier(FineTunedModule):
             self.data.say("model.%s=auto has no effect: the model was saved without a validation", auto[0])
 
     def _calibrate(self, logits: Tensor, labels: Tensor) -> None:
-        """Keep what a validation says about the outputs where the model's folder and checkpoints take it along."""
+        """Keep the calibration in the model's configuration, which is part of checkpoints and exports."""
         if self.scheme.problem == REGRESSION or self.trainer.sanity_checking or not len(logits):
             return
         setattr(self.model.config, CALIBRATION, calibrate(self.scheme, logits, labels))
 
     def on_validation_epoch_start(self) -> None:
-        """Forget what was evaluated before."""
+        """Clear the outputs of an earlier evaluation."""
         self._start_evaluation()
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -226,7 +226,7 @@ class SequenceClassifier(FineTunedModule):
         self.log_evaluation({f"val_{name}": value for name, value in self._end_evaluation(True).items()})
 
     def on_test_epoch_start(self) -> None:
-        """Forget what was evaluated before."""
+        """Clear the outputs of an earlier evaluation."""
         self._start_evaluation()
         self._say_missing()
 
@@ -239,7 +239,7 @@ class SequenceClassifier(FineTunedModule):
         self.log_evaluation({f"test_{name}": value for name, value in self._end_evaluation(False).items()})
 
     def on_predict_epoch_start(self) -> None:
-        """Forget what was evaluated before."""
+        """Clear the outputs of an earlier evaluation."""
         self._start_evaluation()
         self._say_missing()
 
@@ -249,7 +249,7 @@ class SequenceClassifier(FineTunedModule):
         return self.decision.probabilities(self.scheme, logits[batch["index"] >= 0])
 
     def write_predictions(self, folder: Path) -> None:
-        """``predictions.csv`` with the input's columns, in its order; ``predictions_mm.csv`` for MNLI's second set."""
+        """Write ``predictions.csv``, in the input's order and with its columns; MNLI's second set as ``_mm``."""
         for number, (rows, suffix) in enumerate(zip(self._rows, ("", "_mm"), strict=False)):
             index, columns = rows.gather(self.trainer)
             if self.trainer.is_global_zero:
@@ -259,7 +259,7 @@ class SequenceClassifier(FineTunedModule):
                 write_text(folder / f"predictions{suffix}.csv", predictions_table(index.tolist(), *rows_of))
 
     def write_evaluation(self, folder: Path, split: str) -> None:
-        """``report-SPLIT.json``, on rank zero."""
+        """Write ``report-SPLIT.json``; called on rank zero."""
         self._report = {}
         if not self._evaluated:
             return
@@ -272,7 +272,7 @@ class SequenceClassifier(FineTunedModule):
             write_text(folder / f"report-{split}.json", json.dumps(self._report, indent=2) + "\n")
 
     def draw_evaluation(self, folder: Path, split: str) -> None:
-        """``report-SPLIT.html`` and ``confusion-SPLIT.png``, on rank zero."""
+        """Write ``report-SPLIT.html`` and ``confusion-SPLIT.png``; called on rank zero."""
         if self._report:
             texts = self.data.texts("val" if split == "validate" else split)
             write_text(folder / f"report-{split}.html", evaluation_page(f"Evaluation: {split}", self._report, texts))
@@ -281,11 +281,11 @@ class SequenceClassifier(FineTunedModule):
             confusion_matrix(self._report["confusion"], self.scheme.names, picture, self.trainer)
 
     def evaluation_findings(self) -> list[tuple[str, str]]:
-        """The most confused classes, how far probabilities can be trusted, and the best threshold."""
+        """The most confused classes, the calibration error, and the best threshold."""
         return findings(self._report) if self._report else []
 
     def _added(self, chances: Tensor) -> dict[str, list[Any]]:
-        """Name of a new column -> what is predicted."""
+        """Name of a new column -> predictions or probabilities."""
         scheme = self.scheme
         if scheme.problem == REGRESSION:
             return {"prediction": [f"{row[0]:.6g}" for row in chances.tolist()]}
@@ -300,7 +300,7 @@ class SequenceClassifier(FineTunedModule):
 
 
 def _is_correct(scheme: LabelScheme, logits: Tensor, labels: Tensor, decision: Decision) -> Tensor | None:
-    """``[samples]`` whether each is right; regression has no such thing."""
+    """Whether each sample is right, ``[samples]``; ``None`` for regression."""
     if scheme.problem == REGRESSION:
         return None
     right = decision.classes(scheme, decision.probabilities(scheme, logits)) == labels.long()

@@ -43,7 +43,7 @@ REPORT = "report.json"
 """File with the counts of the data report."""
 
 _FORMAT = 4
-"""Raised whenever the same settings would give another cache."""
+"""Version of the cache, incremented whenever the same settings would give another."""
 
 _AT_ONCE = 1000
 """Texts that are tokenised together: their tokens take ten times as much memory as they do afterwards."""
@@ -55,24 +55,24 @@ _HUB_SPLITS = {"train": "train", "validation": "val", "test": "test"}
 
 @dataclass(frozen=True)
 class Preparation(_preparation.Preparation):
-    """Everything that decides what the cache holds.
+    """All settings that determine the content of the cache.
 
     Args:
         files: Split (train, val, test, predict) -> file, folder, hub name or ``transactions``.
         task: Name of a GLUE task, or ``None``.
         dataset_config: Configuration of a hub dataset.
-        text_columns: One or two; none: found.
-        label_column: ``None``: found.
-        label_delimiter: Between several labels in one text.
+        text_columns: One or two columns; empty: found by name.
+        label_column: Column of the label; ``None``: found by name.
+        label_delimiter: Delimiter between several labels in one value.
         label_map: Label in the data -> label to use.
         problem: ``auto`` or one of :data:`~labels.PROBLEMS`.
         pretrained: Folder or hub name of tokenizer and known labels; ``None``: a tokenizer is trained.
         vocab_size: Vocabulary size of a trained tokenizer.
-        max_length: Tokens; longer texts are cut.
-        fractions: Split -> share of the training data for a split that has no file.
-        limits: Split -> most samples.
-        delimiter: Delimiter of the columns of text files; ``None``: found.
-        encoding: Encoding of text files; ``None``: found.
+        max_length: Maximum tokens of an input; longer texts are cut.
+        fractions: Split -> share of the training data for a split without data of its own.
+        limits: Split -> maximum number of samples.
+        delimiter: Delimiter of the columns of text files; ``None``: detected.
+        encoding: Encoding of text files; ``None``: detected.
         clean: Names out of :data:`~cleaning.CLEANINGS`.
         seed: Seed of the split.
 
@@ -97,7 +97,7 @@ class Preparation(_preparation.Preparation):
     seed: int = 0
 
     def settings(self) -> dict[str, Any]:
-        """As plain containers, files and tokenizer by their fingerprints."""
+        """The settings as plain containers, with fingerprints of files and tokenizer."""
         return table_settings(self, _FORMAT, {BUILTIN: _BUILTIN_COUNTS})
 
     def build(self, folder: Path) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Preparation(_preparation.Preparation):
         scheme: LabelScheme,
         tokenizer: Any,
     ) -> tuple[list[Path], dict[str, Any]]:
-        """The files of all splits, and what is counted for the data report."""
+        """Write the files of all splits; returns those for the manifest, and the counts of the data report."""
         paths: list[Path] = []
         texts: dict[str, list[tuple[str, ...]]] = {}
         labels: dict[str, list[Any]] = {}
@@ -180,7 +180,7 @@ class Preparation(_preparation.Preparation):
     def _clean(
         self, splits: dict[str, Records], columns: Sequence[str], label_column: str
     ) -> tuple[dict[str, Records], Counter[str]]:
-        """People's own files as asked for; published datasets are taken as they are."""
+        """Clean and check the user's own files; published datasets are taken unchanged."""
         counts: Counter[str] = Counter()
         result = dict(splits)
         for split, records in splits.items():
@@ -278,7 +278,7 @@ class Preparation(_preparation.Preparation):
     def _save(
         self, folder: Path, split: str, texts: Sequence[tuple[str, ...]], tokenizer: Any
     ) -> tuple[list[Path], list[int]]:
-        """The files, and the length of each text in tokens before it was cut."""
+        """Write a split's tokens; returns the files, and the tokens of each input before it was cut."""
         rows: list[Integers] = []
         firsts: list[int] = []
         lengths: list[int] = []
@@ -286,7 +286,7 @@ class Preparation(_preparation.Preparation):
             parts = [list(part) for part in zip(*texts[begin : begin + _AT_ONCE], strict=True)]
             encoded = tokenizer(*parts, truncation=True, max_length=self.max_length, return_token_type_ids=True)
             rows += (np.array(ids, np.int32) for ids in encoded["input_ids"])
-            # Token types are 0 for the first text and 1 for the second: how many are 0 says all.
+            # Token types are 0 for the first text and 1 for the second: the number of zeros tells both.
             firsts += (len(types) - sum(types) for types in encoded["token_type_ids"])
             lengths += self._uncut_lengths(parts, [len(ids) for ids in encoded["input_ids"]], tokenizer)
         path = folder / f"{split}-firsts.npy"
@@ -303,7 +303,7 @@ class Preparation(_preparation.Preparation):
 
 
 def records_name(split: str) -> str:
-    """File with the records of a split as they were read, which go with the predictions."""
+    """Name of the file with the records of a split as they were read, which are written with the predictions."""
     return f"{split}-records.json"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A share of the samples with the classes in the same proportions."""
+"""Stratified splits: each part has the classes in the same proportions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 
 def stratified(labels: Sequence[Any], shares: Sequence[float], seed: int) -> list[list[int]]:
-    """Indices of the rest and of each share, with the classes in the same proportions, each part in order.
+    """Indices of the rest and of each part, with the classes in the same proportions, in ascending order.
 
     Args:
-        labels: Labels of the samples; several labels together and scores count as one class.
-        shares: Shares of the parts that are taken away.
-        seed: Seed of the choice.
+        labels: Labels of the samples; each combination of several labels is a class; scores are not stratified.
+        shares: Share of each part.
+        seed: Seed of the shuffle.
 
     """
     keys = [str(label) for label in labels]

@@ -24,8 +24,8 @@ class Texts(Dataset[Batch]):
 
     Args:
         folder: Folder of the cache.
-        split: Its name.
-        padding: How its batches are padded.
+        split: Name of the split.
+        padding: How batches are padded.
 
     """
 
@@ -42,11 +42,11 @@ class Texts(Dataset[Batch]):
 
     @property
     def lengths(self) -> Any:
-        """``[samples]``, in tokens."""
+        """Tokens of each sample, ``[samples]``."""
         return self._ids.lengths
 
     def __getitem__(self, draws: list[int]) -> Batch:
-        """Tokens, types and mask ``[B, length]``; ``labels`` ``[B]`` or ``[B, classes]``; ``index`` ``[B]``."""
+        """Batch of tokens, types, mask ``[B, length]``; ``labels`` ``[B]`` or ``[B, classes]``; ``index`` ``[B]``."""
         indices = sample_indices(draws, len(self))
         rows = [self._ids[index] for index in indices]
         length = self._padding.length(max(len(row) for row in rows))

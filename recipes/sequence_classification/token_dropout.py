@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts with some tokens hidden: a model from scratch learns not to rely on single words (word dropout)."""
+"""Masks some tokens in training, so that a model from scratch does not rely on single words (word dropout)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class TokenDropout:
-    """Replaces tokens by the mask token, or the unknown one where there is none.
+    """Replaces tokens by the mask token, or by the unknown token if the tokenizer has no mask token.
 
     Args:
-        share: Chance of each token that is not special.
+        share: Probability of each token that is not special to be replaced.
         tokenizer: Tokenizer of the texts.
 
     """
@@ -25,7 +25,7 @@ class TokenDropout:
         self._special = torch.tensor(sorted(set(tokenizer.all_special_ids)))
 
     def __call__(self, input_ids: Tensor) -> Tensor:
-        """``[batch, length]``, other tokens hidden at each call."""
+        """``input_ids`` ``[batch, length]`` with random tokens replaced, different ones at each call."""
         self._special = self._special.to(input_ids.device)
         hidden = torch.rand(input_ids.shape, device=input_ids.device) < self._share
         return input_ids.masked_fill(hidden & ~torch.isin(input_ids, self._special), self._mask)

@@ -47,9 +47,9 @@ _ONSETS, _VOWELS, _ENDS = (
     ["N", "R", "S", "L", "X", "T"],
 )
 _MERCHANTS_PER_CATEGORY = 500
-"""In each split. Few enough lines of each that learning them by heart does not pay."""
+"""Merchants in each split: so many that each has few lines, and memorizing them does not help."""
 _MISLEADING = 0.03
-"""Share of lines whose words tell nothing: the merchant's invented name alone."""
+"""Share of lines without a word of the category: only the merchant's invented name."""
 
 Record = dict[str, Any]
 
@@ -58,9 +58,9 @@ def transactions(count: int, split: str, seed: int = 0) -> list[Record]:
     """Records with ``text`` and ``category``.
 
     Args:
-        count: How many.
-        split: ``train``, ``val`` or ``test``: each has merchants of its own.
-        seed: Other numbers give other lines of the same merchants.
+        count: Number of records.
+        split: ``train``, ``val`` or ``test``: each has its own merchants.
+        seed: Seed of the lines; the merchants do not depend on it.
 
     """
     merchants = _merchants(split)
@@ -71,7 +71,7 @@ def transactions(count: int, split: str, seed: int = 0) -> list[Record]:
 
 
 def _categories(chance: random.Random, count: int) -> Iterator[str]:
-    """As in real accounts some categories are many times as frequent as others."""
+    """Random categories, some many times as frequent as others, as in real accounts."""
     weights = [1 / (1 + rank) for rank in range(len(CATEGORIES))]
     yield from chance.choices(CATEGORIES, weights, k=count)
 

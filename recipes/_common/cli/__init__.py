@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe as people start it: its description, options, help and command line."""
+"""The recipes' command line: their descriptions, options, help and LightningCLI."""

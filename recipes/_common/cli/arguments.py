@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the command line that SageMaker makes of hyperparameters to the one that LightningCLI reads."""
+"""Translates the command line that SageMaker makes of hyperparameters into LightningCLI's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIGHTNING_CLI_NAMES = frozenset({"config", "print_config", "help", "seed_everyt
 """LightningCLI's own option names without a dot."""
 
 _NOT_OURS = frozenset({"mp_parameters"})
-"""Read from the environment by the plugin; SageMaker repeats them on the command line."""
+"""Read from the environment by the strategies; SageMaker repeats them on the command line."""
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Names:
 
     Args:
         short: Short name -> LightningCLI key, such as ``{"max_steps": "trainer.max_steps"}``.
-        own: The recipe's options that have no dot and are passed on as they are.
+        own: The recipe's own options without a dot, passed on unchanged.
 
     """
 
@@ -46,7 +46,7 @@ class Names:
         """The LightningCLI key for ``name``.
 
         Raises:
-            ArgumentNameError: If there is none; names the nearest.
+            ArgumentNameError: If ``name`` is unknown; the message has the nearest name.
 
         """
         if "." in name or name in _LIGHTNING_CLI_NAMES or name in self.own:
@@ -62,22 +62,22 @@ class Names:
 
 
 def normalise(arguments: Sequence[str], names: Names, folder: Path, default_config: str = "config.yaml") -> list[str]:
-    """LightningCLI's command line for what a user or SageMaker wrote.
+    """Translate the command line of a user or of SageMaker into LightningCLI's.
 
     A missing subcommand becomes ``fit``; short names become dotted keys; the words ``True`` and ``"true"`` become
     ``true``; ``--mp_parameters`` is dropped; a configuration is looked up by bare name in the recipe's folder; without
-    any, ``default_config`` is used. Configurations come first, in their own order, so that none undoes what an option
-    says, wherever it stands; the order of the other options does not matter either.
+    any, ``default_config`` is used. Configurations come first, in the given order, so options override them wherever
+    they stand. The order of the options does not matter, except of those that append to a list.
 
     Args:
-        arguments: ``sys.argv[1:]``.
+        arguments: Words such as ``sys.argv[1:]``.
         names: The recipe's option names.
         folder: The recipe's folder, which holds its configurations.
-        default_config: File name in ``folder``.
+        default_config: File name of a configuration in ``folder``.
 
     Raises:
         ArgumentNameError: On an unknown option.
-        RepeatedOptionError: If an option is given twice, by whatever names, with different values.
+        RepeatedOptionError: If an option is set twice, under any of its names, with different values.
 
     """
     arguments = list(arguments)
@@ -110,9 +110,9 @@ class _Option:
     """One option of the command line.
 
     Args:
-        written: Its name as the user wrote it.
-        key: LightningCLI's.
-        value: As text; ``None``: a flag.
+        written: Name as the user wrote it.
+        key: LightningCLI's name.
+        value: Value as text; ``None``: a flag.
 
     """
 
@@ -129,9 +129,9 @@ class _Option:
 
 
 def _in_order(options: Sequence[_Option]) -> list[_Option]:
-    """``--trainer.logger X`` before ``--trainer.logger.name Y``, which is about it.
+    """Put ``--trainer.logger X`` before ``--trainer.logger.name Y``, which sets an argument of ``X``.
 
-    What is appended to a list (``--trainer.callbacks+=X``) may be repeated, and stays in the order in which it was
+    Options that append to a list (``--trainer.callbacks+=X``) may be repeated, and stay in the order in which they were
     written.
     """
     lists = {option.key.rstrip("+") for option in options if option.key.endswith("+")}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every recipe's ``train.py`` does: it is a module of the package and a script that SageMaker calls."""
+"""Entry point of every recipe's ``train.py``, which is a module of the package and a script that SageMaker calls."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from lightning_sagemaker.recipes._common.cli.help import HELP, HELP_ALL, help_te
 from lightning_sagemaker.recipes._common.cli.recipe import Recipe
 
 DEBUG = "--debug"
-"""Shows the traceback of an error that one sentence would do for."""
+"""Option that shows the traceback of an error instead of its message only."""
 
 
 def run_recipe(package: str, arguments: Sequence[str] | None = None) -> None:
     """Run one stage of the recipe in ``package``, or print its help; ``arguments`` are ``sys.argv[1:]`` by default.
 
-    An error that says what to do about it (``HINT:``) ends the program with its sentence and exit code 1; its
-    traceback, which is of this package's and Lightning's own lines, is shown with ``--debug``, and in a container,
-    where the end of the log is all that is left.
+    An unknown or wrong option, or an error whose message has a ``HINT:``, ends the program with that message and exit
+    code 1. The traceback of the latter is shown with ``--debug``, and in a container, where only the log remains.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     recipe: Recipe = import_module(f"{package}.recipe").RECIPE
@@ -60,12 +59,12 @@ def _run(recipe: Recipe, words: list[str], debug: bool) -> None:
 
 
 def _sentence(error: Exception) -> str:
-    """One line."""
+    """The error's message on one line."""
     return f"error: {' '.join(str(error).split())}"
 
 
 def use_folder(package: str, script: str) -> None:
-    """Make the files next to ``script`` the package, so that a copy of the recipe uses its own code."""
+    """Import the folder of ``script`` under the name ``package``, so that a copy of the recipe uses its own code."""
     folder = Path(script).resolve().parent
     spec = importlib.util.spec_from_file_location(
         package, folder / "__init__.py", submodule_search_locations=[str(folder)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options for how processes add up their gradients."""
+"""Options for the reduction of gradients across processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STRATEGIES: dict[str, Callable[..., Strategy]] = {"sagemaker": sagemaker_strate
 
 
 def add_options(parser: LightningArgumentParser) -> None:
-    """Give a parser :data:`OPTIONS`."""
+    """Add :data:`OPTIONS` to ``parser``."""
     parser.add_argument(
         "--gradient_reduction",
         type=Literal["flat", "hierarchical", "auto"] | None,
@@ -33,14 +33,14 @@ def add_options(parser: LightningArgumentParser) -> None:
 
 
 def with_options(strategy: Any, option: Callable[[str], Any]) -> Any:
-    """The strategy that a Trainer is given.
+    """The strategy for the Trainer: ``strategy`` itself, or built with those of :data:`OPTIONS` that were set.
 
     Args:
-        strategy: As set.
-        option: Gives the value of each of :data:`OPTIONS`; None where it was not set.
+        strategy: Value of ``trainer.strategy``, a name or an object.
+        option: Returns the value of an option by its name; ``None`` where it was not set.
 
     Raises:
-        MisconfigurationException: If the strategy has no such options.
+        MisconfigurationException: If an option was set that the strategy does not have.
 
     """
     wanted = {name: option(name) for name in OPTIONS if option(name) is not None}

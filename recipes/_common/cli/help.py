@@ -31,11 +31,11 @@ _WIDTH = 110
 
 @dataclass(frozen=True)
 class Explained:
-    """One key of a configuration.
+    """A key of a configuration file.
 
     Args:
-        text: Its comment, without the type.
-        value: As written.
+        text: Comment above the key, without the type.
+        value: Value as written in the file.
 
     """
 
@@ -63,7 +63,7 @@ def explained_keys(path: Path) -> dict[str, Explained]:
 
 
 def help_text(recipe: Recipe) -> str:
-    """What ``--help`` prints."""
+    """The output of ``--help``."""
     width = min(shutil.get_terminal_size((_WIDTH, 24)).columns, _WIDTH)
     config = recipe.folder / "config.yaml"
     title = config.read_text(encoding="utf-8").partition(".")[0].lstrip("# ")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the hosts that a command line asks for can find each other."""
+"""Checks that the hosts of a command line can find each other."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BY_HAND = ("MASTER_ADDR", "NODE_RANK", "GROUP_RANK", "RANK", "LOCAL_RANK")
 
 
 def check_num_nodes(job: SageMakerJob, num_nodes: int) -> None:
-    """Refuse several hosts where nothing says which: Lightning would wait for them for half an hour.
+    """Refuse several hosts without a job, cluster or launcher: Lightning would wait for them for half an hour.
 
     Args:
-        job: The job as read.
-        num_nodes: As set.
+        job: The job as read from the environment.
+        num_nodes: Number of hosts as set.
 
     Raises:
-        MisconfigurationException: If nothing names another host.
+        MisconfigurationException: If ``num_nodes`` is above 1 and nothing says where the other hosts are.
 
     """
     known = job.in_container or job.launcher is not Launcher.NONE or any(name in os.environ for name in _BY_HAND)

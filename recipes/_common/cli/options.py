@@ -64,4 +64,4 @@ HELP_GROUPS: dict[str, tuple[str, ...]] = {
         "log_every_n_steps", "mlflow", "strategy", "devices", "num_nodes", "debug", "help-all",
     ),
 }  # fmt: skip
-"""What ``--help`` lists: of each recipe those that it has, one name for each key."""
+"""Options that ``--help`` lists by group, if the recipe has them; one name for each key."""

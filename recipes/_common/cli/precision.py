@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which precision ``auto`` means on this machine."""
+"""The precision that ``auto`` selects on this machine."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-"""Names of processor features that multiply bfloat16, as Linux spells them (x86: the first two; Arm: the last)."""
+"""CPU flags of native bfloat16 multiplication in ``/proc/cpuinfo`` (x86: the first two; Arm: the last)."""
 
 
 def automatic_precision() -> tuple[str, str]:
-    """Lightning's precision name for this machine, and why."""
+    """Lightning's precision name for this machine, and the reason."""
     if torch.cuda.is_available():
         # Without emulation: an older GPU reports support that is slower than float32.
         if torch.cuda.is_bf16_supported(including_emulation=False):

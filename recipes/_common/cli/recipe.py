@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is particular to one recipe; imports no torch, so that help is instant."""
+"""Description of a recipe; imports no torch, so that help is instant."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is particular to one recipe.
+    """Description of a recipe.
 
     Args:
-        name: As in ``lightning-sagemaker run NAME``.
-        folder: With its configurations.
-        model: Class or class path; has the trained transformers model as ``model``.
-        data: Class or class path; has ``load_tokenizer()``.
-        names: Short option names.
+        name: Name in ``lightning-sagemaker run NAME``.
+        folder: Folder with the configurations.
+        model: LightningModule class or its path; its ``model`` is the transformers model.
+        data: DataModule class or its path; has ``load_tokenizer()``.
+        names: Option names.
 
     """
 

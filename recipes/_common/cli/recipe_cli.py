@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One command line for all recipes: LightningCLI, made ready for SageMaker."""
+"""The command line of all recipes: LightningCLI with SageMaker's arguments and defaults."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ _log = logging.getLogger(__name__)
 class RecipeCLI(LightningCLI):
     """Parses a command line and runs one stage of a recipe.
 
-    Accepts what LightningCLI does, and what SageMaker makes of hyperparameters (see
+    Accepts LightningCLI's arguments, and those that SageMaker makes of hyperparameters (see
     :func:`~lightning_sagemaker.recipes._common.cli.arguments.normalise`). Defaults come from the job: strategy,
     folders, loggers (TensorBoard if installed, and CSV), a progress bar on a terminal and a line per logged step
     elsewhere.
 
     Args:
-        recipe: To run.
+        recipe: Recipe to run.
         arguments: Command line without the program's name; ``sys.argv[1:]`` by default.
-        run: ``False`` parses and instantiates only.
+        run: Whether to run the stage; ``False`` only parses and instantiates.
 
     """
 
@@ -85,19 +85,19 @@ class RecipeCLI(LightningCLI):
             raise
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # of one command line, not of the class
-        """The wanted one, or all for help: building a parser reads every signature, and four take four times as long."""
+        """The requested subcommand, or all for help: building the parser of each one reads every signature."""
         stages = super().subcommands()
         return {self._wanted: stages[self._wanted]} if self._wanted in stages else stages
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Without Lightning's warning that ``sys.argv`` is not used."""
+        """Parse, without Lightning's warning about an unused ``sys.argv``; remove the password from ``mlflow``."""
         self.config = parser.parse_args(args)
         stage = self.config.get(str(self.config.get("subcommand")), {})
         if stage.get("mlflow") is not None:  # the configuration is kept in a file
             stage["mlflow"] = keep_password(stage["mlflow"])
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The options in :data:`~lightning_sagemaker.recipes._common.cli.options.OWN_OPTIONS`."""
+        """Add the options in :data:`~lightning_sagemaker.recipes._common.cli.options.OWN_OPTIONS`."""
         parser.add_argument(
             "--run_dir",
             type=str | None,
@@ -164,7 +164,7 @@ class RecipeCLI(LightningCLI):
         gradients.add_options(parser)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Lightning's trainer with the job's defaults for what was not set."""
+        """Lightning's trainer, with the job's defaults for arguments that were not set."""
         config: dict[str, Any] = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         stage = str(self.subcommand)
         check_num_nodes(self.job, config.get("num_nodes") or 1)
@@ -197,7 +197,7 @@ class RecipeCLI(LightningCLI):
             raise MisconfigurationException(f"{error} {hint}") from error
 
     def _check_checkpoint(self) -> None:
-        """Before the data is prepared."""
+        """Refuse a missing ``ckpt_path`` before the data is prepared."""
         path = self._option("ckpt_path")
         if path and path not in ("best", "last", "hpc") and ":" not in path and not Path(path).exists():
             raise MisconfigurationException(
@@ -219,7 +219,7 @@ class RecipeCLI(LightningCLI):
             super()._run_subcommand(subcommand)
 
     def _say_first(self, stage: str) -> None:
-        """What is used, and whether an earlier run's results will be replaced."""
+        """Log the run's inputs and output folder; warn if an earlier run's model will be overwritten."""
         assert self._folders is not None
         uses = {"config": ", ".join(map(str, self._option("config") or []))}
         uses |= self.datamodule.sources()
@@ -279,7 +279,7 @@ class RecipeCLI(LightningCLI):
                 ContinueHistory(),
                 AutoResume(folders.checkpoints, search=self._goes_on),
                 SpotInterruption(
-                    # Lightning gives all ranks rank zero's folder of ModelCheckpoint, where this one writes by default.
+                    # None: ModelCheckpoint's folder, which Lightning broadcasts from rank zero.
                     folders.checkpoints if own else None,
                     save_every=timedelta(minutes=self._option("checkpoint_minutes")),
                 ),
@@ -296,7 +296,7 @@ class RecipeCLI(LightningCLI):
         return callbacks
 
     def _choice(self, config: dict[str, Any]) -> dict[str, str]:
-        """Why the strategy is the one it is, if it was chosen for the user."""
+        """The reason for the strategy, and its backend if the strategy was chosen automatically."""
         if config["strategy"] != "sagemaker":
             return {"strategy_reason": "as set"}
         selection = select_strategy(self.job)

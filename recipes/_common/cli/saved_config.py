@@ -15,7 +15,7 @@ class SavedConfig(SaveConfigCallback):
     folder: Path
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Called on rank zero."""
+        """Write ``config.yaml``; called on rank zero."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "config.yaml"
         self.parser.save(self.config, path, skip_none=False, overwrite=True, multifile=False)

@@ -11,12 +11,12 @@ _log = logging.getLogger(__name__)
 
 
 class TotalExamples(Callback):
-    """Sets the number of optimizer steps to what so many samples make.
+    """Sets the number of optimizer steps from a number of samples.
 
-    2 hosts with a global batch of 256 and 4 with 512 then train 2500 and 1250 steps on 640 000 samples.
+    On 640 000 samples, a global batch of 256 trains 2500 steps, and one of 512 trains 1250.
 
     Args:
-        total: Samples.
+        total: Number of samples to train on.
 
     """
 
@@ -24,7 +24,7 @@ class TotalExamples(Callback):
         self._total = total
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Before the schedule is made of it."""
+        """Set the number of steps before the learning-rate schedule is created."""
         if stage != "fit":
             return
         batch = trainer.datamodule.global_batch_size  # type: ignore[attr-defined]

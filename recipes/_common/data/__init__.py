@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of any kind read into memory, and data prepared once per host; without torch but for data_module.py."""
+"""Reads tables and prepares data once per host; only data_module.py, loaders.py and ranges.py import torch."""

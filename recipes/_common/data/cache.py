@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder that is built atomically: the manifest lists its content and the settings it was built with."""
+"""A cache folder that is built atomically; its manifest lists its files and the settings it was built with."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _log = logging.getLogger(__name__)
 
 
 def settings_key(settings: Mapping[str, Any]) -> str:
-    """A short name that changes with the settings."""
+    """A short hash of the settings."""
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def load_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest, whether or not its files are there; ``None`` if there is none, or it is damaged."""
+    """The manifest, whether or not its files exist; ``None`` if the manifest is missing or damaged."""
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
         is_whole = "key" in manifest and all(isinstance(entry, dict) for entry in all_files(manifest).values())
@@ -46,12 +46,12 @@ def read_manifest(folder: Path, settings: Mapping[str, Any] | None = None) -> di
 
 
 def all_files(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Name -> entry of each file of the cache: its data, and what else is in it, as a tokenizer."""
+    """Name -> entry of each file of the cache: its data, and other files such as a tokenizer's."""
     return {**manifest["files"], **manifest.get("others", {})}
 
 
 def damages(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """A sentence about each file that is missing or has another size; reads none."""
+    """A message for each file that is missing or has the wrong size; no file is read."""
     found = (find_damage(folder, name, entry) for name, entry in all_files(manifest).items())
     return [damage for damage in found if damage]
 
@@ -61,16 +61,16 @@ def build_once(
 ) -> tuple[dict[str, Any], bool]:
     """Build the cache at ``folder`` unless it exists and is complete.
 
-    Built in a temporary directory next to it, the manifest last, then renamed: ``folder`` is always complete.
-    Several hosts with a common disk may do this at the same time: the first to finish wins, the others use its cache.
+    Built in a temporary directory next to ``folder``, the manifest last, then renamed: ``folder`` is never incomplete.
+    Several hosts with a shared disk may do this at the same time: the first to finish wins, the others use its cache.
 
     Args:
         folder: Folder of the cache.
-        settings: Everything that decides its content.
+        settings: All settings that determine its content.
         build: Fills an empty directory and returns the manifest, which must have ``files``.
 
     Returns:
-        The manifest, and whether this call made the cache.
+        The manifest, and whether this call built the cache.
 
     """
     manifest = read_manifest(folder, settings)
@@ -111,12 +111,12 @@ def _publish(
 
 
 def complete_manifest(folder: Path, settings: Mapping[str, Any], built: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest of a cache that was just made.
+    """The manifest of a cache that was just built.
 
     Args:
-        folder: With its files; hidden ones are not part of it.
-        settings: That it was made with.
-        built: What is known of it; has ``files``.
+        folder: Folder of the cache; hidden files are not part of it.
+        settings: Settings that the cache was built with.
+        built: Entries from the build; must have ``files``.
 
     """
     names = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file())
@@ -127,7 +127,7 @@ def complete_manifest(folder: Path, settings: Mapping[str, Any], built: Mapping[
 
 
 def manifest_text(manifest: Mapping[str, Any]) -> str:
-    """What is written."""
+    """The manifest as JSON, as it is written to the file."""
     return json.dumps(manifest, indent=2, sort_keys=True) + "\n"
 
 

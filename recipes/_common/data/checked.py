@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a cache, each compared with what the manifest says of it before it is first read.
+"""The files of a cache, each verified against its size and checksum in the manifest before it is first read.
 
-Imports neither torch nor transformers, as the processes that make shards are many.
+Imports neither torch nor transformers, because many worker processes import it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lightning_sagemaker.recipes._common.data.cache import MANIFEST, all_files
 from lightning_sagemaker.recipes._common.data.checksums import find_change, find_damage
 
 _INTACT, _DAMAGED = 1, 2
-"""Of a file that was compared."""
+"""State of a file after its comparison."""
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ Entries = Mapping[str, Mapping[str, Any]]
 
 
 class DamagedFileError(ValueError):
-    """A file of a cache is not as it was made."""
+    """A file of a cache does not match its manifest entry."""
 
     def __init__(self, message: str) -> None:
         # From a loader's worker, torch recreates the error with the worker's traceback before the message.
@@ -40,20 +40,20 @@ class DamagedFileError(ValueError):
 class CheckedFiles:
     """Files of one cache.
 
-    A cache may be larger than what a run reads of it in its first hours, so a file is read completely when something of
-    it is needed, not when the cache is opened. What one loader worker has checked, the others that were forked from the
-    same training process do not check again.
+    A run may read only a part of a large cache in its first hours, so a file is verified when it is first needed, not
+    when the cache is opened. Loader workers that were forked from the same training process share the results, so each
+    file is verified once.
 
     Args:
         folder: Folder of the cache.
-        entries: Entries of the manifest. Files without a checksum are taken as they are.
+        entries: Name -> entry of the manifest. Of files without a checksum only the size is verified.
 
     """
 
     def __init__(self, folder: Path, entries: Entries) -> None:
         self._folder, self._entries = folder, entries
         self._places = {name: place for place, name in enumerate(entries)}
-        # Memory that forked processes have in common; started in another way, each has its own.
+        # Memory shared by forked processes; processes started in another way have their own.
         self._checked = np.frombuffer(mmap.mmap(-1, max(1, len(entries))), dtype=np.uint8)
 
     @classmethod
@@ -65,14 +65,14 @@ class CheckedFiles:
         return name in self._entries
 
     def check(self, names: Iterable[str]) -> None:
-        """Compare those files that were not compared before.
+        """Verify those files that were not verified before.
 
         Raises:
-            DamagedFileError: If one has changed.
+            DamagedFileError: If a file is missing or has changed.
 
         """
         left = [name for name in names if not self._checked[self._places[name]]]
-        # All workers begin at the same time and need much of the same: so they do not all begin with the same.
+        # All workers start at the same time and need mostly the same files: each verifies them in another order.
         random.Random(os.getpid()).shuffle(left)
         for name in left:
             if not self._checked[self._places[name]]:  # by another worker, in between
@@ -80,7 +80,7 @@ class CheckedFiles:
                 self._checked[self._places[name]] = _INTACT
 
     def is_intact(self, name: str) -> bool:
-        """As :meth:`check`, but a damaged file is said, once by all processes that were forked from the same."""
+        """As :meth:`check`, but a damaged file is logged, once for all workers forked from one process, not raised."""
         place = self._places[name]
         if not self._checked[place]:
             try:
@@ -99,22 +99,22 @@ class CheckedFiles:
         self.check(file for file in self._entries if file.startswith(f"{name}/"))
 
     def load(self, name: str) -> npt.NDArray[Any]:
-        """An array, read completely."""
+        """An array, verified and read into memory."""
         self.check([name])
         array: npt.NDArray[Any] = np.load(self._folder / name)
         return array
 
     def map(self, name: str) -> npt.NDArray[Any]:
-        """An array, of which nothing is read yet: :meth:`check` it before anything is."""
+        """A memory-mapped array, not verified yet: call :meth:`check` before reading its values."""
         try:
             array: npt.NDArray[Any] = np.load(self._folder / name, mmap_mode="r")
-        except Exception:  # of numpy's, in reading the header
+        except Exception:  # numpy could not read the header
             self.check([name])
             raise
         return array
 
     def read_text(self, name: str) -> str:
-        """A text, read completely."""
+        """A text file, verified and read."""
         self.check([name])
         return (self._folder / name).read_text(encoding="utf-8")
 
@@ -126,7 +126,7 @@ class CheckedFiles:
 
 
 def hint(folder: Path) -> str:
-    """What to do about a damaged cache."""
+    """The hint for the error message of a damaged cache."""
     return (
         f"HINT: `lightning-sagemaker prepare --verify {folder}` lists all files that have changed; delete the folder and"
         " prepare again, or copy it again from its source."

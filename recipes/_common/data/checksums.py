@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a manifest says of one file, and whether that still holds."""
+"""The manifest entry of one file, and the comparison of the file with it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 FAST = "crc32"
-"""For reading: three times as fast as the other. Not part of what makes two caches equal, as older ones lack it."""
+"""Preferred for verification: three times as fast. Not part of a cache's digest, as older caches lack it."""
 
 _SLOW = "blake2b"
 _BLOCK = 1 << 20
 
 
 def file_entry(path: Path) -> dict[str, Any]:
-    """What the manifest says of one file: its size and checksums."""
+    """The manifest entry of a file: its size in bytes and its checksums."""
     return {"bytes": path.stat().st_size, _SLOW: checksum(path, _SLOW), FAST: checksum(path, FAST)}
 
 
 def find_damage(folder: Path, name: str, entry: Mapping[str, Any]) -> str | None:
-    """What is wrong with a file, without reading it."""
+    """Message if a file is missing or has the wrong size, else ``None``; does not read the file."""
     try:
         size = (folder / name).stat().st_size
     except OSError as error:
@@ -33,12 +33,12 @@ def find_damage(folder: Path, name: str, entry: Mapping[str, Any]) -> str | None
 
 
 def find_change(folder: Path, name: str, entry: Mapping[str, Any]) -> str | None:
-    """What is wrong with a file, from reading it; ``None`` also where the manifest has no checksum of it."""
+    """Message if a file's content has changed, else ``None``, also if the manifest has no checksum of it."""
     return compare(name, entry, partial(checksum, folder / name))
 
 
 def compare(name: str, entry: Mapping[str, Any], read: Callable[[str], str]) -> str | None:
-    """What is wrong with a file by its checksum, which ``read`` gives for its kind."""
+    """Message if a checksum differs from the entry's, else ``None``; ``read`` returns the checksum of a kind."""
     kind = checksum_kind(entry)
     if kind is None:
         return None
@@ -47,7 +47,7 @@ def compare(name: str, entry: Mapping[str, Any], read: Callable[[str], str]) -> 
 
 
 def checksum_kind(entry: Mapping[str, Any]) -> str | None:
-    """Which checksum a file is compared by; manifests that were written before may have only the slow one, or none."""
+    """The checksum to compare a file by; older manifests may have only the slow one, or none (``None``)."""
     return next((kind for kind in (FAST, _SLOW) if entry.get(kind)), None)
 
 
@@ -58,7 +58,7 @@ def checksum(path: Path, kind: str) -> str:
 
 
 def checksum_of(blocks: Iterable[bytes], kind: str) -> str:
-    """``crc32`` or ``blake2b`` of blocks, one after the other."""
+    """``crc32`` or ``blake2b`` of the concatenated blocks."""
     crc, digest = 0, hashlib.blake2b(digest_size=16)
     for block in blocks:
         if kind == FAST:

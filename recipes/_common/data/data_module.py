@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recipes' data modules share: batches for this process, loaders, the check that all hosts have the same."""
+"""Base class of the recipes' data modules: batches per process, loaders, a check that all hosts have the same data."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _log = logging.getLogger(__name__)
 
 
 class SharedError(RuntimeError):
-    """The data cannot be used, which all ranks were told.
+    """The data of a host cannot be used; raised on all ranks.
 
     Args:
-        message: The same on all.
+        message: Message, the same on all ranks.
         rank: Rank of this process.
 
     """
@@ -55,9 +55,10 @@ class SharedError(RuntimeError):
 
 
 class RecipeData(LightningDataModule):
-    """Batches of one recipe; what a step trains on does not depend on the number of processes.
+    """Batches of one recipe; the samples of a step do not depend on the number of processes.
 
-    A subclass says in :meth:`preparation` what is prepared once per host, opens it in :meth:`open`, and makes loaders.
+    A subclass returns from :meth:`preparation` what is prepared once per host, opens it in :meth:`open`, and makes
+    loaders.
 
     Args:
         name: Name of the recipe.
@@ -65,8 +66,8 @@ class RecipeData(LightningDataModule):
         per_process_batch_size: Samples per process and forward pass; instead of the global batch, which then grows with
             the number of processes.
         eval_batch_size: Samples per process and forward pass in evaluation. Default: the global batch, at most 64.
-        num_workers: Loader processes for each training process. auto: the processor cores of each training process on a
-            GPU host, none otherwise, and another number if the first steps wait for their data and are faster with it.
+        num_workers: Loader processes for each training process. auto: on a GPU host the CPU cores per training process,
+            otherwise 0; then adjusted in the first steps if they wait for data.
         cache_dir: Where prepared data is kept. Default: the user's cache folder, in a training job a temporary one.
         seed: Seed of the order of samples. Default: the run's (``seed_everything``).
 
@@ -100,14 +101,14 @@ class RecipeData(LightningDataModule):
 
     @abstractmethod
     def preparation(self) -> Preparation:
-        """What is prepared; known once there is a trainer, as the tokenizer is by default the model's."""
+        """Settings of the preparation; needs the trainer, as the tokenizer is by default the model's."""
 
     @abstractmethod
     def sources(self) -> dict[str, str]:
-        """What -> where its data comes from."""
+        """Split or input -> source of its data."""
 
     def report(self) -> dict[str, Any] | None:
-        """What the data is like, if it was counted; after :meth:`setup`."""
+        """The data report, ``None`` without one; after :meth:`setup`."""
         return None
 
     def can_test(self) -> bool:
@@ -116,23 +117,23 @@ class RecipeData(LightningDataModule):
 
     @abstractmethod
     def open(self, folder: Path, manifest: dict[str, Any]) -> None:
-        """Open what was prepared."""
+        """Open the prepared data."""
 
     @property
     def pretrained(self) -> str | None:
-        """What the model starts from."""
+        """The model's ``pretrained``: the weights it starts from."""
         module = None if self.trainer is None else self.trainer.lightning_module
         name: str | None = None if module is None else module.hparams.get("pretrained")
         return name
 
     @property
     def folder(self) -> Path:
-        """Of the prepared data."""
+        """Folder of the prepared data."""
         return self.preparation().folder(self.cache)
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What is in it; after :meth:`setup`."""
+        """Manifest of the prepared data; after :meth:`setup`."""
         if self._manifest is None:
             raise RuntimeError("the data module was not set up: call prepare_data() and setup() first")
         return self._manifest
@@ -148,7 +149,7 @@ class RecipeData(LightningDataModule):
         return load_tokenizer(str(self.folder / TOKENIZER_FOLDER))
 
     def prepare_data(self) -> None:
-        """Prepare, once per host; with several ranks, what is wrong is raised on all, in :meth:`setup`."""
+        """Prepare the data, once per host; with several ranks, an error is raised on all of them, in :meth:`setup`."""
         try:
             manifest, made = self.preparation().run(self.cache)
         except (DataError, MisconfigurationException) as error:
@@ -162,10 +163,11 @@ class RecipeData(LightningDataModule):
         self.say("%s %s in %s", "prepared" if made else "found", counts, self.folder)
 
     def setup(self, stage: str) -> None:
-        """Open what was prepared, and check that all processes have the same.
+        """Open the prepared data, and check that all processes have the same.
 
         Raises:
             SharedError: On all ranks, if the data of a host cannot be used.
+            RuntimeError: If the data is incomplete or differs from rank 0's.
 
         """
         self._share_failure()
@@ -188,7 +190,7 @@ class RecipeData(LightningDataModule):
         """The manifest of the prepared data.
 
         Raises:
-            RuntimeError: If it is incomplete.
+            RuntimeError: If the prepared data is incomplete.
 
         """
         manifest = read_manifest(self.folder, self.preparation().settings())
@@ -208,10 +210,10 @@ class RecipeData(LightningDataModule):
         return self._per_process_batch_size * self.replica()["num_replicas"] * self._accumulate()
 
     def micro_batch_size(self) -> int:
-        """Samples per process and forward pass in training: the global batch over processes and accumulation.
+        """Samples per process and forward pass in training: the global batch divided by processes and accumulation.
 
         Raises:
-            MisconfigurationException: If that is not an integer.
+            MisconfigurationException: If they do not divide it.
 
         """
         processes = self.replica()["num_replicas"]
@@ -230,13 +232,13 @@ class RecipeData(LightningDataModule):
         """Shuffled micro-batches of this process; a resumed run continues where it stopped.
 
         Args:
-            dataset: Makes a batch of a list of draws.
-            size: Number of its samples.
-            lengths: ``[size]``, to put samples of similar length into a batch.
-            blocks: How samples lie together, where they are not to be read one by one.
+            dataset: Returns a batch for a list of draws.
+            size: Number of samples.
+            lengths: Lengths of the samples, ``[size]``, to batch samples of similar length.
+            blocks: Blocks of samples that are read together, where single reads are slow.
 
         Raises:
-            MisconfigurationException: If there are too few samples for a step, or batch sizes do not divide.
+            MisconfigurationException: If there are fewer samples than a global batch, or processes do not divide it.
 
         """
         self.micro_batch_size()
@@ -259,7 +261,7 @@ class RecipeData(LightningDataModule):
         return self._loader(dataset, EvaluationBatches(size, self.eval_batch_size, **self.replica(), lengths=lengths))
 
     def replica(self) -> dict[str, int]:
-        """How many processes see different data, and which of them this is; the strategy knows."""
+        """Number of data-parallel replicas (``num_replicas``) and this process's ``rank`` among them."""
         strategy = None if self.trainer is None else self.trainer.strategy
         alone = {"num_replicas": 1, "rank": 0}
         replica: dict[str, int] = dict(getattr(strategy, "distributed_sampler_kwargs", alone))
@@ -271,10 +273,10 @@ class RecipeData(LightningDataModule):
             _log.info(message, *values)
 
     def check_equal_everywhere(self, digest: str) -> None:
-        """Raise on every process whose data differs from rank 0's.
+        """Check that this process's data is rank 0's; collective.
 
         Raises:
-            RuntimeError: If it does.
+            RuntimeError: If the digests differ.
 
         """
         if self.trainer is None or self.trainer.world_size == 1:
@@ -303,7 +305,7 @@ class RecipeData(LightningDataModule):
 
     @property
     def num_workers(self) -> int:
-        """Loader processes of each training process, from the next batch on if it is set."""
+        """Loader processes of each training process; a new value applies from the next batch on."""
         if self._num_workers is None:
             on_host = 1 if self.trainer is None else self.trainer.num_devices
             self._num_workers, reason = choose_num_workers(on_host, torch.cuda.is_available())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of text with a delimiter. Python's ``csv`` reads; here the delimiter is found, and what is certainly wrong refused.
+"""Delimited text, read by Python's ``csv``; this module detects the delimiter and refuses malformed tables.
 
-Other readers of such tables guess types as well: ``NA`` becomes a missing value, ``007`` a number. Here a field is its
+Other readers of such tables guess types as well: ``NA`` becomes a missing value, ``007`` a number. Here all fields stay
 text.
 """
 
@@ -16,27 +16,27 @@ from typing import Any
 
 DELIMITERS = (",", ";", "\t", "|")
 NAMES = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
-"""How people write delimiters that a shell does not like."""
+"""Names of delimiters that are awkward to quote in a shell."""
 
 _FIELD_LIMIT = 1 << 30
-"""Characters of a field; the library's default is 131072."""
+"""Maximum characters of a field; ``csv``'s default is 131072."""
 _SEPARATOR = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
-"""The line by which Excel is told the delimiter."""
+"""A first line that tells Excel the delimiter."""
 
 
 class DelimiterError(ValueError):
-    """The text is not a table, or it is not clear which."""
+    """The text is not a valid table, or its delimiter is ambiguous."""
 
 
 def read_rows(text: str, delimiter: str | None = None) -> tuple[list[str], list[list[str]], str]:
     """Header, rows, and the delimiter.
 
     Args:
-        text: The file, with its line ends.
-        delimiter: One character, or one of :data:`NAMES`. ``None``: found.
+        text: Content of the file, with its line ends.
+        delimiter: One character, or one of :data:`NAMES`. ``None``: detected.
 
     Raises:
-        DelimiterError: If rows have not as many fields as the header, or several delimiters would do.
+        DelimiterError: If a row does not have as many fields as the header, or the delimiter is ambiguous.
 
     """
     _check_no_nul(text)
@@ -56,11 +56,11 @@ def read_rows(text: str, delimiter: str | None = None) -> tuple[list[str], list[
 
 
 def stream_rows(lines: Iterator[str], start: str) -> Iterator[dict[str, Any]]:
-    """Records of a file that is too large for the memory, each checked as it comes.
+    """Records of a file that is too large for memory, each checked as it is read.
 
     Args:
         lines: Lines of the file, with their line ends.
-        start: As much of its text as is enough to find the delimiter.
+        start: Beginning of its text, enough to detect the delimiter.
 
     Raises:
         DelimiterError: As for :func:`read_rows`.
@@ -84,7 +84,7 @@ def _check_no_nul(text: str) -> str:
 
 
 def _find_delimiter(text: str, is_even: Callable[[str, str], bool]) -> str:
-    """The only one that gives the header several columns, or all rows as many as the header."""
+    """The only delimiter that gives the header several columns or, of several such, all rows the same number."""
     possible = [delimiter for delimiter in DELIMITERS if len(_first(text, delimiter)) > 1]
     if len(possible) > 1:
         possible = [delimiter for delimiter in possible if is_even(text, delimiter)] or possible
@@ -110,7 +110,7 @@ def _is_even(text: str, delimiter: str) -> bool:
 
 
 def _begins_even(text: str, delimiter: str) -> bool:
-    """The same of the start of a file, whose last row may be cut."""
+    """As :func:`_is_even`, for the beginning of a file, whose last row may be cut off."""
     widths: list[int] = []
     with contextlib.suppress(DelimiterError):
         widths.extend(len(row) for row in _parse(_lines_of(text), delimiter) if row)
@@ -144,10 +144,10 @@ def _check_header(header: Sequence[str]) -> list[str]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse columns that cannot be told apart.
+    """Refuse duplicate column names.
 
     Raises:
-        DelimiterError: If two have the same name but for case.
+        DelimiterError: If two names are equal, ignoring case.
 
     """
     seen: dict[str, str] = {}

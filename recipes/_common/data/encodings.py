@@ -40,11 +40,11 @@ _NOT_BEFORE_LETTERS = "£¥¢¶¼½¾³¹ªº"
 _UNITS = re.compile(r"\b(?:[kcdmµ]?m[²³]|N[ºª]|n[ºª])", re.ASCII)
 _CONTINUATIONS = re.escape(bytes(range(0x80, 0xC0)).decode(WESTERN, "ignore"))
 _ALIEN = re.compile(rf"[^\x00-\x7f]{{3}}|[ÂÃ][{_CONTINUATIONS}]")
-"""Several in a row: another script. The second: UTF-8 with some damage."""
+"""Three non-ASCII characters in a row: another script. The second alternative: damaged UTF-8."""
 
 
 class UnknownEncodingError(ValueError):
-    """It is not known how the bytes are to be read."""
+    """The encoding is unknown, or not the given one."""
 
 
 def decode(data: bytes, encoding: str | None = None) -> tuple[str, str]:
@@ -52,10 +52,10 @@ def decode(data: bytes, encoding: str | None = None) -> tuple[str, str]:
 
     Args:
         data: Content of a complete file.
-        encoding: Python's name. ``None``: found.
+        encoding: Name of a Python codec. ``None``: detected.
 
     Raises:
-        UnknownEncodingError: If the encoding is not known, or not the one that was named.
+        UnknownEncodingError: If the encoding cannot be detected, or is not the given one.
 
     """
     found = encoding or find_encoding(data)
@@ -69,7 +69,7 @@ def find_encoding(data: bytes) -> str:
     """Name of the encoding.
 
     Raises:
-        UnknownEncodingError: If it cannot be known.
+        UnknownEncodingError: If it cannot be detected.
 
     """
     for mark, name in _MARKS:
@@ -77,7 +77,7 @@ def find_encoding(data: bytes) -> str:
             return name
     if b"\0" in data[:4096]:
         return _find_utf16(data[:4096])
-    if b"\x1b" in data:  # as in ISO 2022, which is ASCII but for what it means
+    if b"\x1b" in data:  # as in ISO 2022, which switches character sets by ASCII escape sequences
         raise UnknownEncodingError("it holds escape characters, so it is not plain text")
     try:
         data.decode("utf-8")
@@ -88,7 +88,7 @@ def find_encoding(data: bytes) -> str:
 
 
 def _find_utf16(data: bytes) -> str:
-    """Of mostly ASCII characters every second byte is 0."""
+    """UTF-16 without a byte order mark: in mostly ASCII text every second byte is 0."""
     even, odd = data[::2].count(0), data[1::2].count(0)
     if odd > 10 * even and odd > len(data) // 5:
         return "utf-16-le"
@@ -109,7 +109,7 @@ def _check_western(data: bytes, error: UnicodeDecodeError) -> None:
 
 
 def _find_odd(line: str) -> str | None:
-    """What no Western European text would have."""
+    """Characters that Western European text would not contain; ``None`` if there are none."""
     if found := _ALIEN.search(line):
         return found.group()
     letters = {char for char in line.lower() if char.isalpha() and not char.isascii()} - set("ªºµ")
@@ -135,13 +135,13 @@ def check_encoding(name: str | None) -> None:
     """Refuse an encoding that Python does not know.
 
     Raises:
-        MisconfigurationException: If it does not.
+        MisconfigurationException: If ``name`` is not a Python codec.
 
     """
     try:
         codecs.lookup(name or "utf-8")
     except LookupError:
-        from lightning.fabric.utilities.exceptions import MisconfigurationException  # workers that read texts need none
+        from lightning.fabric.utilities.exceptions import MisconfigurationException  # slow to import
 
         raise MisconfigurationException(
             f"data.encoding={name!r} was set, which is not a Python codec. HINT: use utf-8, utf-16, cp1252 or latin-1, "

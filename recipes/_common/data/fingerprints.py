@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What changes whenever something on disk may have changed, without reading it."""
+"""Fingerprints that change whenever files on disk may have changed, without reading them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def file_fingerprint(path: Path) -> list[Any]:
-    """Changes whenever the file may have changed."""
+    """Path, size and modification time: changes whenever the file may have changed."""
     stat = path.stat()
     return [str(path.resolve()), stat.st_size, stat.st_mtime_ns]
 
 
 def pretrained_fingerprint(name: str) -> Any:
-    """Changes whenever the tokenizer that ``name`` stands for may have changed."""
+    """Changes whenever the local files of tokenizer ``name`` may have changed; of a hub name, the name."""
     path = Path(name)
     if path.is_dir():
         return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of JSON that is too large for the memory: one after the other, from as much text as the largest takes."""
+"""Streams the records of JSON that is too large for memory, buffering about as much text as the largest record has."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from lightning_sagemaker.recipes._common.data.workbooks import NO_RECORDS, uniqu
 
 _AT_ONCE = 1 << 20
 _MOST = 1 << 26
-"""Characters of a record; what is longer is a defect, whose end would be looked for to the end of the file."""
+"""Maximum characters of a record; without a limit, a syntax error would read the file to its end."""
 _SPACE = re.compile(r"\s*")
 _DECODER = json.JSONDecoder(object_pairs_hook=unique, parse_constant=lambda _: None)
 
 
 def stream_json(text: TextIO) -> Iterator[dict[str, Any]]:
-    """Records of a JSON array, or of the array ``data`` of an object.
+    """Records of a JSON array, or of the array ``data`` of an object; an object without it is one record.
 
     Raises:
-        ValueError: If the text is neither, or an object has a key twice.
+        ValueError: If the text is none of these, or a record has a key twice.
 
     """
     values = _Values(text)
@@ -35,10 +35,10 @@ def stream_json(text: TextIO) -> Iterator[dict[str, Any]]:
 
 
 class _Values:
-    """Reads values from a text.
+    """Reads JSON values from a stream.
 
     Args:
-        text: Its place moves.
+        text: Stream to read from its current position on.
 
     """
 
@@ -46,7 +46,7 @@ class _Values:
         self._text, self._buffer, self._place = text, "", 0
 
     def next(self) -> str:
-        """The next character that is no space; nothing at the end."""
+        """The next non-space character, not consumed; empty at the end."""
         while True:
             space = _SPACE.match(self._buffer, self._place)
             assert space is not None
@@ -57,13 +57,13 @@ class _Values:
                 return ""
 
     def take(self, expected: str) -> None:
-        """Pass over a character."""
+        """Consume a character, which must be ``expected``."""
         if self.next() != expected:
             raise ValueError(f"{expected!r} was expected, and {self._buffer[self._place :][:20]!r} found")
         self._place += 1
 
     def value(self) -> Any:
-        """The next value."""
+        """Parse and consume the next value."""
         self.next()
         while True:
             try:
@@ -73,7 +73,7 @@ class _Values:
                     raise
                 continue
             if end == len(self._buffer) and self._more():
-                continue  # a number may go on
+                continue  # a number may have more digits
             self._place = end
             return found
 
@@ -89,7 +89,7 @@ class _Values:
         self.take("]")
 
     def array_of_object(self, key: str) -> Iterator[Any]:
-        """The values of an array in an object; of an object without it, the object."""
+        """The values of the array ``key`` in an object; without such an array, the object itself."""
         self.take("{")
         others: dict[str, Any] = {}
         is_found = False

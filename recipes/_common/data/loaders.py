@@ -11,17 +11,17 @@ from lightning_sagemaker.data.position import is_watched
 
 
 class RecipeLoader(BegunLate):
-    """Loads complete batches: the sampler's items are lists of samples, the dataset's ``dataset[list]`` a batch.
+    """Loads complete batches: the sampler yields lists of samples, of each of which ``dataset[list]`` makes a batch.
 
     Attributes:
-        workers_wanted: From the next batch on, which is the same whoever makes it; None if it stays as it is.
+        workers_wanted: Number of workers from the next batch on, which does not change the batches; None: no change.
 
     """
 
     workers_wanted: int | None = None
 
     def __iter__(self) -> Any:
-        """As torch does, but for the number of workers."""
+        """As torch's, with a number of workers that may change."""
         if self.workers_wanted is None or is_watched(self):
             return super().__iter__()
         return ChangingIterator(self, None if self.num_workers else begin_epoch(self))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a batch is."""
+"""Padding of batches."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Padding:
-    """How long a batch is.
+    """How batches are padded.
 
     Args:
-        token: Id that fills up.
-        multiple: Lengths are rounded up to a multiple of it.
-        limit: No input is longer, and no batch.
-        always: Make every batch as long as ``limit``.
+        token: Id of the padding token.
+        multiple: Lengths are rounded up to a multiple of this many tokens.
+        limit: Maximum tokens of an input, and of a batch.
+        always: Whether to pad every batch to ``limit``.
 
     """
 
@@ -24,5 +24,5 @@ class Padding:
     always: bool
 
     def length(self, longest: int) -> int:
-        """Of a batch with that longest input."""
+        """Padded length of a batch whose longest input has ``longest`` tokens."""
         return self.limit if self.always else min(-(-longest // self.multiple) * self.multiple, self.limit)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data prepared once per host and kept under the settings that it was made with."""
+"""Data prepared once per host and cached under a hash of its settings."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ TOKENIZER_FOLDER = "tokenizer"
 
 
 class Preparation(ABC):
-    """Everything that decides what a cache holds; subclasses are frozen dataclasses."""
+    """All settings that determine a cache's content; subclasses are frozen dataclasses."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """As plain containers, files and tokenizer by their fingerprints."""
+        """The settings as plain containers, with fingerprints of files and tokenizer."""
 
     @abstractmethod
     def build(self, folder: Path) -> dict[str, Any]:
-        """Fill an empty folder; the manifest, which must have ``files`` and ``vocab_size``."""
+        """Fill an empty folder and return its manifest, which must have ``files`` and ``vocab_size``."""
 
     def folder(self, cache: Path) -> Path:
-        """Where the cache of these settings is."""
+        """Folder of these settings' data in ``cache``."""
         return cache / settings_key(self.settings())
 
     def run(self, cache: Path) -> tuple[dict[str, Any], bool]:
-        """Make the cache unless it is there; the manifest, and whether it was made now."""
-        # Saying it explicitly also keeps the library from warning about the data loader's workers.
+        """Build the data unless it exists; returns the manifest, and whether this call built it."""
+        # Setting it also keeps the library from warning about the data loader's workers.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         return build_once(self.folder(cache), self.settings(), self.build)
 
@@ -43,9 +43,9 @@ def table_settings(preparation: Any, version: int, builtin: Mapping[str, Any]) -
     """Settings of a preparation that has ``files`` (split -> source) and ``pretrained``.
 
     Args:
-        preparation: A dataclass.
+        preparation: Dataclass instance.
         version: Version of the cache's format.
-        builtin: Name of an embedded source -> what decides its content.
+        builtin: Name of an embedded source -> value that changes with its content.
 
     """
     plain = {key: value for key, value in asdict(preparation).items() if key not in ("files", "pretrained")}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of unequal length on disk: one array of all values and one of where each row ends."""
+"""Rows of unequal length on disk: an array of all values and an array of the rows' ends."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Integers = npt.NDArray[np.int64]
 
 
 class Ragged:
-    """Integer rows, read through memory maps; checked before the first is read.
+    """Integer rows in a memory map; the file is verified before the first row is read.
 
     Args:
-        files: Where :func:`save_ragged` wrote.
+        files: Files of the folder that :func:`save_ragged` wrote to.
         name: Name of the rows.
 
     """
@@ -42,13 +42,13 @@ class Ragged:
 
     @property
     def lengths(self) -> Integers:
-        """``[rows]``."""
+        """Length of each row, ``[rows]``."""
         lengths: Integers = np.diff(self._starts)
         return lengths
 
 
 def save_ragged(folder: Path, name: str, rows: Iterable[Sequence[int] | npt.NDArray[Any]]) -> list[Path]:
-    """Write rows of non-negative integers below 2**31; the files, for the manifest."""
+    """Write rows of non-negative integers below 2**31; returns the files, for the manifest."""
     arrays: list[npt.NDArray[np.int32]] = [np.asarray(row, dtype=np.int32) for row in rows]
     values, ends = folder / f"{name}-values.npy", folder / f"{name}-ends.npy"
     np.save(values, np.concatenate(arrays) if arrays else np.zeros(0, np.int32))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that are out of range are refused, by their option's name."""
+"""Range checks of the data modules' options."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Refuse a number out of range.
+    """Refuse a value of ``data.NAME`` outside of [``low``, ``high``].
 
     Raises:
-        MisconfigurationException: If it is.
+        MisconfigurationException: If the value is out of range.
 
     """
     if not low <= value <= high:

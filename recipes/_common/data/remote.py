@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepared data in S3: what is small is copied to the host, the rest is streamed; and how it gets there."""
+"""Prepared data in S3: its upload, and its small files, which are copied to the host; shards are streamed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lightning_sagemaker.recipes._common.outputs.files import write_text
 _PART = 8 << 20
 """Bytes that are read at a time to compare a file."""
 _EVERY = 2.0
-"""Seconds between looks for shards that are finished."""
+"""Seconds between checks for finished shards."""
 
 
 class RemoteFolder:
@@ -30,7 +30,7 @@ class RemoteFolder:
 
     Args:
         address: ``s3://bucket/prefix``.
-        objects: Reads and writes.
+        objects: Client that reads and writes; ``None``: a new one.
 
     """
 
@@ -42,11 +42,16 @@ class RemoteFolder:
         self._bucket, self._prefix = split_address(self.address)
 
     def local(self, cache: Path) -> Path:
-        """Where what is small is copied to: a folder of this host, as several may have one disk."""
+        """Folder for the copies of small files; one per host, as hosts may share a disk."""
         return cache / f"s3-{settings_key({'address': self.address, 'host': platform.node()})}"
 
     def manifest(self) -> dict[str, Any] | None:
-        """Of the data; None if there is none."""
+        """Manifest of the data; ``None`` if there is none.
+
+        Raises:
+            DataReadError: If it is damaged or cannot be read.
+
+        """
         try:
             found: dict[str, Any] = json.loads(self._read(MANIFEST))
             all_files(found)
@@ -59,10 +64,10 @@ class RemoteFolder:
         return found
 
     def copy_small(self, folder: Path) -> dict[str, Any]:
-        """Copy all but the shards, each compared with its checksum, the manifest last.
+        """Copy all files but the shards to ``folder``, verified by their checksums, the manifest last; returns it.
 
         Raises:
-            DataReadError: If something is missing or damaged, or the data was made without an index of blocks.
+            DataReadError: If a file is missing or damaged, or the data was prepared without an index of blocks.
 
         """
         manifest = self.manifest()
@@ -84,11 +89,11 @@ class RemoteFolder:
         return manifest
 
     def read_index(self, folder: Path) -> dict[str, SplitIndex]:
-        """Of the blocks, from the copy in ``folder``."""
+        """Split -> index of its blocks, from the copy in ``folder``."""
         return read_index((folder / INDEX).read_text())
 
     def send(self, folder: Path, name: str, entry: Mapping[str, Any]) -> bool:
-        """Write a file to the folder in S3 unless it is there; whether it was not."""
+        """Upload a file unless it is in S3 with the same checksum; returns whether it was uploaded."""
         checksum = str(entry[FAST])
         if self.objects.checksum(self._bucket, self._key(name)) == (entry["bytes"], checksum):
             return False
@@ -96,14 +101,14 @@ class RemoteFolder:
         return True
 
     def send_text(self, name: str, file: Path) -> None:
-        """Write a small file, whatever is there."""
+        """Upload a small file, overwriting an existing one."""
         self.objects.upload(file, self._bucket, self._key(name), f"{zlib.crc32(file.read_bytes()):08x}")
 
     def find_change(self, name: str, entry: Mapping[str, Any]) -> str | None:
-        """What is wrong with a file, from reading all of it; ``None`` also where the manifest has no checksum of it.
+        """Message if a file has changed, from reading all of it, else ``None``, also if the manifest has no checksum.
 
         Raises:
-            DataReadError: If it cannot be had now.
+            DataReadError: If the file cannot be read now.
 
         """
         sizes, key = range(0, entry["bytes"], _PART), self._key(name)
@@ -145,13 +150,13 @@ class RemoteFolder:
 
 
 class Upload:
-    """Writes shards to S3 while others are made; a context.
+    """Context manager that uploads finished shards to S3 while others are made.
 
     Args:
-        folder: In which they are made.
-        remote: Where to.
-        finished: Name -> entry of each file that is finished.
-        say: Called with a line.
+        folder: Folder in which the shards are made.
+        remote: Folder in S3 to write to.
+        finished: Returns name -> manifest entry of each finished file.
+        say: Called with each line to print.
 
     """
 
@@ -176,7 +181,7 @@ class Upload:
         self._thread.join()
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
-        """Write all that is left, the manifest last: data without it is not used."""
+        """Upload all remaining files, the manifest last: data without a manifest is not used."""
         self._end.set()
         self._thread.join()
         entries = all_files(manifest)
@@ -207,7 +212,7 @@ def is_remote(name: object) -> bool:
 
 
 def columns_of(files: Iterable[str], second: str) -> dict[str, list[list[str]]]:
-    """Split -> columns -> names: ``SPLIT-NUMBER.npy``, and of a second column ``SPLIT-NUMBER`` + ``second`` + ``.npy``."""
+    """Split -> columns -> file names: ``SPLIT-NUMBER.npy``, and in a second column ``SPLIT-NUMBER{second}.npy``."""
     found: dict[str, list[list[str]]] = {}
     for name in sorted(files):
         columns = found.setdefault(name.split("-")[0], [[], []])

@@ -14,10 +14,10 @@ _CHANNELS = {"train": ("train", "training"), "val": ("validation", "val"), "test
 def find_sources(
     job: SageMakerJob, train: str | None, validation: str | None, test: str | None, predict: str | None, builtin: str
 ) -> dict[str, str]:
-    """Split (train, val, test, predict) -> where its data is.
+    """Split (train, val, test, predict) -> source of its data.
 
-    What is not set comes from the job's channel of that name. ``train`` ``auto`` without a channel is ``builtin``, or
-    nothing where other data is given, as to predict with a trained model.
+    A split that is not set comes from the job's channel of that name. ``train`` = ``auto`` without any source is
+    ``builtin``; if another split has a source, as to predict with a trained model, there is no training data.
     """
     given = {"train": None if train == AUTO else train, "val": validation, "test": test, "predict": predict}
     for split, names in _CHANNELS.items():

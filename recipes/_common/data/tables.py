@@ -27,7 +27,7 @@ _OTHERS = {
     b"%PDF": "a PDF document",
     b"SQLite format": "an SQLite database",
 }
-"""First bytes -> what files with them are."""
+"""First bytes of a file -> kind of a file that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class TableForm:
     """How a text file with a table is written.
 
     Args:
-        delimiter: Between columns. ``None``: found.
-        encoding: Python's name. ``None``: found.
+        delimiter: Delimiter of columns. ``None``: detected.
+        encoding: Python's name. ``None``: detected.
 
     """
 
@@ -55,7 +55,7 @@ def is_file_name(name: str) -> bool:
 
 
 def is_table_name(name: str) -> bool:
-    """Whether a file's name is that of a table, packed or not."""
+    """Whether a file's name is that of a table, compressed or not."""
     return inner_name(name.lower()).endswith(SUFFIXES)
 
 
@@ -63,7 +63,7 @@ def find_files(name: str, option: str) -> list[Path]:
     """The table files that ``name``, a file or a folder, stands for.
 
     Raises:
-        DataError: If there is none.
+        DataError: If ``name`` does not exist or has no table.
 
     """
     path = Path(name).expanduser()
@@ -83,22 +83,22 @@ def find_files(name: str, option: str) -> list[Path]:
 
 
 def fingerprint(name: str, option: str) -> Any:
-    """Changes whenever the table may have changed."""
+    """Changes whenever the table's files may have changed; of a Hugging Face dataset, its name."""
     return [file_fingerprint(path) for path in find_files(name, option)] if is_file_name(name) else name
 
 
 def read_files(paths: Sequence[Path], form: TableForm | None = None) -> Records:
-    """All records of some files, in order. Cells of CSV and Excel files are text, those of the others are as they are.
+    """All records of some files, in order. Cells of CSV and Excel files are text; others keep their types.
 
     Raises:
-        DataError: If a file cannot be read, has no record, or has other columns than the first.
+        DataError: If a file cannot be read, has no record, or its columns are not those of the first.
 
     """
     return [record for _, records in read_tables(paths, form) for record in records]
 
 
 def read_tables(paths: Sequence[Path], form: TableForm | None = None) -> list[tuple[str, Records]]:
-    """As :func:`read_files`: for each file how it was read, and its records."""
+    """As :func:`read_files`, but separately for each file: a line on how it was read, and its records."""
     tables = [(path, *_read_file(path, form or TableForm())) for path in paths]
     first, _, expected = tables[0]
     for path, _, records in tables:
@@ -144,7 +144,7 @@ def _read_file(path: Path, form: TableForm) -> tuple[str, Records]:
 
 
 def _kind(name: str, data: bytes) -> str:
-    """By the first bytes where they say it, else by the name."""
+    """``parquet``, ``excel``, ``json`` or ``text``: by the first bytes if possible, else by the name."""
     if data.startswith(b"PAR1"):
         return "parquet"
     if data.startswith(b"PK\x03\x04") and b"xl/workbook" in data:
@@ -165,7 +165,7 @@ def _read_parquet(data: bytes) -> Records:
 
 
 def read_hub(name: str, config: str | None, splits: Sequence[str]) -> dict[str, Records]:
-    """Some splits of a Hugging Face dataset; class labels by their names. Splits that it has not are left out.
+    """Some splits of a Hugging Face dataset; class labels by their names. Splits that it lacks are left out.
 
     Raises:
         DataError: If the package `datasets` is missing, or the dataset cannot be loaded.
@@ -197,10 +197,10 @@ def read_hub(name: str, config: str | None, splits: Sequence[str]) -> dict[str, 
 
 
 def require_columns(records: Sequence[Mapping[str, Any]], columns: Iterable[str], what: str) -> None:
-    """Check that the table has some columns.
+    """Check that a table has all of ``columns``.
 
     Raises:
-        DataError: If not; says which it has.
+        DataError: If one is missing; the message lists the table's columns.
 
     """
     present = list(records[0])

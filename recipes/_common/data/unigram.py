@@ -21,12 +21,12 @@ _SCORE_DIGITS = 4
 def train_tokenizer(documents: Iterable[str], vocab_size: int, lowercase: bool) -> PreTrainedTokenizerFast:
     """A unigram tokenizer with ALBERT's normalisation and special tokens.
 
-    The same documents give the same tokenizer: the trainer adds up in a different order each time, so scores are
-    rounded and the vocabulary is sorted. Hosts that do not share a disk therefore agree.
+    The same documents give the same tokenizer: the trainer sums in a different order each time, so scores are rounded
+    and the vocabulary is sorted. Hosts that do not share a disk therefore get the same tokenizer.
 
     Args:
-        documents: Text to learn from.
-        vocab_size: Number of tokens with the special ones; fewer if the text does not have as many.
+        documents: Texts to train on.
+        vocab_size: Number of tokens including the special ones; fewer if the text does not have as many.
         lowercase: Lower-case the text, as ALBERT does.
 
     """
@@ -54,10 +54,10 @@ def _empty_tokenizer(model: Any, lowercase: bool) -> Tokenizer:
 
 
 def wrap(tokenizer: Tokenizer, special: Sequence[str]) -> PreTrainedTokenizerFast:
-    """A trained tokenizer as transformers takes it, with BERT's template for one and two texts.
+    """Wrap a trained tokenizer for transformers, with BERT's template for one and two texts.
 
     Args:
-        tokenizer: Has the special tokens first.
+        tokenizer: Trained tokenizer, whose first tokens are the special ones.
         special: Padding, unknown, ``[CLS]``, ``[SEP]``, ``[MASK]``; their ids are their positions.
 
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are packed one by one, as data sets are published: gzip, bzip2, xz, zstd, and zip archives with one file."""
+"""Files compressed one by one, as datasets are published: gzip, bzip2, xz, zstd, and zip archives with one file."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _ZIP = b"PK\x03\x04"
 _OFFICE = ("xl/", "word/", "META-INF/")
 """Folders in office documents, which are zip archives, too."""
 _TAR = (257, b"ustar")
-"""Where in a tar archive, unpacked, stands what."""
+"""Offset and value of the bytes that identify a tar archive."""
 
 
 def inner_name(name: str) -> str:
-    """The name of a file without what says that it is packed."""
+    """The name of a file without the suffix of its compression."""
     for suffix in SUFFIXES:
         if name.lower().endswith(suffix):
             return name[: -len(suffix)]
@@ -32,7 +32,7 @@ def inner_name(name: str) -> str:
 
 
 def is_hidden(path: Path) -> bool:
-    """Whether something made the file for itself: an editor's copy, the notebook's, the archive's of a Mac."""
+    """Whether a program made the file for its own use, such as an editor's or notebook's backup, or macOS metadata."""
     return any(part.startswith((".", "__MACOSX", "~$")) for part in path.parts)
 
 
@@ -41,9 +41,9 @@ def open_unpacked(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     """The name that identifies a file's kind, and its bytes; compressed files, detected by their header, are decompressed.
 
     Raises:
-        OSError: If it cannot be opened.
+        OSError: If the file cannot be opened.
         ValueError: If it is damaged, or an archive of several files.
-        ModuleNotFoundError: If it is zstd's and pyarrow, which reads that, is missing.
+        ModuleNotFoundError: If it is compressed by zstd and pyarrow is missing.
 
     """
     with path.open("rb") as file:
@@ -99,4 +99,4 @@ _OPENERS: dict[bytes, Callable[[Path], Any]] = {
     b"\xfd7zX": lzma.open,
     b"(\xb5/\xfd": _open_zstd,
 }
-"""First bytes -> what opens files that begin so."""
+"""First bytes of a compressed file -> function that opens it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare all files of prepared data with the checksums of when they were made: ``prepare --verify FOLDER_OR_ADDRESS``."""
+"""Compares all files of prepared data with the checksums in the manifest: ``prepare --verify FOLDER_OR_ADDRESS``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _AT_ONCE = 8
 
 
 def verify(place: Path | str) -> int:
-    """Say of each file whether it is as it was made; nothing is written.
+    """Print for each file whether it is unchanged since it was prepared; nothing is written.
 
     Args:
         place: Folder of one cache, or of several, as a recipe's ``data.cache_dir``; or ``s3://bucket/prefix``.
 
     Returns:
-        The exit code: 1 if a file is not, or there is nothing to compare.
+        The exit code: 1 if a file has changed, or there is nothing to compare, else 0.
 
     """
     if is_remote(str(place)):
@@ -89,7 +89,7 @@ def _report(where: Path | str, entries: Entries, found: Iterable[tuple[str, str 
 
 
 def _compare(folder: Path, entries: dict[str, dict[str, object]]) -> Iterator[tuple[str, str | None]]:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # checksums are computed without Python's lock
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # checksums are computed without the GIL
         problems = pool.map(
             lambda name: find_damage(folder, name, entries[name]) or find_change(folder, name, entries[name]), entries
         )

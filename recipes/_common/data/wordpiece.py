@@ -15,18 +15,18 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """BERT's special tokens; their ids are their positions."""
 
 _LONGEST = 16
-"""Characters of a token."""
+"""Maximum characters of a token."""
 
 
 def train_wordpiece(texts: Iterable[str], vocab_size: int, lowercase: bool = True) -> Any:
     """A WordPiece tokenizer with BERT's normalisation and special tokens; the same texts give the same tokenizer.
 
-    Its tokens are all characters, and the words and beginnings and ends of words that save the most characters. (The
-    library's own trainer breaks ties by the order of a hash table, so that hosts would disagree.)
+    Its tokens are all characters, and those words, prefixes and suffixes of words that save the most characters. (The
+    library's own trainer breaks ties by the order of a hash table, so hosts would get different tokenizers.)
 
     Args:
-        texts: To learn from.
-        vocab_size: Number of tokens with the special ones; fewer if the texts do not have as many.
+        texts: Texts to train on.
+        vocab_size: Number of tokens including the special ones; fewer if the texts do not have as many.
         lowercase: Lower-case the text and strip accents.
 
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables in files that are not rows of text: JSON, JSON lines, Excel workbooks."""
+"""Tables in files that are not delimited text: JSON, JSON lines, Excel workbooks."""
 
 from __future__ import annotations
 
@@ -46,12 +46,17 @@ def _rows_of(text: str) -> Any:
 
 
 def _load(text: str) -> Any:
-    # Not a number is what pandas writes for a missing value.
+    # pandas writes NaN for a missing value.
     return json.loads(text, object_pairs_hook=unique, parse_constant=lambda _: None)
 
 
 def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of a text, which must not have a key twice."""
+    """A JSON object as a dictionary; an ``object_pairs_hook``.
+
+    Raises:
+        ValueError: If a key occurs twice.
+
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -64,7 +69,7 @@ def read_excel(data: bytes) -> Records:
     """Records of the only sheet with content of an ``.xlsx`` file; cells as text, integers without a fraction.
 
     Raises:
-        ValueError: If several sheets have content, or columns have no name or that of another.
+        ValueError: If several sheets have content, or several columns have the same name or none.
         ModuleNotFoundError: If neither python-calamine nor openpyxl is installed.
 
     """
@@ -99,7 +104,7 @@ def _sheets_by_openpyxl(data: bytes) -> dict[str, list[list[str]]]:
 
 
 def _cells(rows: Any) -> list[list[str]]:
-    """Text; rows before the first with content and those after the last say nothing."""
+    """Cells as text, without the empty rows before the first with content."""
     cells = [[_text(cell) for cell in row] for row in rows]
     first = next((number for number, row in enumerate(cells) if any(row)), len(cells))
     return cells[first:]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ALBERT's layers computed only where needed, and with normalisation before instead of after each part."""
+"""ALBERT's layers computed at the needed positions only, and optionally with pre-layer normalisation."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.albert.modeling_albert import AlbertTransformer
 
 PRE_LAYER_NORM = "pre_layer_norm"
-"""Entry of a model's configuration."""
+"""Entry of a model's configuration: whether it uses pre-layer normalisation."""
 
 
 def encode(albert: Any, input_ids: Tensor, token_type_ids: Tensor | None, positions: Tensor) -> Tensor:
     """The last hidden states at some positions: those of transformers' ``AlbertModel``, in fewer operations.
 
-    The last layer is computed at these positions only: of 128 tokens with 20 positions, it costs a third.
+    The last layer is computed at these positions only: with 20 of 128 tokens, at a third of the cost.
 
     Args:
-        albert: ``AlbertModel``.
-        input_ids: ``[batch, length]``, without padding.
+        albert: An ``AlbertModel``.
+        input_ids: Token ids, ``[batch, length]``, without padding.
         token_type_ids: Segment numbers of the same shape; ``None``: all 0.
-        positions: ``[batch, chosen]``.
+        positions: Positions to compute, ``[batch, chosen]``.
 
     Returns:
-        ``[batch, chosen, hidden]``.
+        Hidden states, ``[batch, chosen, hidden]``.
 
     """
     hidden = albert.embeddings(input_ids, token_type_ids=token_type_ids)
@@ -35,10 +35,10 @@ def encode(albert: Any, input_ids: Tensor, token_type_ids: Tensor | None, positi
 
 
 def place_norms(model: nn.Module) -> None:
-    """Let the encoder of ``model`` normalise before attention and feed-forward if its configuration says so.
+    """Switch the encoder of ``model`` to pre-layer normalisation if its configuration has :data:`PRE_LAYER_NORM`.
 
     As Xiong et al., 2020, "On Layer Normalization in the Transformer Architecture", which AWS used to pretrain ALBERT
-    with large batches. transformers' own classes cannot: a model that was trained so needs this function.
+    with large batches. transformers' classes do not support it: a model that was trained so needs this function.
     """
     if getattr(getattr(model, "config", None), PRE_LAYER_NORM, False):
         for module in model.modules():
@@ -47,7 +47,7 @@ def place_norms(model: nn.Module) -> None:
 
 
 class _PreNormTransformer(AlbertTransformer):
-    """The same parameters in another order."""
+    """ALBERT's encoder with pre-layer normalisation; the parameters are the same."""
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *_: Any, **__: Any) -> Any:
         output: Any = _run_layers(self, hidden_states, attention_mask, None)  # transformers' types change
@@ -72,7 +72,7 @@ def _run_layer(layer: Any, hidden: Tensor, mask: Tensor | None, positions: Tenso
     attention = layer.attention
     source = attention.LayerNorm(hidden) if before else hidden
     chosen, asking = (hidden, source) if positions is None else (_take(hidden, positions), _take(source, positions))
-    heads = (-1, attention.attention_head_size)  # how many there are here: tensor parallelism shares them
+    heads = (-1, attention.attention_head_size)  # -1: the heads of this rank, as tensor parallelism shards them
     query, key, value = (
         projection(states).unflatten(-1, heads).transpose(1, 2)
         for projection, states in ((attention.query, asking), (attention.key, source), (attention.value, source))

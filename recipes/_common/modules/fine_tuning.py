@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recipes that fine-tune share: weights that are given, or a small BERT from scratch."""
+"""Base class of the recipes that fine-tune pretrained weights, or train a small BERT from scratch."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from lightning_sagemaker.recipes._common.modules.sizes import BERT_SIZES
 class FineTunedModule(RecipeModule):
     """A transformer with a new head.
 
-    A subclass calls ``save_hyperparameters()`` with ``pretrained``, ``size`` and ``dropout`` among its arguments, and
-    its data has ``vocab_size`` and what :attr:`length_option` names.
+    A subclass calls ``save_hyperparameters()`` with ``pretrained``, ``size`` and ``dropout`` among its arguments; its
+    data module has ``vocab_size`` and the attribute that :attr:`length_option` names.
 
     Args:
-        size: Size of the model from scratch.
+        size: Size of a model trained from scratch.
         optimization: See :class:`~lightning_sagemaker.recipes._common.modules.recipe_module.RecipeModule`.
 
     Raises:
-        MisconfigurationException: If there is no such size.
+        MisconfigurationException: If the size is unknown.
 
     """
 
     auto_model: ClassVar[Any]
-    """Auto class of transformers."""
+    """transformers' auto class of the model with its head."""
     length_option: ClassVar[str]
-    """The data's attribute that says how long inputs may be."""
+    """Name of the data module's attribute with the maximum tokens of an input."""
 
     def __init__(self, size: str, **optimization: Any) -> None:
         super().__init__(**optimization)
@@ -65,5 +65,5 @@ class FineTunedModule(RecipeModule):
         )
 
     def token_types(self, token_type_ids: Tensor) -> dict[str, Tensor]:
-        """The argument for the model, if it has types."""
+        """The ``token_type_ids`` argument, if the model has several types."""
         return {"token_type_ids": token_type_ids} if getattr(self.model.config, "type_vocab_size", 1) > 1 else {}

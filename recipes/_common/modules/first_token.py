@@ -15,10 +15,10 @@ _RETURNS_TUPLE = int(transformers.__version__.split(".")[0]) < 5
 
 
 def first_token_only(model: Any) -> bool:
-    """Let ``model`` compute its last layer at the first token; whether its kind is known.
+    """Compute the last layer of ``model`` at the first token only; returns whether its architecture is supported.
 
-    The head's input is the same. Of a layer remain the keys and values of all tokens, a sixth of its operations; with
-    six layers in all, a seventh is saved.
+    The head's input stays the same. The layer still computes keys and values of all tokens, a sixth of its operations;
+    a model with six layers saves a seventh.
 
     Args:
         model: A transformers model with a classification head that reads ``last_hidden_state[:, 0]``.
@@ -34,7 +34,7 @@ def first_token_only(model: Any) -> bool:
 
 @functools.cache
 def _at_first_token(kind: type[nn.Module]) -> type[nn.Module]:
-    """A subclass, so that parameters keep their names and copies of the model keep the class."""
+    """A subclass of ``kind``, so that parameters keep their names and copies of the model keep the class."""
     return type(f"FirstToken{kind.__name__}", (_FirstToken, kind), {})
 
 
@@ -47,7 +47,7 @@ class _FirstToken:
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *_: Any, **__: Any) -> Any:
         attention = self.attention.self
         first = hidden_states[:, :1]
-        heads = (-1, attention.attention_head_size)  # how many there are here: tensor parallelism shares them
+        heads = (-1, attention.attention_head_size)  # -1: the heads of this rank, as tensor parallelism shards them
         query, key, value = (
             projection(states).unflatten(-1, heads).transpose(1, 2)
             for projection, states in (

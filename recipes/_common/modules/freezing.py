@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which weights of a model are trained, by names that people know."""
+"""Freezes weights of a model by layer number or name."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _NEAREST = 3
 
 
 def freeze(model: Any, names: str | Sequence[str]) -> str:
-    """Let some weights of a transformers model stay as they are.
+    """Freeze some weights of a transformers model.
 
     Args:
-        model: Its parameters' ``requires_grad`` is set.
-        names: Or one text with commas between them: ``layers:N`` for the first N layers, parts of names
+        model: Model to freeze, in place.
+        names: List, or comma-separated text, of ``layers:N`` or ``N`` for the first N layers, parts of names
             (``embeddings``, ``encoder.layer.0``, ``LayerNorm``), or patterns of names (``*.attention.*``).
 
     Returns:
-        How many weights are frozen, in words.
+        A line that says how many weights are frozen.
 
     Raises:
-        MisconfigurationException: If a name fits no weight, or nothing is left to train.
+        MisconfigurationException: If a name matches no weight, or nothing is left to train.
 
     """
     words = split_names(names)
-    # Tied weights have several names, of which any will do.
+    # Tied weights have several names; any of them may be given.
     named = dict(model.named_parameters(remove_duplicate=False))
     for word in words:
         layers = _LAYERS.fullmatch(word)
@@ -49,27 +49,27 @@ def freeze(model: Any, names: str | Sequence[str]) -> str:
 
 
 def split_names(names: str | Sequence[str]) -> list[str]:
-    """The names in a text with commas, or in a list."""
+    """The names in a comma-separated text or a list."""
     parts = names.split(",") if isinstance(names, str) else names
     return [part.strip() for part in parts if part.strip()]
 
 
 def count_weights(model: nn.Module) -> tuple[int, int]:
-    """How many numbers are trained, and how many there are; tied weights once."""
+    """Number of trainable and of all parameters; tied weights count once."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
 
 
 def matching(pattern: str, names: Iterable[str], option: str) -> list[str]:
-    """Those of ``names`` (parts with dots between them) of which ``pattern`` is a pattern, or names one or more parts.
+    """Those of ``names`` that match ``pattern``, or contain it as one or more of their parts between dots.
 
     Args:
-        pattern: Such as ``bert.embeddings.*``, ``embeddings`` or ``layer.0``.
-        names: Such as ``bert.embeddings.LayerNorm.weight``.
-        option: That the pattern is from.
+        pattern: Pattern or parts of a name: ``bert.embeddings.*``, ``embeddings`` or ``layer.0``.
+        names: Names such as ``bert.embeddings.LayerNorm.weight``.
+        option: Option that the pattern is from, for messages.
 
     Raises:
-        MisconfigurationException: If there is none; names the nearest.
+        MisconfigurationException: If no name matches; the message has the nearest.
 
     """
     names = list(names)
@@ -86,7 +86,7 @@ def matching(pattern: str, names: Iterable[str], option: str) -> list[str]:
 
 
 def _in_layers(model: Any, word: str, count: int) -> list[str]:
-    """Names of the weights of the first layers."""
+    """Names of the weights of the first ``count`` layers."""
     wanted = model.config.num_hidden_layers
     lists = ((name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList))
     prefix = next((name for name, module in lists if len(module) == wanted), None)

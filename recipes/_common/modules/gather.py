@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that the processes computed, brought together without duplicates or losses."""
+"""Gathers the rows that all processes computed, each once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 class Rows:
     """Collects rows by index; call :meth:`gather` on all processes at the end of an epoch.
 
-    All processes must add as many rows of the same shapes, padding (a negative index) included, as
-    :class:`~lightning_sagemaker.data.batches.EvaluationBatches` gives them.
+    All processes must add the same number of rows of the same shapes, including padding (a negative index), as
+    :class:`~lightning_sagemaker.data.batches.EvaluationBatches` yields them.
     """
 
     def __init__(self) -> None:
@@ -25,15 +25,15 @@ class Rows:
         """Append a batch.
 
         Args:
-            index: ``[batch]``, of the sample; negative: padding.
-            columns: Name -> ``[batch, ...]``.
+            index: Number of each sample, ``[batch]``; negative: padding.
+            columns: Name -> values, ``[batch, ...]``.
 
         """
         self._index.append(index.detach().cpu())
         self._columns.append({name: column.detach().cpu() for name, column in columns.items()})
 
     def gather(self, trainer: Trainer) -> tuple[Tensor, dict[str, Tensor]]:
-        """All rows of all processes, ascending by index, and forget them.
+        """Return all rows of all processes, ascending by index, and clear them; collective.
 
         Returns:
             Indices ``[rows]`` and name -> ``[rows, ...]``, on the CPU and equal on all processes.
@@ -42,7 +42,7 @@ class Rows:
         index = _all(trainer, self._index)
         order = torch.argsort(index)[int((index < 0).sum()) :]
         ascending = index[order]
-        # Processes that share a model (strategy smp) have the same rows.
+        # Ranks of one replica of the model (strategy smp) have the same rows: keep one of each.
         order = order[
             torch.cat([ascending.new_ones(1, dtype=torch.bool), ascending[1:] != ascending[:-1]])[: len(order)]
         ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Low-rank adapters (Hu et al., 2021, "LoRA") by peft: a checkpoint holds what is trained, an export is merged."""
+"""Low-rank adapters (Hu et al., 2021, "LoRA") by peft: checkpoints hold trained weights only, exports are merged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LoRA:
 
     Args:
         rank: Rank of the adapters' matrices.
-        alpha: What an adapter adds is multiplied by ``alpha / rank``. Default: twice the rank.
+        alpha: Adapters' outputs are multiplied by ``alpha / rank``. Default: twice the rank.
         dropout: Dropout of the adapters' inputs.
         target_modules: Names of linear layers, such as ``query,value``. Default: all below the head.
 
@@ -48,15 +48,15 @@ class LoRA:
 
     @property
     def scale(self) -> float:
-        """Factor of what an adapter adds."""
+        """Factor of an adapter's output: ``alpha / rank``."""
         return (2.0 * self.rank if self.alpha is None else self.alpha) / self.rank
 
 
 def require_peft() -> None:
-    """Raise if it is not installed.
+    """Check that peft is installed.
 
     Raises:
-        ModuleNotFoundError: With what to install.
+        ModuleNotFoundError: If not; the message says what to install.
 
     """
     if importlib.util.find_spec("peft") is None:
@@ -66,15 +66,15 @@ def require_peft() -> None:
 
 
 def add_adapters(model: Any, lora: LoRA) -> str:
-    """Put adapters into a transformers model, in place, and freeze the rest but for its head.
+    """Put adapters into a transformers model, in place, and freeze all other weights except its head.
 
-    ALBERT's layers have one set of weights, so they have one adapter too.
+    ALBERT's layers share their weights, and so their adapters.
 
     Returns:
-        How many weights are trained, in words.
+        A line that says how many weights are trained.
 
     Raises:
-        MisconfigurationException: If a name fits no linear layer.
+        MisconfigurationException: If a name matches no linear layer.
 
     """
     from peft import LoraConfig, inject_adapter_in_model  # seconds to import
@@ -103,7 +103,7 @@ def add_adapters(model: Any, lora: LoRA) -> str:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """What changes with the frozen weights."""
+    """Hash of the frozen weights."""
     digest = hashlib.blake2b(digest_size=16)
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -113,14 +113,14 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def without_frozen(state: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """Entries of a state dictionary that are trained, and buffers."""
+    """A state dictionary without the frozen parameters; buffers stay."""
     parameters = module.named_parameters(remove_duplicate=False)  # tied weights have several entries
     frozen = {name for name, parameter in parameters if not parameter.requires_grad}
     return {name: value for name, value in state.items() if name not in frozen}
 
 
 def merged(state: Mapping[str, Tensor], lora: LoRA) -> dict[str, Tensor]:
-    """The state dictionary of the model without adapters that computes the same."""
+    """The state dictionary of an equivalent model without adapters."""
     result: dict[str, Tensor] = {}
     for name, value in state.items():
         if name.endswith((_DOWN, _UP)):
@@ -134,19 +134,19 @@ def merged(state: Mapping[str, Tensor], lora: LoRA) -> dict[str, Tensor]:
 
 
 def checkpoint_entry(lora: LoRA, base: str) -> dict[str, Any]:
-    """What a checkpoint says about its adapters."""
+    """Settings of the adapters, and ``base``, the :func:`fingerprint` of their base weights."""
     return {**asdict(lora), "base": base}
 
 
 def check_entry(found: Mapping[str, Any] | None, expected: Mapping[str, Any] | None) -> None:
-    """See that a checkpoint is of this run's kind of model.
+    """Check that a checkpoint's adapters are those of this run.
 
     Args:
-        found: The checkpoint's; ``None``: it holds a full model.
-        expected: This run's; ``None``: it has no adapters.
+        found: Entry of the checkpoint; ``None``: it holds a full model.
+        expected: Entry of this run; ``None``: it has no adapters.
 
     Raises:
-        MisconfigurationException: If it is not.
+        MisconfigurationException: If the entries differ.
 
     """
     if found == expected:

@@ -18,27 +18,27 @@ from lightning_sagemaker.recovery.supervised import is_supervised
 _log = logging.getLogger(__name__)
 
 _ENOUGH = 0.02
-"""Share of a step spent waiting for data, up to which no other number is tried."""
+"""Share of a step spent waiting for data up to which no other number is tried."""
 _GAIN = 0.03
-"""By which steps must be faster for a number to count as better: two measurements of the same differ by 1 to 2%."""
+"""Relative gain in step time for a number to count as better: repeated measurements differ by 1 to 2%."""
 _WARM_UP = 5
 """Steps that are not measured after a change: workers start, and nothing has been fetched in advance."""
 _FEWEST, _MOST = 20, 1000
-"""Steps that are measured with a number, and so many as take _SECONDS in between."""
+"""Least and most steps that are measured with a number; in between, as many as take _SECONDS."""
 _SECONDS = 2.0
 
 
 class WorkerSearch:
-    """Tries the double as long as that is faster, else the half as long as that is.
+    """Doubles the number of workers while steps get faster, else halves it while they do.
 
     Args:
-        first: Number to begin with.
+        first: Number to start with.
         limit: Highest number to try.
 
     Attributes:
-        number: To be used now.
-        done: Whether it stays.
-        found: Seconds of a step and the share of it that waits for data, by number.
+        number: Number to use now.
+        done: Whether the search is over.
+        found: Number -> seconds per step, and the share of them spent waiting for data.
 
     """
 
@@ -49,7 +49,7 @@ class WorkerSearch:
         self._limit = limit
 
     def tell(self, seconds: float, wait: float) -> None:
-        """How long a step took with :attr:`number`, and the share of it that was waiting for data."""
+        """Add the seconds per step with :attr:`number` and the share of them spent waiting for data; set the next."""
         self.found[self.number] = seconds, wait
         best = min(self.found, key=lambda number: self.found[number][0])
         if self.found[best][0] > self.found[self.first][0] * (1 - _GAIN):
@@ -69,14 +69,14 @@ class WorkerSearch:
 
 
 class MeasuredWorkers(Callback):
-    """Measures training steps with a few numbers of workers, keeps the fastest, and says what it has found.
+    """Measures training steps with a few numbers of workers, keeps the fastest, and logs the result.
 
-    All ranks try and keep the same numbers at the same steps. What is trained on does not depend on them. Nothing is
-    tried where training does not wait for its data, where loader processes cannot pass batches, and under a supervisor,
-    where ranks may be lost in the middle.
+    All ranks try and keep the same numbers at the same steps. The batches do not depend on them. Nothing is tried
+    where training does not wait for its data, where loader processes cannot pass batches, and under a supervisor,
+    where ranks may be lost during a measurement.
 
     Args:
-        wait: Comes before this callback.
+        wait: Measures the waiting for data; must come before this callback in the trainer's list.
 
     """
 
@@ -85,7 +85,7 @@ class MeasuredWorkers(Callback):
         self._search: WorkerSearch | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin, if the number is the data module's to choose."""
+        """Start the search if ``num_workers`` is ``auto``."""
         data = trainer.datamodule  # type: ignore[attr-defined]
         self._search = None
         if getattr(data, "measures_workers", False) and not is_supervised() and unusable_shared_memory() is None:
@@ -100,7 +100,7 @@ class MeasuredWorkers(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count a step; at the end of a window the ranks compare what they have measured."""
+        """Count a step; at the end of a window, decide by the measurements of the slowest rank."""
         if self._search is None or (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
         self._steps += 1
@@ -127,7 +127,7 @@ class MeasuredWorkers(Callback):
 
 
 def describe(search: WorkerSearch) -> str:
-    """What was found, in one line."""
+    """The result of a search, in one line."""
     tried = ", ".join(
         f"{number}: {seconds * 1000:.3g} ms, {wait:.1%} waiting for data"
         for number, (seconds, wait) in sorted(search.found.items())

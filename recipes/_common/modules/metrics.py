@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class LossAndAccuracy(torchmetrics.Metric):
-    """Mean loss and share of right answers; exact sums, so any split over processes gives the same."""
+    """Mean loss and accuracy from sums in float64, so that the result does not depend on the number of processes."""
 
     full_state_update = False
     loss: Tensor
@@ -26,9 +26,9 @@ class LossAndAccuracy(torchmetrics.Metric):
         """Add a batch.
 
         Args:
-            losses: Loss of each sample; those that do not count must be 0.
-            correct: Whether each is right; ``None`` where there is no such thing, as in regression.
-            count: How many count; all by default.
+            losses: Loss of each sample; 0 for samples that do not count.
+            correct: Whether each prediction is right; ``None`` in regression.
+            count: Number of samples that count; all by default.
 
         """
         self.loss += losses.detach().sum(dtype=torch.float64)
@@ -38,6 +38,6 @@ class LossAndAccuracy(torchmetrics.Metric):
             self.correct += correct.sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """``loss`` and, if there is one, ``accuracy``; NaN without any sample."""
+        """``loss`` and, except in regression, ``accuracy``; NaN without any sample."""
         loss = {"loss": self.loss / self.count}
         return loss | {"accuracy": self.correct / self.count} if self._scored else loss

@@ -17,19 +17,19 @@ OPTIMIZERS = ("adamw", "lamb")
 
 @dataclass(frozen=True)
 class Optimization:
-    """How the weights are changed.
+    """Settings of the optimizer and the learning-rate schedule.
 
     Args:
         optimizer: ``adamw`` (fused), or ``lamb`` for very large batches (You et al., 2019, version 3: without bias
             correction, decay inside the trust ratio).
-        learning_rate: The highest, after the warm-up.
-        end_learning_rate: Where ``polynomial`` ends.
+        learning_rate: Peak learning rate, after the warm-up.
+        end_learning_rate: Last learning rate of the ``polynomial`` schedule.
         power: Exponent of the ``polynomial`` schedule.
         schedule: ``linear``, ``polynomial``, ``cosine``, ``constant_with_warmup`` or another of transformers.
         warmup_steps: Optimizer steps of linear increase; below 1: as a share of all steps.
         weight_decay: Weight decay of matrices; biases and LayerNorm have none.
         betas: Coefficients of the optimizer's moving averages.
-        epsilon: Added to the denominator.
+        epsilon: Added to the optimizer's denominator.
 
     Raises:
         MisconfigurationException: If a name is unknown or a number out of range.
@@ -62,7 +62,7 @@ class Optimization:
         """The optimizer of ``module`` with a schedule over ``num_steps``, as Lightning takes them.
 
         Args:
-            module: To train.
+            module: Module to train.
             num_steps: Optimizer steps of the run.
             fused: Whether AdamW may be torch's fused one, which cannot unscale gradients for clipping (16-mixed).
 

@@ -22,21 +22,21 @@ CHECKPOINT_SUFFIX = ".ckpt"
 CONFIG_KEY, TOKENIZER_KEY = "model_config", "tokenizer_files"
 """What a checkpoint of these recipes holds in addition to Lightning's entries: everything needed to build its model."""
 LORA_KEY = "lora"
-"""Entry of a checkpoint that holds adapters instead of a full model: their settings, and which model they are for."""
+"""Entry of a checkpoint that holds adapters instead of a full model: their settings, and a hash of the base weights."""
 
 _log = logging.getLogger(__name__)
 
 
 def is_checkpoint(name: str) -> bool:
-    """Whether ``name`` is a file of Lightning's rather than a Hugging Face folder or hub name."""
+    """Whether ``name`` is a Lightning checkpoint rather than a Hugging Face folder or hub name."""
     return name.endswith(CHECKPOINT_SUFFIX)
 
 
 def load_config(name: str, **overrides: Any) -> PretrainedConfig:
-    """The configuration that ``name`` stands for, with some values replaced.
+    """The model configuration in ``name``, with some values replaced.
 
     Raises:
-        MisconfigurationException: If there is none.
+        MisconfigurationException: If there is no such folder, hub name or checkpoint.
 
     """
     if is_checkpoint(name):
@@ -50,7 +50,7 @@ def load_config(name: str, **overrides: Any) -> PretrainedConfig:
 
 
 def load_model(kind: Any, name: str, config: PretrainedConfig) -> Any:
-    """A model with the weights that ``name`` stands for.
+    """A model with the weights in ``name``.
 
     Args:
         kind: Auto class, such as ``AutoModelForQuestionAnswering``.
@@ -58,7 +58,7 @@ def load_model(kind: Any, name: str, config: PretrainedConfig) -> Any:
         config: From :func:`load_config`.
 
     Raises:
-        MisconfigurationException: If there are no such weights, or they are of another kind of model.
+        MisconfigurationException: If the weights cannot be loaded, or are of another kind of model.
 
     """
     if not is_checkpoint(name):
@@ -70,7 +70,7 @@ def load_model(kind: Any, name: str, config: PretrainedConfig) -> Any:
 
 
 def fill_weights(model: Any, name: str) -> None:
-    """Give ``model`` the weights that ``name`` stands for; of its own stay those of a new head.
+    """Load the weights in ``name`` into ``model``; a head that they lack is newly initialized.
 
     Raises:
         MisconfigurationException: As :func:`load_model`.
@@ -107,10 +107,10 @@ def _take_body(model: Any, name: str) -> Any:
 
 
 def load_tokenizer(name: str) -> Any:
-    """The fast tokenizer that ``name`` stands for.
+    """The fast tokenizer in ``name``: a folder, hub name or checkpoint.
 
     Raises:
-        MisconfigurationException: If there is none, or it is not a fast one.
+        MisconfigurationException: If there is none, or it is not a fast tokenizer.
 
     """
     if is_checkpoint(name):
@@ -128,7 +128,7 @@ def load_tokenizer(name: str) -> Any:
 
 
 def _auto_tokenizer(name: str) -> Any:
-    """As ``AutoTokenizer``; in transformers 4 also what 5 saved by a name that only it knows."""
+    """As ``AutoTokenizer``; transformers 4 also loads a tokenizer that 5 saved under a class name of its own."""
     try:
         return AutoTokenizer.from_pretrained(name)
     except ValueError as error:
@@ -138,7 +138,7 @@ def _auto_tokenizer(name: str) -> Any:
 
 
 def tokenizer_files(tokenizer: Any) -> dict[str, str]:
-    """File name -> content, as plain text that a checkpoint can hold."""
+    """File name -> text of the tokenizer's files, for a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         save_tokenizer(tokenizer, Path(folder))
         paths = sorted(path for path in Path(folder).iterdir() if path.suffix in (".json", ".txt"))
@@ -154,10 +154,10 @@ def tokenizer_from_files(files: Mapping[str, str]) -> Any:
 
 
 def check_length(config: PretrainedConfig, length: int, option: str) -> None:
-    """Refuse sequences that the model has no positions for.
+    """Refuse sequences that are longer than the model's position embeddings.
 
     Raises:
-        MisconfigurationException: If ``length`` is over the model's.
+        MisconfigurationException: If ``length``, in tokens, exceeds them.
 
     """
     # RoBERTa counts positions from its padding token's id on, so two of them are never used.
@@ -181,7 +181,7 @@ def _checkpoint(name: str) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def _read_checkpoint(name: str, _: int) -> dict[str, Any]:
-    """Once for configuration, tokenizer and weights; again when training has written a newer one."""
+    """Read a checkpoint once for configuration, tokenizer and weights; again if its modification time changes."""
     checkpoint: dict[str, Any] = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
     missing = [key for key in (CONFIG_KEY, TOKENIZER_KEY, "state_dict") if key not in checkpoint]
     if missing:
@@ -203,7 +203,7 @@ def _not_loadable(name: str, error: Exception) -> MisconfigurationException:
 
 
 def seeded(seed: int, build: Any) -> nn.Module:
-    """What ``build()`` makes with random numbers that do not depend on how many were drawn before it."""
+    """The module that ``build()`` returns, with random numbers that do not depend on those drawn before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module: nn.Module = build()
@@ -211,7 +211,7 @@ def seeded(seed: int, build: Any) -> nn.Module:
 
 
 def plain(value: Any) -> Any:
-    """``value`` with containers and numbers only, which load with ``weights_only=True``."""
+    """``value`` converted to plain containers and values, which load with ``weights_only=True``."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, Mapping):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recipes' LightningModules share: the optimizer, logging at logged steps, a self-contained checkpoint."""
+"""Base class of the recipes' LightningModules: the optimizer, metrics at logged steps, self-contained checkpoints."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ class Metrics(Protocol):
         """Name -> value over all processes."""
 
     def reset(self) -> Any:
-        """Forget everything."""
+        """Reset the state."""
 
 
 class RecipeModule(LeavesResults, LightningModule):
-    """A transformers model in training.
+    """Trains a transformers model.
 
-    A subclass builds the model in :meth:`build`, returns the loss in :meth:`training_loss`, and keeps what is logged in
-    ``train_metrics`` (while training) and ``evaluation_metrics``: torchmetrics of which ``compute()`` gives a
-    dictionary, with sums over all processes, so that they are equal on any number of them.
+    A subclass builds the model in :meth:`build`, returns the loss in :meth:`training_loss`, and updates
+    ``train_metrics`` (in training) and ``evaluation_metrics``: torchmetrics whose ``compute()`` returns a dictionary of
+    values over all processes, which do not depend on the number of processes.
 
     Args:
         optimizer: ``adamw`` or ``lamb``.
-        learning_rate: The highest, after the warm-up.
-        end_learning_rate: Where ``polynomial`` ends.
+        learning_rate: Peak learning rate, after the warm-up.
+        end_learning_rate: Last learning rate of the ``polynomial`` schedule.
         power: Exponent of the ``polynomial`` schedule.
         schedule: ``linear``, ``polynomial``, ``cosine``, ``constant_with_warmup`` or another of transformers.
         warmup_steps: Optimizer steps of linear increase; below 1: as a share of all steps.
@@ -89,7 +89,7 @@ class RecipeModule(LeavesResults, LightningModule):
     train_metrics: Metrics
     evaluation_metrics: Metrics
     pipeline_task = ""
-    """Of transformers' ``pipeline``, to serve the model."""
+    """Task name of transformers' ``pipeline``, to serve the model."""
     default_monitor = "val_loss"
     """The metric whose best validation is exported, unless ``--monitor`` names another."""
 
@@ -123,7 +123,7 @@ class RecipeModule(LeavesResults, LightningModule):
         )
         self.model: Any = None
         self._fused, self._compiled = fused, compile
-        # From a checkpoint's hyperparameters it comes as a dictionary.
+        # In a checkpoint's hyperparameters it is a dictionary.
         self._lora = LoRA(**lora) if isinstance(lora, Mapping) else lora
         self._freeze, self._base = freeze, ""
         if self._lora is not None:
@@ -139,10 +139,10 @@ class RecipeModule(LeavesResults, LightningModule):
         self._tokenizer_files: dict[str, str] | None = None
 
     def check_strategy(self, strategy: Any) -> None:
-        """See that the model can be trained by a strategy, before there is any process group.
+        """Check that a strategy can train the model, before there is a process group.
 
         Raises:
-            MisconfigurationException: If it has adapters, and the strategy divides models.
+            MisconfigurationException: If the model has adapters, and the strategy shards models.
 
         """
         if self._lora is not None and (hasattr(strategy, "degrees") or strategy.restore_checkpoint_after_setup):
@@ -153,14 +153,14 @@ class RecipeModule(LeavesResults, LightningModule):
 
     @abstractmethod
     def build(self, config: PretrainedConfig | None) -> Any:
-        """The model: from the settings and the data, or of ``config`` without weights."""
+        """The model: from the settings and the data, or from ``config`` with random weights."""
 
     @abstractmethod
     def training_loss(self, batch: Batch) -> Tensor:
-        """The mean loss of a batch; adds to ``train_metrics``."""
+        """The mean loss of a batch; updates ``train_metrics``."""
 
     def configure_model(self) -> None:
-        """Build the model once the data is known; `load_from_checkpoint` knows it only later."""
+        """Build the model if there is a trainer; ``load_from_checkpoint`` builds it in :meth:`on_load_checkpoint`."""
         if self.model is None and self._trainer is not None:
             self._set_model(None)
 
@@ -175,7 +175,7 @@ class RecipeModule(LeavesResults, LightningModule):
         self.model.train()
 
     def _build_adapted(self, config: PretrainedConfig | None) -> Any:
-        """The model, of which some weights may be frozen."""
+        """The model, with adapters or some weights frozen if set."""
         model, pretrained, said = self.build(config), self.hparams.get("pretrained"), None
         if self._lora is not None:
             if config is not None and pretrained is not None:
@@ -241,17 +241,17 @@ class RecipeModule(LeavesResults, LightningModule):
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
-        """Step, and let go of the gradients: Lightning does so only after the next forward pass."""
+        """Step, and free the gradients, which Lightning does only after the next forward pass."""
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         optimizer.zero_grad(set_to_none=True)
 
     def on_train_start(self) -> None:
-        """Remember where the run begins."""
+        """Remember the step at which training starts."""
         self._last_step = self.trainer.global_step
         self._begins = True
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """What a checkpoint of a logged step has summed up is in that step's row: it may be made before that is written."""
+        """Reset metrics restored from a checkpoint of a logged step: that step's log row has their sums already."""
         if self._begins and self._is_logged(self._last_step):
             self.train_metrics.reset()
         self._begins = False
@@ -319,7 +319,7 @@ class RecipeModule(LeavesResults, LightningModule):
         return super().load_state_dict(state_dict, strict, assign)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Build the model that the checkpoint is of, unless there is one."""
+        """Build the checkpoint's model unless there is one, and check its adapters."""
         if self.model is None:
             self._set_model(AutoConfig.for_model(**checkpoint[CONFIG_KEY]))
         check_entry(checkpoint.get(LORA_KEY), None if self._lora is None else checkpoint_entry(self._lora, self._base))

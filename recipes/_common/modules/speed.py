@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same numbers in less time: fewer operations in the model, a calmer allocator, as many loaders as cores."""
+"""Speed without changing results: fewer operations, settings of the allocator, the number of loader workers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 def tune_allocator() -> bool:
-    """Let glibc keep freed memory instead of giving it back to the kernel; whether that was possible.
+    """Let glibc keep freed memory instead of returning it to the kernel; returns whether that was possible.
 
-    A training step frees and takes the same large tensors again and again. By default each is mapped again, and the
-    kernel must fill its pages with zeros. Training on a GPU hardly notices; on a processor a step of ALBERT-base takes
-    two thirds of the time. Allocator variables set by the user take precedence.
+    Training steps free and allocate the same large tensors again and again. By default each is mapped again, and the
+    kernel must zero its pages. On a GPU the effect is small; on a CPU a step of ALBERT-base takes two thirds of the
+    time. ``MALLOC_*`` and ``LD_PRELOAD`` set by the user take precedence.
     """
     if not sys.platform.startswith("linux") or any(name.startswith(("MALLOC_", "LD_PRELOAD")) for name in os.environ):
         return False
@@ -30,14 +30,14 @@ def tune_allocator() -> bool:
 
 
 def num_workers(processes_on_host: int, on_gpu: bool) -> tuple[int, str]:
-    """How many loader processes each training process should begin with, and why."""
+    """Number of loader processes that each training process starts with, and the reason."""
     if not on_gpu:
         return 0, "CPU training needs all cores"
     return cores_of_each(processes_on_host), f"{_cores()} CPU cores for {processes_on_host} training processes"
 
 
 def cores_of_each(processes_on_host: int) -> int:
-    """Processor cores of each training process, at least one."""
+    """CPU cores for each training process, at least one."""
     return max(1, _cores() // processes_on_host)
 
 
@@ -46,10 +46,10 @@ def _cores() -> int:
 
 
 def fuse(model: nn.Module) -> int:
-    """Compute the same function in fewer operations; the number of modules that were changed.
+    """Compute the same function in fewer operations; returns the number of modules that were changed.
 
-    The tanh approximation of GELU, which transformers writes out as seven operations (``gelu_new``), becomes torch's
-    one. (One multiplication for query, key and value was measured too: it gains nothing.)
+    The tanh approximation of GELU, which transformers writes as seven operations (``gelu_new``), becomes a single one
+    of torch. (One matrix multiplication for query, key and value was measured too: it gains nothing.)
 
     Args:
         model: A transformers model.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run leaves behind: folders, the best checkpoint, the exported model, pictures, pages and metrics."""
+"""The outputs of a run: folders, the best checkpoint, the exported model, pictures, pages and metrics."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run leaves behind: the last checkpoint, the model as a Hugging Face folder, metrics, predictions."""
+"""Outputs of a run: the last checkpoint, the model as a Hugging Face folder, metrics, predictions."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class RunArtifacts(Callback):
     """Writes the results at the end of a stage.
 
     After ``fit``: ``last.ckpt``, the best model and its tokenizer with a model card and what SageMaker needs to serve
-    them, ``metrics.json`` and ``curves.png``; after ``validate`` and ``test``: ``metrics-STAGE.json``, or more entries
-    of ``metrics.json`` where the test follows training; after each evaluation (in training of the best model so far)
-    and after ``predict`` what the module's ``write_evaluation`` and ``write_predictions`` write. The last lines of a
-    stage say where everything is, and what to do next.
+    them, ``metrics.json`` and ``curves.png``; after ``validate`` and ``test``: ``metrics-STAGE.json``, or, where the
+    test follows training, more entries of ``metrics.json``; after each evaluation (in training only the best so far)
+    and after ``predict`` the outputs of the module's ``write_evaluation`` and ``write_predictions``. The last lines of
+    a stage list the files and the commands for the next steps.
 
     Args:
-        recipe: Its name.
-        names: Its short options.
+        recipe: Name of the recipe.
+        names: Short option names of the recipe.
         folders: Folders of the run.
-        throughput: Whose record goes into the metrics.
-        data_wait: Whose worst rank goes into the metrics.
-        best: Chooses what is exported.
+        throughput: Measures the speed for the metrics.
+        data_wait: Measures the waiting for data; the metrics have the worst rank's.
+        best: Chooses the step to export.
         save_checkpoint: Whether to write ``last.ckpt``.
-        facts: More to say in ``metrics.json``.
-        says_resume: Whether an interruption ends with how to resume.
+        facts: Additional entries of ``metrics.json``.
+        says_resume: Whether to log how to resume after an interruption.
 
     """
 
@@ -69,7 +69,7 @@ class RunArtifacts(Callback):
         self._findings: list[tuple[str, str]] = []
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The data report, before anything is trained."""
+        """Log and write the data report before training."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         report = data.report() if trainer.is_global_zero else None
         if report is not None:
@@ -77,13 +77,13 @@ class RunArtifacts(Callback):
             write_text(self._folders.output / "data.html", html_page(f"Data of {self._recipe}", report))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """From here on there is something to find."""
+        """Let ``latest`` point to this run."""
         if trainer.is_global_zero:
             self._folders.mark_latest()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Checkpoint, model, metrics."""
-        # A new folder's name is rank zero's; another rank may have read another second of the clock.
+        """Write the last checkpoint, the model and the metrics."""
+        # Rank zero's folder: a new folder is named by the time, in which ranks may differ by a second.
         last = trainer.strategy.broadcast(self._folders.checkpoints) / LAST_CHECKPOINT
         if self._save_checkpoint:
             trainer.save_checkpoint(last, weights_only=False)
@@ -91,7 +91,7 @@ class RunArtifacts(Callback):
         self._export(trainer, pl_module, self._exported)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A run that is resumed after its last step does not train, and yet its best model is tested."""
+        """Restore the best model for the test also if the run was resumed after its last step and did not train."""
         if self._exported is None and trainer.global_step:
             self._exported = self._best.restore(trainer, self._folders.checkpoints / LAST_CHECKPOINT)
             if not trainer.strategy.broadcast((self._folders.model / "config.json").is_file()):
@@ -126,7 +126,7 @@ class RunArtifacts(Callback):
             training_curves(history, self._folders.output / "curves.png")
 
     def say_trained(self, trainer: Trainer) -> None:
-        """The last lines of training, and of the test that followed it."""
+        """Log the last lines of training, and of the test that followed it."""
         if trainer.is_global_zero and self._exported is not None:
             task: str = trainer.lightning_module.pipeline_task  # type: ignore[assignment]
             done = f"finished at step {trainer.global_step}"
@@ -137,14 +137,14 @@ class RunArtifacts(Callback):
             _say(training_lines(self._recipe, self._names, task, self._folders, *reached))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """After an interruption that has left a checkpoint: how to resume; a job in a container does so by itself."""
+        """Log how to resume after an interruption that left a checkpoint; a job in a container resumes by itself."""
         trains = trainer.state.fn == "fit" or self._exported is not None
         is_mine = trains and trainer.is_global_zero and isinstance(exception, SystemExit)
         if is_mine and self._says_resume and any(self._folders.checkpoints.glob("*.ckpt")):
             _say(interruption_lines(self._recipe, self._folders))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Results, in training of the best validation so far; the metrics within ``fit`` are part of its own."""
+        """Write the outputs, in training only of the best validation so far; metrics only outside of ``fit``."""
         if trainer.sanity_checking:
             return
         wanted = trainer.state.fn != "fit" or self._best.improves(trainer)
@@ -156,7 +156,7 @@ class RunArtifacts(Callback):
                 self._say_evaluated(trainer, "validate")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Metrics and results of ``test``."""
+        """Write the metrics and outputs of ``test``."""
         if trainer.is_global_zero:
             pl_module.write_evaluation(self._folders.output, "test")  # type: ignore[operator]
             pl_module.draw_evaluation(self._folders.output, "test")  # type: ignore[operator]
@@ -169,7 +169,7 @@ class RunArtifacts(Callback):
                 self._write_card(trainer, pl_module, self._write_metrics(trainer, known.name, training))
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Predictions of all processes."""
+        """Write the predictions of all processes."""
         pl_module.write_predictions(self._folders.output)  # type: ignore[operator]
         if trainer.is_global_zero:
             self._say_evaluated(trainer, "predict")
@@ -204,7 +204,7 @@ class RunArtifacts(Callback):
     def _write_metrics(self, trainer: Trainer, name: str, facts: dict[str, Any] | None = None) -> dict[str, Any]:
         metrics: dict[str, Any] = {key: float(value) for key, value in trainer.callback_metrics.items()}
         module: Any = trainer.lightning_module
-        # Each figure by its split: a mean over training samples is not to be taken for one of held-out samples.
+        # Prefix training metrics by their split, so that they are not mistaken for those of held-out samples.
         metrics = {f"train_{key}" if key in module.train_names else key: value for key, value in metrics.items()}
         metrics = {key: value for key, value in metrics.items() if key not in ("step", "epoch")}
         # The rates of the full run override those of its last logged steps.

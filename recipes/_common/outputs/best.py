@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best checkpoint by a validation metric is the model that a run leaves, and training ends when it stops improving."""
+"""Keeps and exports the best checkpoint by a validation metric, and stops training when it no longer improves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lightning_sagemaker.recipes._common.modules.pretrained import CONFIG_KEY
 AUTO = "auto"
 BEST_CHECKPOINT = "best.ckpt"
 METRICS_KEY = "validation_metrics"
-"""Entry of a checkpoint: the metrics of the validation after which, or before which, it was made."""
+"""Entry of a checkpoint: the metrics of the last validation before it was saved."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,12 +32,12 @@ _NEITHER = {"thresh", "threshold", "total"}
 
 @dataclass(frozen=True)
 class Exported:
-    """The weights that a run leaves.
+    """The weights that a run exports.
 
     Args:
-        step: Optimizer steps after which they were reached.
-        metrics: Name -> value in the validation at that step.
-        monitor: The metric that chose the step; ``None``: it is the last one.
+        step: Optimizer step of the weights.
+        metrics: Name -> value in the last validation up to that step.
+        monitor: Metric by which the step was chosen; ``None``: the last step.
         checkpoint: The file with the weights.
 
     """
@@ -57,7 +57,7 @@ def mode_of(metric: str) -> str:
     """``min`` or ``max``, by the words of a metric's name.
 
     Raises:
-        MisconfigurationException: If the name does not say.
+        MisconfigurationException: If the name does not decide it.
 
     """
     words = set(re.split(r"[^a-z0-9]+", metric.lower()))
@@ -72,16 +72,16 @@ def mode_of(metric: str) -> str:
 class BestModel(Callback):
     """Keeps ``best.ckpt``, the checkpoint with the best validation metric, and restores it when training is over.
 
-    Lightning's ``ModelCheckpoint`` and ``EarlyStopping`` choose and count. They are made when the data is known, as the
-    recipe's metric depends on it; their states are in every checkpoint, so a resumed run continues with the same best
-    and the same count.
+    Uses Lightning's ``ModelCheckpoint`` and ``EarlyStopping``, which are created in :meth:`setup`, as the recipe's
+    metric depends on the data. Their states are in every checkpoint, so a resumed run continues with the same best
+    value and the same patience count.
 
     Args:
         folder: Folder of the checkpoints.
         monitor: Name of a validation metric, with or without ``val_``; ``auto``: the recipe's; ``None``: the last step
             is exported.
         mode: ``min`` or ``max``; ``auto``: by the metric's name.
-        patience: Validations without improvement after which training ends; ``None``: it does not.
+        patience: Validations without improvement after which training stops; ``None``: never.
         keeps: Whether checkpoints are written.
 
     Raises:
@@ -136,7 +136,7 @@ class BestModel(Callback):
             )
             trainer.callbacks.append(self._stopping)  # type: ignore[attr-defined]
         if self._keeps:
-            # Last, so that the checkpoint holds the other's count. One name: a file is replaced, never missing.
+            # Last, so that the checkpoint has EarlyStopping's count. One name: the file is replaced, never missing.
             self._checkpoint = ModelCheckpoint(
                 self._folder,
                 Path(BEST_CHECKPOINT).stem,
@@ -148,7 +148,12 @@ class BestModel(Callback):
             trainer.callbacks.append(self._checkpoint)  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """See that there is a validation to choose by."""
+        """Check that there is a validation to monitor.
+
+        Raises:
+            MisconfigurationException: If there is none, and a metric or patience was set.
+
+        """
         batches: Any = trainer.num_val_batches
         if self._monitor is None or sum(batches if isinstance(batches, list) else [batches]):
             return
@@ -160,10 +165,10 @@ class BestModel(Callback):
         self._say(trainer, "exporting the last step, as there is no validation")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """See that the metric exists, from Lightning's sanity check on.
+        """Check that the metric is logged, from Lightning's sanity check on.
 
         Raises:
-            MisconfigurationException: If it does not.
+            MisconfigurationException: If it is not.
 
         """
         found = trainer.callback_metrics
@@ -197,12 +202,12 @@ class BestModel(Callback):
     def restore(self, trainer: Trainer, last: Path) -> Exported:
         """Put the best weights into the model of every process; collective.
 
-        Rank zero reads the file, which other hosts need not have, unless the model is sharded or the checkpoint a
-        folder of parts: then each process reads, as it does to resume.
+        Rank zero reads the file, which other hosts need not have, unless the model is sharded or the checkpoint is a
+        folder of shards: then each process reads, as in resuming.
 
         Args:
-            trainer: After training.
-            last: Checkpoint of the last step.
+            trainer: Trainer after training.
+            last: Path of the last step's checkpoint.
 
         """
         strategy = trainer.strategy
@@ -233,7 +238,7 @@ class BestModel(Callback):
         return Exported(step, metrics, self._monitor, path)
 
     def _best_path(self, trainer: Trainer) -> Path | None:
-        """The same on all processes; ``None`` if there is none, or not any more."""
+        """Path of the best checkpoint, the same on all processes; ``None`` if there is none, or it was deleted."""
         path = "" if self._checkpoint is None else self._checkpoint.best_model_path
         is_there = bool(path) and Path(path).exists()
         if trainer.strategy.restore_checkpoint_after_setup:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes with a trained model: a card that says how it came about, and the code that SageMaker serves it with."""
+"""Files next to an exported model: the model card, and the code with which SageMaker serves the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_serving_code(folder: Path, task: str) -> None:
 
     Args:
         folder: Folder of the model.
-        task: What the model does, by transformers' name.
+        task: Task name of transformers' ``pipeline``, such as ``text-classification``.
 
     """
     own = _SERVING / f"{task.replace('-', '_')}.py"
@@ -38,10 +38,10 @@ def model_card(recipe: str, facts: Mapping[str, Any], settings: Mapping[str, Any
     """The model's README in the form of the Hugging Face hub.
 
     Args:
-        recipe: Its name.
+        recipe: Name of the recipe.
         facts: Facts about the data.
         settings: Settings of the model.
-        metrics: At the end of training; those of a split begin with ``train_``, ``val_`` or ``test_``.
+        metrics: Metrics at the end of training; those of a split start with ``train_``, ``val_`` or ``test_``.
 
     """
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
@@ -74,7 +74,7 @@ def _metrics_table(metrics: Mapping[str, Any]) -> str:
 
 
 def _split(name: str) -> str | None:
-    """The split of which a metric is, by its name."""
+    """The split in a metric's name; ``None`` without one."""
     return next((split for split in _SPLITS if name.startswith(f"{split}_")), None)
 
 
@@ -86,7 +86,7 @@ def _cell(value: Any) -> str:
 
 
 def _commit() -> str | None:
-    """Of the working directory's repository, if it is one."""
+    """Commit of the working directory's repository, if it is in one."""
     try:
         command = ["git", "rev-parse", "HEAD"]
         result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write under a temporary name, then rename; the folder is made."""
+    """Write under a temporary name, then rename; creates the folder if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.part")
     temporary.write_text(text, encoding="utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a run writes."""
+"""Output folders of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATEST = "latest"
 
 
 _SETTINGS = ("config.yaml", "hparams.yaml", "events.out.tfevents")
-"""Beginnings of the names of files that loggers write before anything is done."""
+"""Prefixes of the names of files that loggers write before training starts."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class RunFolders:
     """The three folders of a run: in a training job SageMaker's, elsewhere in a new folder for each run.
 
     Args:
-        model: The final model, which SageMaker uploads as the model artefact.
-        output: Metrics, logs and everything else.
-        checkpoints: What a restarted job resumes from.
-        root: The run's own folder below ``runs/NAME``, if this class has chosen it.
+        model: Folder of the final model, which SageMaker uploads as the model artefact.
+        output: Folder of metrics, logs and everything else.
+        checkpoints: Folder of the checkpoints, from which a restarted job resumes.
+        root: Folder of this run below ``runs/NAME``, if this class has created it.
 
     """
 
@@ -46,11 +46,11 @@ class RunFolders:
         """The folders of ``recipe`` in ``job``.
 
         Args:
-            job: Whose folders are used inside a container.
-            recipe: Its name.
-            run_dir: A folder to use as it is, in a container too.
+            job: Job whose folders are used inside a container.
+            recipe: Name of the recipe.
+            run_dir: Folder to use instead, in a container too.
             stage: Stage of the run: ``fit``, ``validate``, ``test`` or ``predict``.
-            resume: Outside of a job, take the folder of the last training instead of a new one, if there is one.
+            resume: Outside of a job, use the folder of the last training, if there is one, instead of a new one.
 
         """
         if run_dir is not None:
@@ -69,7 +69,7 @@ class RunFolders:
         return cls(folder / "model", folder / "output", folder / "checkpoints", root)
 
     def mark_latest(self) -> None:
-        """Let ``latest`` lead to this run; it is replaced, so that it always leads somewhere. On rank zero."""
+        """Point the symbolic link ``latest`` to this run, atomically; called on rank zero."""
         if self.root is None:
             return
         link = self.root.with_name(f".{LATEST}-{os.getpid()}")
@@ -79,7 +79,7 @@ class RunFolders:
             link.replace(self.root.with_name(LATEST))
 
     def discard_unused(self) -> None:
-        """Remove the folder that was made for this run if it has nothing but settings, as when the data is refused."""
+        """Remove the folder that was created for this run if it has only settings, as when the data is refused."""
         if self.root is not None and self.root.is_dir():
             files = (path.name for path in self.root.rglob("*") if path.is_file())
             if all(name.startswith(_SETTINGS) for name in files):
@@ -87,7 +87,7 @@ class RunFolders:
 
 
 def _new_folder(runs: Path, stage: str, create: bool) -> Path:
-    """A folder that no other run has, named by the local time; only rank zero's is made, and used."""
+    """A new folder, named by the local time; only rank zero's is created and used."""
     name = time.strftime("%Y%m%d-%H%M%S") + ("" if stage == "fit" else f"-{stage}")
     if create:
         runs.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 
 def read_series(history: Path) -> dict[str, list[tuple[float, float]]]:
-    """Name -> (step, value) of all that was logged; nothing without the file.
+    """Name -> (step, value) of each logged value; empty without the file.
 
     Args:
         history: The CSV file that Lightning's logger writes.
@@ -31,7 +31,7 @@ def read_series(history: Path) -> dict[str, list[tuple[float, float]]]:
 
 
 class HistoryLogger(CSVLogger):
-    """Lightning's logger deletes the file of an earlier start; this one continues it.
+    """CSV logger that continues the file of an earlier start, which Lightning's logger deletes.
 
     Args:
         folder: Folder of the run's output; the file is ``history/metrics.csv`` in it.
@@ -46,16 +46,16 @@ class HistoryLogger(CSVLogger):
 
     @property
     def experiment(self) -> Any:
-        """Lightning's, without its warning that the files before are lost."""
+        """Lightning's experiment, without the warning that earlier files are overwritten."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Experiment logs directory")
             return super().experiment
 
     def keep_until(self, step: int) -> None:
-        """Rows of earlier starts up to the step from which training resumes.
+        """Keep rows of earlier starts up to ``step``, from which training resumes.
 
-        What was measured after that very step, as a validation, may be measured again: then the new row takes its
-        place.
+        Values that were logged after that step, such as a validation's, may be logged again: then the new row replaces
+        the old.
         """
         kept = [row for row in self._before if int(row["step"]) <= step]
         self._before = []
@@ -72,12 +72,12 @@ class HistoryLogger(CSVLogger):
         super().log_metrics(metrics, step)
 
     def finalize(self, status: str) -> None:
-        """Write what is not written."""
+        """Write the remaining rows."""
         self._release(self._last)
         super().finalize(status)
 
     def _release(self, rows: list[dict[str, Any]]) -> None:
-        if rows:  # on rank zero only: the others' experiment is a dummy
+        if rows:  # on rank zero only: on other ranks the experiment is a dummy
             self.experiment.metrics += rows
         self._last = []
 
@@ -93,10 +93,10 @@ class HistoryLogger(CSVLogger):
 
 
 class ContinueHistory(Callback):
-    """Tells :class:`HistoryLogger` where training starts."""
+    """Tells :class:`HistoryLogger` the step at which training starts."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Before anything is logged."""
+        """Pass the step on before anything is logged."""
         if trainer.is_global_zero:
             for logger in trainer.loggers:
                 if isinstance(logger, HistoryLogger):

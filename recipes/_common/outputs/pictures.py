@@ -16,12 +16,12 @@ from lightning_sagemaker.recipes._common.outputs.history import read_series
 
 _MATPLOTLIB = RequirementCache("matplotlib")
 _INCH_OF_CLASS = {20: 0.5, 40: 0.4, 120: 0.26}
-"""Number of classes up to which each has so much room in a confusion matrix, for its name and counts; for more there is no
-room for names."""
+"""Maximum number of classes -> inches for each in a confusion matrix, for its name and counts; with more classes, names
+are left out."""
 
 
 def training_curves(history: Path, picture: Path) -> None:
-    """Draw losses, scores and the learning rate over the steps, each scale by itself; nothing without matplotlib.
+    """Draw losses, scores and the learning rate over the steps, one panel for each scale; nothing without matplotlib.
 
     Args:
         history: The CSV file that Lightning's logger writes.
@@ -47,7 +47,7 @@ def training_curves(history: Path, picture: Path) -> None:
 
 
 def curve_panels(series: Mapping[str, Sequence[tuple[float, float]]]) -> list[tuple[str, list[str]]]:
-    """Title -> names of the series that are drawn in one panel: no two scales in one."""
+    """Title and series of each panel, all of one scale."""
     scores = [name for name in series if is_score(name, series[name])]
     percent = [name for name in scores if any(value > 1 for _, value in series[name])]
     panels = [
@@ -60,7 +60,7 @@ def curve_panels(series: Mapping[str, Sequence[tuple[float, float]]]) -> list[tu
 
 
 def is_score(name: str, points: Sequence[tuple[float, float]]) -> bool:
-    """Whether a series is a score, of which more is better."""
+    """Whether a series is a score, of which higher is better."""
     scores = ("accuracy", "f1", "exact", "f1_macro", "matthews_correlation", "pearson", "spearman")
     return name.removeprefix("val_").removeprefix("test_") in scores
 
@@ -72,7 +72,7 @@ def confusion_matrix(counts: Sequence[Sequence[int]], names: Sequence[str], pict
         counts: ``[true class][predicted class]``.
         names: Names of the classes.
         picture: PNG file to write.
-        trainer: With the loggers.
+        trainer: Trainer with the loggers.
 
     """
     if not _MATPLOTLIB:

@@ -14,13 +14,13 @@ INDEX = "index"
 
 
 def predictions_table(index: Sequence[int], records: Sequence[Mapping[str, Any]], added: Mapping[str, Any]) -> str:
-    """A CSV file: the input's columns as they are and in their order, then what is predicted.
+    """The text of a CSV file: the input's columns unchanged and in order, then the predictions.
 
     Args:
         index: Number of each record in the input.
         records: Records of the input, all with the same columns.
-        added: Name of a new column -> a value for each record. Where the input has such a column, as a table that was
-            predicted before, its own stays and the new one is called ``new_NAME``.
+        added: Name of a new column -> a value for each record. If the input has such a column, as an output of an
+            earlier prediction has, the new one is called ``new_NAME``.
 
     """
     inputs = list(records[0]) if records else []
@@ -41,5 +41,5 @@ def _new_name(name: str, taken: Sequence[str]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Text, numbers and nothing as they are; what is nested in JSON, as CSV has no form of its own."""
+    """Lists and dictionaries as JSON, other values unchanged."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data report for people: a few lines on the terminal, and a page that needs nothing but itself."""
+"""The data report: a few lines for the terminal, and a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 _FEW = 8
-"""Classes named on the terminal."""
+"""Maximum number of classes listed on the terminal."""
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em; color: #222 }
 h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em }
@@ -22,7 +22,7 @@ svg { max-width: 100%; background: #fafafa } .cut { stroke: #a33; stroke-dasharr
 
 
 def findings(report: Mapping[str, Any]) -> list[str]:
-    """A sentence about each thing that is worth a look before training."""
+    """A line about each possible problem of the data."""
     found = []
     for name, count in report["cleaned"].items():
         what = (
@@ -79,7 +79,7 @@ def terminal_lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def html_page(title: str, report: Mapping[str, Any]) -> str:
-    """The report as one file without outside requests.
+    """The report as one HTML file that loads nothing else.
 
     Args:
         title: Title of the page.
@@ -107,13 +107,13 @@ def html_page(title: str, report: Mapping[str, Any]) -> str:
 
 
 def page(title: str, parts: Sequence[str], style: str = "", script: str = "") -> str:
-    """A page that needs nothing but itself.
+    """A self-contained HTML page.
 
     Args:
         title: Title of the page.
-        parts: Parts of its body.
-        style: More than every report has.
-        script: To run when it is shown.
+        parts: Parts of its body, as HTML.
+        style: CSS in addition to that of all reports.
+        script: JavaScript to run in the page.
 
     """
     code = f"<script>{script}</script>" if script else ""
@@ -187,7 +187,7 @@ def _scripts_table(scripts: Mapping[str, float]) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A table; numbers stand to the right."""
+    """An HTML table; numbers are right-aligned."""
 
     def cells(row: Sequence[Any], tag: str) -> str:
         kinds = ["" if place == 0 or isinstance(cell, str) else " class=number" for place, cell in enumerate(row)]

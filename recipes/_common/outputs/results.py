@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A module's outputs in addition to its metrics: called by ``RunArtifacts``, for a recipe to override."""
+"""Hooks for a module's outputs in addition to its metrics: called by ``RunArtifacts``, overridden by recipes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class LeavesResults:
         """Write the last evaluation's outputs in addition to its metrics; called on rank zero."""
 
     def draw_evaluation(self, folder: Path, split: str) -> None:
-        """Write what takes time to draw, of the last evaluation of a stage; called on rank zero."""
+        """Write slow outputs, such as pictures, of a stage's last evaluation; called on rank zero."""
 
     def evaluation_findings(self) -> list[tuple[str, str]]:
         """Additional lines about the last evaluation in a stage's summary: name and text."""
         return []
 
     def take_findings(self, config: Mapping[str, Any]) -> None:
-        """Take over what the validation has found whose checkpoint holds this configuration."""
+        """Take over a validation's findings from its checkpoint's model configuration."""
 
     def write_predictions(self, folder: Path) -> None:
-        """Write what was predicted; called on all processes."""
+        """Write the predictions; called on all processes."""

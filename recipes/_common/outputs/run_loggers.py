@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loggers that a run has if none were asked for, and those of MLflow and W&B."""
+"""The default loggers of a run, and those of MLflow and W&B."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _TENSORBOARD = RequirementCache("tensorboard")
 
 
 def loggers(folders: RunFolders, stage: str, lines: bool) -> list[Logger]:
-    """The loggers of a run for which none were asked.
+    """The default loggers of a run.
 
     Args:
         folders: Folders of the run.
         stage: ``fit``, ``validate``, ``test`` or ``predict``.
-        lines: Whether each logged step is a line, as where there is no progress bar.
+        lines: Whether to print a line for each logged step, as without a progress bar.
 
     """
     chosen: list[Logger] = []
-    if stage == "fit":  # the other stages leave their numbers in a file of their own, and training's history alone
+    if stage == "fit":  # other stages write metrics-STAGE.json, and must not overwrite training's history
         chosen += [TensorBoardLogger(folders.output, "tensorboard", "")] if _TENSORBOARD else []
         chosen.append(HistoryLogger(folders.output))
     if lines:
@@ -34,20 +34,20 @@ def loggers(folders: RunFolders, stage: str, lines: bool) -> list[Logger]:
 
 
 TRACKERS = ("mlflow", "wandb")
-"""Options, each with where to log."""
+"""Options whose values say where to log."""
 
 
 def trackers(
     places: Mapping[str, str], recipe: str, folders: RunFolders, job: SageMakerJob, goes_on: bool
 ) -> list[Logger]:
-    """One run in each tracker for all starts of a training.
+    """The loggers of the trackers that are set; all starts of a training are one run in each tracker.
 
     Args:
         places: ``mlflow``: folder, server or ARN; ``wandb``: project.
-        recipe: Its name, which is the experiment's.
+        recipe: Name of the recipe, used as MLflow's experiment.
         folders: Folders of the run.
-        job: The job.
-        goes_on: Whether an earlier start is resumed.
+        job: The job as read from the environment.
+        goes_on: Whether to resume the run of an earlier start.
 
     """
     name = None if job.in_container else folders.output.resolve().parent.name

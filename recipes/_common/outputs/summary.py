@@ -16,12 +16,12 @@ _COMMAND = ("lightning-sagemaker", "run")
 
 
 def first_lines(recipe: str, stage: str, uses: Mapping[str, str]) -> list[str]:
-    """What a run uses.
+    """Lines about a run's inputs.
 
     Args:
-        recipe: Its name.
+        recipe: Name of the recipe.
         stage: ``fit``, ``validate``, ``test`` or ``predict``.
-        uses: What -> which.
+        uses: Kind of input or output -> its name or path.
 
     """
     return [f"{recipe} {stage}", *_table(uses.items())]
@@ -37,17 +37,17 @@ def training_lines(
     tested: Mapping[str, float],
     findings: Sequence[tuple[str, str]] = (),
 ) -> list[str]:
-    """What training has reached, where everything is, and what to do with it.
+    """Lines about the results of training, its files, and commands for the next steps.
 
     Args:
-        recipe: Its name.
-        names: Its short options.
-        task: The pipeline of transformers that serves the model.
+        recipe: Name of the recipe.
+        names: Short option names of the recipe.
+        task: Task name of transformers' ``pipeline`` that serves the model.
         folders: Folders of the run.
         done: How training ended.
-        exported: Which weights the model has.
-        tested: Name -> value of the test that followed; none: there was none.
-        findings: About the best validation: name and text.
+        exported: The exported weights.
+        tested: Name -> value of the test that followed; empty without a test.
+        findings: Name and text of each finding of the best validation.
 
     """
     output, model = folders.output, folders.model
@@ -78,7 +78,7 @@ def evaluation_lines(
     folders: RunFolders,
     findings: Sequence[tuple[str, str]] = (),
 ) -> list[str]:
-    """What an evaluation has measured and found, and where its files are."""
+    """Lines about the metrics and findings of an evaluation, and its files."""
     output = folders.output
     scores = [
         (name, f"{value:.4g}") for name, value in sorted(metrics.items()) if name.split("_")[0] in ("val", "test")
@@ -94,7 +94,7 @@ def evaluation_lines(
 
 
 def interruption_lines(recipe: str, folders: RunFolders) -> list[str]:
-    """How to resume a run that was stopped."""
+    """Lines with the command that resumes an interrupted run."""
     root = folders.output.parent
     again = _command(recipe, "fit", "--config", folders.output / "config.yaml", "--run_dir", root, "--resume", "always")
     return [f"{recipe} fit: interrupted", *_table([("to resume", again)])]
@@ -114,7 +114,7 @@ def _scores(output: Path) -> list[tuple[str, str]]:
 
 
 def is_quality(name: str) -> bool:
-    """Whether a metric is a loss or a score, and not a number such as of samples."""
+    """Whether a metric is a loss or a score, rather than a count."""
     return name.endswith("loss") or is_score(name, ())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a table of texts and labels is like, counted before anything is trained on it."""
+"""Statistics of a table of texts and labels for the data report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 _EXAMPLES = 5
 _SAMPLE = 2000
-"""Texts whose letters are looked at."""
+"""Maximum number of texts, and of characters in each, of which scripts are counted."""
 _BINS = 24
 
 Texts = Sequence[Sequence[str]]
@@ -26,13 +26,13 @@ def count_everything(
     lengths: Mapping[str, Sequence[int]],
     max_length: int,
 ) -> dict[str, Any]:
-    """Plain containers with all counts.
+    """All counts, in plain containers.
 
     Args:
         texts: Split -> texts.
-        labels: Split -> label of each record, a list where there are several; not of every split.
-        lengths: Split -> tokens of each record, before any is cut.
-        max_length: Tokens that are kept.
+        labels: Split -> label of each record, a list where there are several; splits without labels are left out.
+        lengths: Split -> tokens of each record before truncation.
+        max_length: Maximum tokens of a record.
 
     """
     keys = {split: [_key(parts) for parts in records] for split, records in texts.items()}
@@ -48,7 +48,7 @@ def count_everything(
 
 
 def _key(parts: Sequence[str]) -> bytes:
-    """Equal for texts that differ in case and spaces only."""
+    """A hash that is equal for texts that differ only in case, spaces and Unicode form."""
     plain = "\x1f".join(" ".join(unicodedata.normalize("NFKC", text).casefold().split()) for text in parts)
     return hashlib.blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
@@ -83,7 +83,7 @@ def _overlaps(texts: Mapping[str, Texts], keys: Mapping[str, Sequence[bytes]]) -
 def _conflicts(
     texts: Mapping[str, Texts], keys: Mapping[str, Sequence[bytes]], labels: Mapping[str, Sequence[Any]]
 ) -> dict[str, Any]:
-    """Texts that stand with different labels."""
+    """Texts that occur with different labels."""
     seen: dict[bytes, dict[str, str]] = {}
     for split, values in labels.items():
         for place, (key, value) in enumerate(zip(keys[split], values, strict=True)):

@@ -17,7 +17,7 @@ def stacked(title: str, unit: str, parts: Sequence[str], bars: Sequence[tuple[st
     """Horizontal bars from 0, each with its name above it.
 
     Args:
-        title: Shown above the picture, and read aloud in its place.
+        title: Caption, and the picture's label for screen readers.
         unit: Unit of the values.
         parts: Names of the segments, from left to right.
         bars: Name of each bar, and part -> value.

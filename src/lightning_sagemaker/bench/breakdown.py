@@ -11,8 +11,8 @@ from pathlib import Path
 from lightning_sagemaker.bench.intervals import Interval, clip, difference, length, union
 
 PARTS = ("data", "forward", "backward", "communication", "optimizer", "other")
-"""In the order in which they are shown. ``communication`` is what no computation hides; ``other`` is the training loop,
-callbacks and logging."""
+"""Parts of a step, in the order in which they are shown. ``communication`` is that not overlapped with computation;
+``other`` is the training loop, callbacks and logging."""
 _FILE = "breakdown-{rank}.json"
 
 
@@ -50,11 +50,11 @@ class Breakdown:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a profiler recorded on one rank, all in one unit of time.
+    """Intervals that a profiler recorded on one rank, all in one unit of time.
 
     Attributes:
         steps: One interval for each optimizer step.
-        ranges: Part -> intervals of the calling thread, which may be nested in each other.
+        ranges: Part -> its intervals, which may be nested in those of other parts.
         communication: Intervals in which a collective was running.
         computation: Intervals in which an operator or a kernel was running.
         excluded: Intervals that belong to no step, such as a validation.
@@ -74,7 +74,7 @@ def divide(recorded: Recorded) -> dict[str, float]:
     Each moment counts for one part: exposed communication first, else the innermost range around it, else ``other``.
 
     Args:
-        recorded: What the profiler recorded.
+        recorded: Intervals of one rank.
 
     Returns:
         Part -> mean time of a step, in the unit of the intervals.
@@ -100,10 +100,10 @@ def divide(recorded: Recorded) -> dict[str, float]:
 
 
 def load(folder: Path) -> tuple[Breakdown, ...]:
-    """What the ranks of a run left in a folder, in the order of the ranks; nothing if no Trainer ran.
+    """The breakdowns that the ranks of a run saved in a folder, in the order of the ranks; empty if no Trainer ran.
 
     Args:
-        folder: Given to :mod:`traced`.
+        folder: Folder that was passed to :mod:`traced`.
 
     """
     found = [Breakdown(**json.loads(path.read_text())) for path in folder.glob(_FILE.format(rank="*"))]
@@ -114,7 +114,7 @@ def mean(ranks: Sequence[Breakdown]) -> Breakdown:
     """The mean over the ranks, as rank -1.
 
     Args:
-        ranks: At least one.
+        ranks: Breakdowns of at least one rank.
 
     """
     number = len(ranks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: the cases of a sweep, and the command that each is."""
+"""The cases of a sweep, and the command of each."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lightning_sagemaker.errors import LaunchError, suggestion
 from lightning_sagemaker.recipe_table import RECIPES
 
 _LEAST_STEPS = 12
-"""Of a run: fewer have no steady state."""
+"""Minimum optimizer steps of a run: with fewer there is no steady state."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One setting.
+    """The settings of one measurement.
 
     Attributes:
         hosts: Number of simulated hosts.
@@ -62,7 +62,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For people, and for files."""
+        """Name of the case for reports and folders."""
         parts = [f"{self.hosts}x{self.processes}", self.strategy, f"batch{self.batch}x{self.accumulation}"]
         parts += [None if self.num_workers is None else f"workers{self.num_workers}", self.precision]
         parts.append(self.mode)
@@ -70,10 +70,10 @@ class Case:
         return "-".join(part for part in parts if part)
 
     def steps(self, samples: int) -> int:
-        """Optimizer steps for so many samples: fewer as ranks are added, as in the published tables.
+        """Optimizer steps for a number of samples: fewer as ranks are added, as in the published tables.
 
         Raises:
-            LaunchError: If they are too few to measure.
+            LaunchError: If there are too few steps to measure.
 
         """
         steps = samples // self.global_batch
@@ -97,10 +97,10 @@ def sweep(base: Case, **axes: Sequence[object]) -> list[Case]:
 
 @dataclass(frozen=True)
 class Program:
-    """What is run.
+    """The program that is measured.
 
     Attributes:
-        target: A recipe, or a script that logs as recipes do.
+        target: Name of a recipe, or path of a script that logs as recipes do.
         arguments: Command-line arguments of the target itself.
 
     """
@@ -115,8 +115,8 @@ class Program:
 
         Args:
             case: The settings.
-            steps: Optimizer steps.
-            run_dir: Folder for what a recipe writes.
+            steps: Number of optimizer steps.
+            run_dir: Folder for a recipe's outputs.
 
         """
         options: dict[str, object] = {
@@ -138,23 +138,23 @@ class Program:
         return [sys.executable, str(self.path()), *self.arguments, *own]
 
     def launched(self, case: Case, samples: int, folder: Path, threads: int) -> list[str]:
-        """The command that measures a case: the program, or a simulated job of it where there are several ranks.
+        """The command that measures a case: the program, or, with several ranks or a network, a simulated job of it.
 
         Args:
             case: The settings.
             samples: Number of samples to train on.
-            folder: Folder for what the run writes.
+            folder: Folder for the run's outputs.
             threads: Threads per rank.
 
         """
         return self._job(case, self.command(case, case.steps(samples), folder / "run"), folder, threads)
 
     def launched_traced(self, case: Case, folder: Path, trace: Path, threads: int) -> list[str]:
-        """The command that records a case's steps with torch's profiler; a short run of its own.
+        """The command that records a case's steps with torch's profiler, in a separate short run.
 
         Args:
             case: The settings.
-            folder: Folder for what the run writes.
+            folder: Folder for the run's outputs.
             trace: Folder for each rank's breakdown.
             threads: Threads per rank.
 
@@ -174,7 +174,7 @@ class Program:
         return [*local, "--", *own]
 
     def path(self) -> Path:
-        """The script.
+        """Path of the script.
 
         Raises:
             LaunchError: If the target is neither a recipe nor a file.

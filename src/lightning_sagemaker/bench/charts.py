@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots as inline SVG: nothing is requested, and print is as sharp as the screen."""
+"""Plots as inline SVG, which load nothing else and print sharply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLORS = ("#2f6db0", "#c4572b", "#3b8a4f", "#7a4fa3", "#8a6d1f", "#555555")
 
 
 class _Place(Protocol):
-    """From the axes' units to pixels."""
+    """Converts the axes' units to pixels."""
 
     def __call__(self, x: float, y: float) -> tuple[float, float]: ...
 
@@ -27,9 +27,9 @@ class Line:
 
     Attributes:
         name: Label in the legend.
-        points: x and y.
+        points: x and y of each point.
         bars: Lower and upper end of each point's interval; may be empty.
-        dashed: Whether it is a reference, not a measurement.
+        dashed: Whether to draw it dashed, as a reference.
 
     """
 
@@ -43,11 +43,11 @@ def plot(title: str, x_name: str, y_name: str, lines: Sequence[Line], mark: floa
     """Lines over a common x, from y = 0.
 
     Args:
-        title: Read aloud in place of the picture, and shown above it.
-        x_name: Below.
-        y_name: Above the axis.
-        lines: At least one with a point.
-        mark: An x at which a vertical line stands.
+        title: Caption, and the picture's label for screen readers.
+        x_name: Label of the x axis.
+        y_name: Unit of the y axis, shown in the caption.
+        lines: Lines, at least one with a point.
+        mark: The x of a vertical line; None for no line.
 
     """
     xs = sorted({x for line in lines for x, _ in line.points})
@@ -75,7 +75,7 @@ def legend(names: Sequence[str]) -> str:
     """The colours of some names, in the order of :data:`COLORS`.
 
     Args:
-        names: What was drawn.
+        names: Labels of the lines or segments.
 
     """
     keys = (
@@ -86,10 +86,10 @@ def legend(names: Sequence[str]) -> str:
 
 
 def round_up(step: float) -> float:
-    """To 1, 2, 2.5 or 5 times a power of ten.
+    """Round up to 1, 2, 2.5 or 5 times a power of ten.
 
     Args:
-        step: Distance of two ticks that would be enough.
+        step: Minimum distance of two ticks.
 
     """
     power = 10.0 ** math.floor(math.log10(step))

@@ -13,7 +13,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
     """The same times as disjoint intervals in order.
 
     Args:
-        intervals: Any order; they may overlap.
+        intervals: Intervals in any order; they may overlap.
 
     """
     found: list[Interval] = []
@@ -32,7 +32,7 @@ def difference(first: Sequence[Interval], second: Sequence[Interval]) -> list[In
 
     Args:
         first: Disjoint intervals in order, as :func:`union` returns them.
-        second: The same kind.
+        second: Disjoint intervals in order.
 
     """
     found, place = [], 0

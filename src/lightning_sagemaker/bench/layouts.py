@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to lay a model out over the ranks, what each needs of a GPU's memory, and how long a step takes in it."""
+"""Layouts of a model over the ranks, with the GPU memory that each needs, and its step time."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from lightning_sagemaker.bench.workload import Workload
 STRATEGIES = ("ddp", "smddp", "fsdp", "smddp_fsdp", "smp")
 GIB = 2**30
 RESERVED = 1.5 * GIB
-"""CUDA's context, nccl's buffers, and what the allocator cannot use."""
+"""Bytes of CUDA's context, nccl's buffers, and the allocator's fragmentation."""
 _P4 = ("ml.p4d.24xlarge", "ml.p4de.24xlarge")
 _SMDDP = {"smddp": ("ml.p3dn.24xlarge", *_P4), "smddp_fsdp": _P4}
 """Instance types of SMDDP's AllReduce and AllGather, by the developer guide's support page (read November 2026)."""
 STATE = 16
-"""Bytes for each parameter: float32 weights, their gradients, Adam's two averages."""
+"""Bytes for each parameter: float32 weights, their gradients, Adam's two moments."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a model stands on the ranks.
+    """How a model is laid out over the ranks.
 
     Attributes:
         strategy: Value of ``Trainer(strategy=...)``; ``"smp"`` for stages and tensor parallelism.
-        stages: Pipeline stages.
-        tensor: Ranks that share each layer.
-        replicas: Copies with different data.
+        stages: Number of pipeline stages.
+        tensor: Tensor parallel degree: ranks that shard each layer.
+        replicas: Number of data parallel replicas.
 
     """
 
@@ -47,13 +47,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Judged:
-    """A layout, what it needs, and how fast it is.
+    """A layout, with its memory and speed.
 
     Attributes:
         layout: The layout.
-        memory: Bytes of the fullest GPU.
-        room: Bytes that a GPU has; 0 where there is none.
-        step: Its step.
+        memory: Bytes needed on the fullest GPU.
+        room: Bytes that a GPU has; 0 without GPUs.
+        step: Predicted step.
 
     """
 
@@ -64,7 +64,7 @@ class Judged:
 
     @property
     def fits(self) -> bool:
-        """Whether a GPU holds it; hosts without GPUs are not judged."""
+        """Whether it fits into a GPU's memory; true on hosts without GPUs."""
         return self.room == 0 or self.memory <= self.room
 
 
@@ -93,10 +93,10 @@ def judge(workload: Workload, cluster: Cluster, layout: Layout, micro_batch: flo
 
     Args:
         workload: What is trained.
-        cluster: Where.
-        layout: How.
+        cluster: The hosts.
+        layout: The layout.
         micro_batch: Seconds of compute of one micro-batch of the complete model on one rank.
-        constants: Fitted ones.
+        constants: Fitted constants.
 
     """
     room = cluster.instance.gpu_memory * GIB * (cluster.instance.gpus > 0)
@@ -112,7 +112,7 @@ def _powers(most: int) -> Iterator[int]:
 
 
 def _state_bytes(workload: Workload, cluster: Cluster, layout: Layout) -> float:
-    """Weights, gradients and optimizer, and additional memory of the strategy."""
+    """Bytes of weights, gradients and optimizer, and of the strategy's buffers."""
     parameters = workload.model.parameters
     half = 2 if "16" in workload.precision else 0  # autocast's copies of the weights
     if "fsdp" in layout.strategy:
@@ -134,7 +134,7 @@ def _activation_bytes(workload: Workload, layout: Layout) -> float:
 
 
 def _micro_batches(workload: Workload, layout: Layout) -> int:
-    """Of a replica in a step: as many samples as the same ranks would train on as replicas of their own."""
+    """Micro-batches of a replica in a step: as many samples as if each of its ranks were a replica."""
     return workload.accumulation * layout.stages * layout.tensor
 
 
@@ -175,7 +175,7 @@ def _sharded_step(
 def _pipeline_step(
     workload: Workload, cluster: Cluster, layout: Layout, micro_batch: float, constants: Constants
 ) -> Step:
-    """Micro-batches pass the stages one after the other; each stage is idle for all but its own share."""
+    """Micro-batches pass through the stages in turn; stages idle while the pipeline fills and drains."""
     share = micro_batch / (layout.stages * layout.tensor)
     model, width = workload.model, 2 if "16" in workload.precision else 4
     hidden = workload.batch * workload.length * model.hidden * width
@@ -188,7 +188,7 @@ def _pipeline_step(
     own = model.parameters / (layout.stages * layout.tensor) * workload.gradient_bytes
     reduce = 2 * (layout.replicas - 1) / layout.replicas * own
     within = cluster.local // max(1, min(cluster.local, layout.stages * layout.tensor))
-    if layout.replicas > within:  # every rank of a host sends its own part over the host's network
+    if layout.replicas > within:  # every rank of a host sends its own shard over the host's network
         reduction = reduce * cluster.local / _network(cluster, constants, False)
         reduction += constants.latency_seconds * math.log2(layout.replicas / within)
     else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case is run as a child process, and its speed read from the lines that it logs."""
+"""Runs a case as a child process, and reads its speed from the lines that it logs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from lightning_sagemaker.errors import LaunchError
 from lightning_sagemaker.metric_lines import parse_line
 
 _PREFIX = re.compile(r"^\S+ \[0\] \| ")
-"""Of rank zero's lines in a simulated job."""
+"""Prefix of rank zero's lines in a simulated job."""
 _PATIENCE = 20.0
-"""Seconds that a stopped child has to end its own children."""
+"""Seconds that a stopped child has to stop its own children."""
 _TAIL = 12
-"""Lines of a failed child that are shown."""
+"""Lines of a failed child's output that are shown."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Round:
 
     Attributes:
         rates: Samples per second of each logged window, in order.
-        warm_up: Number of windows at the beginning that are left out.
+        warm_up: Number of windows at the beginning that are discarded.
         seconds_to_first_line: Seconds from the start of the process to its first logged step.
         seconds: Run time of the process.
 
@@ -49,12 +49,12 @@ class Round:
 
     @property
     def steady(self) -> tuple[float, ...]:
-        """The windows that count."""
+        """Rates of the windows after the warm-up."""
         return self.rates[self.warm_up :]
 
     @property
     def is_steady(self) -> bool:
-        """Whether they show no trend."""
+        """Whether the windows after the warm-up show no trend."""
         return stats.is_steady(self.steady)
 
 
@@ -65,12 +65,12 @@ def run_round(program: Program, case: Case, samples: int, folder: Path, threads:
         program: What is run.
         case: The settings.
         samples: Number of samples to train on.
-        folder: Folder for what the run writes, and its output as ``output.log``.
+        folder: Folder for the run's outputs, and its log as ``output.log``.
         threads: Threads per rank.
-        timeout: Seconds after which it is stopped.
+        timeout: Seconds after which the run is stopped.
 
     Raises:
-        LaunchError: If it fails, takes too long, or logs too few lines.
+        LaunchError: If the run fails, takes too long, or logs too few lines.
 
     """
     begin = time.monotonic()
@@ -93,15 +93,15 @@ def run_traced(program: Program, case: Case, folder: Path, threads: int, timeout
     Args:
         program: What is run.
         case: The settings.
-        folder: Folder for what the run writes, and its output as ``output.log``.
+        folder: Folder for the run's outputs, and its log as ``output.log``.
         threads: Threads per rank.
-        timeout: Seconds after which it is stopped.
+        timeout: Seconds after which the run is stopped.
 
     Returns:
         One breakdown of a step for each rank.
 
     Raises:
-        LaunchError: If it fails, takes too long, or trains with no Trainer.
+        LaunchError: If the run fails, takes too long, or has no Trainer or too few steps.
 
     """
     trace = folder / "trace"
@@ -117,10 +117,10 @@ def run_traced(program: Program, case: Case, folder: Path, threads: int, timeout
 
 
 def window_rates(lines: Sequence[tuple[float, str]], global_batch: int) -> list[float]:
-    """Samples per second between logged steps, as the lines say or else by when they came.
+    """Samples per second between logged steps, as the lines say or else by the times of the lines.
 
     Args:
-        lines: Monotonic seconds and text.
+        lines: Monotonic time in seconds, and text, of each line.
         global_batch: Samples per optimizer step.
 
     """
@@ -139,7 +139,7 @@ def window_rates(lines: Sequence[tuple[float, str]], global_batch: int) -> list[
 def _completed(
     case: Case, command: Sequence[str], folder: Path, threads: int, timeout: float
 ) -> list[tuple[float, str]]:
-    """The lines of a child that ended well."""
+    """The lines of a child, which must end with exit code 0."""
     folder.mkdir(parents=True, exist_ok=True)
     lines, code = _lines(command, folder / "output.log", threads, timeout)
     if code != 0:
@@ -185,7 +185,7 @@ def _lines(
 
 
 def _stop(child: subprocess.Popen[str]) -> None:
-    """End the child and what it started; a simulated job ends its ranks by itself on SIGTERM."""
+    """Stop the child and its process group; a simulated job stops its ranks by itself on SIGTERM."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if child.poll() is not None:
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each instance type and count would give: speed, efficiency, hours and cost, and the cheapest for a goal."""
+"""Predicted speed, efficiency, hours and cost of each instance type and count, and the cheapest for a goal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lightning_sagemaker.launch.planning.instances import INSTANCES, Instance, f
 from lightning_sagemaker.launch.planning.pricing import Prices
 
 _LIMITED = 0.05
-"""A share of the step from which on something is said to limit it."""
+"""Minimum share of the step for a part to be reported as its limit."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Offer:
         efficiency: Throughput over hosts times that of one host; None if one host does not hold the model in this
             layout.
         error: Relative error that nine of ten comparable predictions did not exceed.
-        is_extrapolated: Whether there are more hosts than in any row that predictions were compared with.
+        is_extrapolated: Whether there are more hosts than in any published result that predictions were compared with.
         run: Hours; None if the number of samples is not known.
         price: US dollars an hour for all hosts, on demand; None if it is not known.
 
@@ -50,7 +50,7 @@ class Offer:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Samples per second, from and to."""
+        """Lower and upper bound of the samples per second, by ``error``."""
         return self.rate / (1 + self.error), self.rate * (1 + self.error)
 
     @property
@@ -60,7 +60,7 @@ class Offer:
 
     @property
     def spot_cost(self) -> tuple[float, float] | None:
-        """US dollars on spot instances: few interruptions and cheap, many and dear."""
+        """US dollars on spot instances: with few interruptions at a low price, and with many at a high price."""
         if self.run is None or self.price is None:
             return None
         few, _, many = self.run.spot_hours
@@ -68,7 +68,7 @@ class Offer:
 
     @property
     def limit(self) -> str:
-        """The largest part of a step other than compute."""
+        """The largest part of a step other than compute, if it is large, else ``compute``."""
         step = self.judged.step
         parts = {"network": step.exposed, "loading": step.feeding, "stragglers": step.straggling}
         name = max(parts, key=lambda part: parts[part])
@@ -77,13 +77,13 @@ class Offer:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked for, the same for each cluster.
+    """The inputs of a prediction, the same for each cluster.
 
     Attributes:
         workload: What is trained.
-        anchor: A measurement, if there is one.
+        anchor: A measurement to start from; None without one.
         strategy: ``Trainer(strategy=...)``; None for data parallelism if the model fits, else the fastest.
-        policy: When it saves.
+        policy: When checkpoints are saved.
         prices: On-demand prices in one region.
         constants: Fitted constants of the scaling model.
 
@@ -102,10 +102,10 @@ def candidates(names: Sequence[str], prices: Prices) -> list[Instance]:
 
     Args:
         names: Instance types.
-        prices: Types without a price, or without known peaks, are in no choice that is made here.
+        prices: On-demand prices; without ``names``, types without a price or known peaks are left out.
 
     Raises:
-        LaunchError: If a name is none.
+        LaunchError: If a name is not an instance type.
 
     """
     if names:
@@ -123,17 +123,17 @@ def candidates(names: Sequence[str], prices: Prices) -> list[Instance]:
 
 
 def micro_batch_seconds(question: Question, instance: Instance) -> float:
-    """Compute of a micro-batch: from the measurement, else from operations over peaks."""
+    """Seconds of a micro-batch's compute: from the measurement, else from operations over peaks."""
     if question.anchor is None:
         return compute_seconds(question.workload, instance, question.constants)
     return carried_over(question.anchor, question.workload, instance, question.constants)
 
 
 def relative_error(question: Question, cluster: Cluster, strategy: str) -> float:
-    """What nine of ten comparable predictions did not exceed.
+    """Relative error that nine of ten comparable predictions did not exceed.
 
-    The small one holds for what was compared: data parallelism from a measurement on the same instance type, on types
-    and counts that published results are of, or as many hosts as were measured.
+    The smaller error holds for data parallelism predicted from a measurement on the same instance type, for types and
+    host counts of published results, or for as many hosts as were measured.
     """
     anchor, constants = question.anchor, question.constants
     if anchor is None or cluster.instance.name != anchor.cluster.instance.name or strategy not in REDUCES:
@@ -163,12 +163,12 @@ def all_layouts(question: Question, cluster: Cluster) -> list[Judged]:
 
 
 def simplest(judged: Sequence[Judged]) -> Judged:
-    """Of layouts as :func:`all_layouts` sorts them: data parallelism if the model fits, else the fastest that does."""
+    """The layout to offer, of those of :func:`all_layouts`: data parallelism if the model fits, else the fastest."""
     return next((one for one in judged if one.fits and one.layout.strategy in REDUCES), judged[0])
 
 
 def offer(question: Question, cluster: Cluster) -> Offer:
-    """What one cluster gives."""
+    """The prediction for one cluster."""
     best = simplest(all_layouts(question, cluster))
     error = relative_error(question, cluster, best.layout.strategy)
     price = question.prices.usd_per_hour.get(cluster.instance.name)
@@ -180,7 +180,12 @@ def offer(question: Question, cluster: Cluster) -> Offer:
 
 
 def offers(question: Question, instances: Iterable[Instance], hosts: Sequence[int]) -> list[Offer]:
-    """One for each instance type and count; types that the strategy cannot run on are left out, unless that is all."""
+    """Offers of each instance type and host count; types that the strategy cannot run on are left out.
+
+    Raises:
+        LaunchError: If the strategy cannot run on any of them.
+
+    """
     found, refusal = [], None
     for instance in instances:
         for count in hosts:
@@ -194,12 +199,12 @@ def offers(question: Question, instances: Iterable[Instance], hosts: Sequence[in
 
 
 def cheapest(found: Iterable[Offer], hours: float | None, budget: float | None, spot: bool) -> Offer | None:
-    """The one that is cheapest within the hours, or without any the fastest within the budget; None if none is.
+    """The cheapest offer within the hours; with a budget only, the fastest within it; None if there is none.
 
     Args:
         found: The offers.
-        hours: At most; None for any.
-        budget: US dollars at most; None for any.
+        hours: Maximum hours; None for no limit.
+        budget: Maximum US dollars; None for no limit.
         spot: Whether to use the usual hours and the highest price on spot instances, instead of those on demand.
 
     """
@@ -218,7 +223,7 @@ def cheapest(found: Iterable[Offer], hours: float | None, budget: float | None, 
 
 
 def _efficiency(question: Question, cluster: Cluster, best: Judged) -> float | None:
-    """Against one host in the same kind of layout."""
+    """Scaling efficiency relative to one host in the same kind of layout; None if it does not fit there."""
     one = Cluster(cluster.instance, 1, cluster.processes)
     layout = best.layout
     if layout.strategy == "smp":

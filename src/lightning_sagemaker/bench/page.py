@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a measurement: one HTML file that asks for nothing, is readable on a phone and can be printed."""
+"""The report of a measurement: one self-contained HTML file, readable on a phone and printable."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from lightning_sagemaker.bench.stats import Interval
 from lightning_sagemaker.bench.verdicts import Pair
 
 _RANKS = 8
-"""Ranks of a case whose steps are shown."""
+"""Maximum number of ranks of a case whose steps are shown."""
 _SHOWN = 6
-"""Cases whose windows are plotted."""
+"""Maximum number of cases whose windows are plotted."""
 _STYLE = """
 :root { color-scheme: light }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 62rem; padding: 1rem; color: #222; background: #fff }
@@ -121,7 +121,7 @@ def _cases_table(results: Results) -> str:
 
 
 def _step_parts(results: Results) -> list[str]:
-    """Where a step's time goes: a bar for each case, and for each rank of those with several."""
+    """Parts of a step's time: a bar for each case, and for each rank of cases with several."""
     known = [one for one in results.cases if one.breakdown]
     if not known:
         return []

@@ -16,11 +16,11 @@ from lightning_sagemaker.launch.planning.instances import instance_table_date
 Goal = tuple[float | None, float | None, bool]
 _WITHOUT_BF16 = ("V100", "T4")
 _SHOWN = 8
-"""Layouts of a cluster."""
+"""Maximum number of layouts shown for a cluster."""
 
 
 def offers_table(question: Question, found: Sequence[Offer], best: Offer | None, goal: Goal | None) -> str:
-    """One line for each instance type and count, and where its figures come from."""
+    """One line for each instance type and count, and notes on the sources of the figures."""
     head = ["instance", "hosts", "GPUs", "layout", "samples/s", "from - to", "T(N)/NT(1)", "limit", "hours", "USD"]
     head += ["spot hours", "spot USD"]
     lines = [_describe(question), "", *columns([head, *(_cells(one) for one in found)])]
@@ -30,7 +30,7 @@ def offers_table(question: Question, found: Sequence[Offer], best: Offer | None,
 
 
 def layouts_table(question: Question, found: Sequence[tuple[Cluster, list[Judged]]]) -> str:
-    """The best layouts of each cluster, and what each needs."""
+    """The best layouts of each cluster, with their memory and speed."""
     head = ["instance", "hosts", "stages x tensor x replicas", "GiB per GPU", "of", "fits", "samples/s", "step s"]
     rows = [head]
     for cluster, judged in found:
@@ -61,7 +61,7 @@ def layouts_table(question: Question, found: Sequence[tuple[Cluster, list[Judged
 
 
 def offers_json(question: Question, found: Sequence[Offer], best: Offer | None) -> str:
-    """Everything, with what was asked and the constants."""
+    """All offers as JSON, with the workload, constants and prices."""
     workload, constants = question.workload, question.constants
     content = {
         "workload": {
@@ -82,7 +82,7 @@ def offers_json(question: Question, found: Sequence[Offer], best: Offer | None) 
 
 
 def layouts_json(found: Sequence[tuple[Cluster, list[Judged]]]) -> str:
-    """All layouts of each cluster."""
+    """All layouts of each cluster as JSON."""
     content = [
         {"instance": cluster.instance.name, "hosts": cluster.hosts, **_plain_layout(one)}
         for cluster, judged in found
@@ -92,7 +92,7 @@ def layouts_json(found: Sequence[tuple[Cluster, list[Judged]]]) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with the first column to the left, the others to the right."""
+    """Rows as lines, with the first column left-aligned and the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) if place == 0 else cell.rjust(width) for place, (cell, width) in enumerate(entry))
@@ -210,7 +210,7 @@ def _plain_layout(one: Judged) -> dict[str, object]:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no infinity: a run that interruptions never let end has no hours."""
+    """``value``, or None for infinity, which JSON lacks: the hours of a run that interruptions never let finish."""
     return value if math.isfinite(value) else None
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured, with the machine and the commands: written as JSON and CSV, and read again."""
+"""Results of a measurement, with the machine and the commands: written as JSON and CSV, and read again."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Measured:
 
     Attributes:
         case: The settings.
-        rounds: One for each run.
+        rounds: Result of each run.
         command: The command line, quoted for a shell.
-        breakdown: Parts of a step on each rank, from a run of their own with torch's profiler; may be empty.
+        breakdown: Parts of a step on each rank, from a separate run with torch's profiler; may be empty.
 
     """
 
@@ -47,7 +47,7 @@ class Measured:
 
     @property
     def windows(self) -> list[tuple[float, ...]]:
-        """Of each round, those that count."""
+        """Steady windows of each round."""
         return [one.steady for one in self.rounds]
 
     @cached_property
@@ -67,11 +67,11 @@ class Results:
 
     Attributes:
         kind: ``throughput``, ``scaling`` or ``workers``.
-        target: What was run.
-        samples: Each run trained on.
+        target: Recipe or script that was run.
+        samples: Number of samples that each run trained on.
         threads: Threads per rank.
         environment: The machine and the versions.
-        cases: In the order of the sweep.
+        cases: Measured cases, in the order of the sweep.
 
     """
 
@@ -83,7 +83,10 @@ class Results:
     cases: tuple[Measured, ...]
 
     def efficiency(self, one: Measured) -> float | None:
-        """T(N) / (N x T(1)), against the case with the fewest ranks that differs in nothing else; None if it is that."""
+        """T(N) / (N x T(1)), against the case with the fewest ranks that differs only in hosts, processes and network.
+
+        None if no such case has fewer ranks.
+        """
         alike = [
             other
             for other in self.cases
@@ -101,7 +104,7 @@ class Results:
         write(folder / "results.csv", self.csv())
 
     def plain(self) -> dict[str, Any]:
-        """As JSON."""
+        """The results in plain containers, for JSON."""
         return {
             "version": 1,
             "kind": self.kind,
@@ -159,7 +162,7 @@ class Results:
             path: The file, or its folder.
 
         Raises:
-            LaunchError: If it is something else.
+            LaunchError: If the file is missing or is not a result.
 
         """
         file = path / FILE if path.is_dir() else path
@@ -183,7 +186,7 @@ class Results:
 
 
 def environment(job: SageMakerJob) -> dict[str, Any]:
-    """The machine, as far as a figure depends on it."""
+    """Properties of the machine and versions on which the results depend."""
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "instance_type": job.instance_type if job.in_container and not job.simulated else None,
@@ -198,19 +201,19 @@ def environment(job: SageMakerJob) -> dict[str, Any]:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def write(path: Path, text: str) -> None:
-    """Under a temporary name, then renamed."""
+    """Write a file atomically: under a temporary name, then renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text)
     temporary.replace(path)
 
 
 def best(cases: Sequence[Measured]) -> Measured:
-    """The fastest."""
+    """The fastest case."""
     return max(cases, key=lambda one: one.rate.value)
 
 

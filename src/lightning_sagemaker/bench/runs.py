@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a training takes and what it costs, with checkpoints, and on spot instances with interruptions."""
+"""Duration of a training, with checkpoints, and on spot instances with interruptions."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import math
 from dataclasses import dataclass
 
 STARTUP_SECONDS = 300.0
-"""Of a job: instances, image, data; and again after each interruption. A typical figure."""
+"""Time to start a job (instances, image, data), also after each interruption. A typical figure."""
 CHECKPOINT_BANDWIDTH = 0.5e9
 """Bytes per second of one host to its checkpoint folder; a typical figure of a network volume."""
 CHECKPOINT_BYTES = 12
-"""For each parameter: float32 weights and Adam's two averages."""
+"""Bytes for each parameter: float32 weights and Adam's two moments."""
 NOTICE_SECONDS = 120.0
 """From SIGTERM to SIGKILL on a spot instance."""
 INTERRUPTIONS = (0.002, 0.02, 0.2)
-"""Of one host in a day: few, usual, many. AWS's spot advisor puts pools between below 5% and above 20% a month; GPUs at
-the upper end."""
+"""Interruptions per host and day: few, usual, many. AWS's spot advisor lists pools from below 5% to above 20% a month;
+GPUs are at the upper end."""
 SPOT_SHARES = (0.3, 0.6)
-"""What spot instances cost of the price on demand: from, to."""
+"""Price of spot instances as a share of the on-demand price: lowest, highest."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """When a run saves, and what an interruption costs it.
+    """When a run saves checkpoints, and how long a start takes.
 
     Attributes:
         parameters: Number of model parameters, which sets the size of a checkpoint.
-        checkpoint_minutes: Between checkpoints.
-        startup: Seconds of a start.
+        checkpoint_minutes: Minutes between checkpoints.
+        startup: Seconds to start the job.
         in_background: Whether training continues while a checkpoint is written.
 
     """
@@ -40,22 +40,22 @@ class Policy:
 
     @property
     def save_seconds(self) -> float:
-        """To write a checkpoint."""
+        """Seconds to write a checkpoint."""
         return self.parameters * CHECKPOINT_BYTES / CHECKPOINT_BANDWIDTH
 
     @property
     def lost_seconds(self) -> float:
-        """Training that an interruption undoes, on average: nothing if a checkpoint fits into the notice."""
+        """Mean seconds of training that an interruption loses: 0 if a checkpoint can be saved within the notice."""
         return 0.0 if self.save_seconds < NOTICE_SECONDS else self.checkpoint_minutes * 60 / 2
 
 
 @dataclass(frozen=True)
 class Run:
-    """A training run.
+    """Duration of a training run.
 
     Attributes:
-        hours: On demand.
-        spot_hours: On spot instances: with few, usual, many interruptions.
+        hours: Hours on demand.
+        spot_hours: Hours on spot instances: with few, usual, many interruptions.
         interruptions: Expected number of interruptions at the usual rate.
 
     """
@@ -71,8 +71,8 @@ def run_time(samples: float, rate: float, hosts: int, policy: Policy) -> Run:
     Args:
         samples: Number of samples to train on.
         rate: Samples per second.
-        hosts: Number of hosts: the interruption of any interrupts all.
-        policy: When it saves.
+        hosts: Number of hosts: an interruption of any of them interrupts all.
+        policy: When checkpoints are saved.
 
     """
     work = samples / rate
@@ -87,14 +87,14 @@ def run_time(samples: float, rate: float, hosts: int, policy: Policy) -> Run:
 def interrupted_seconds(work: float, per_second: float, policy: Policy) -> float:
     """Expected seconds of ``work`` seconds when interruptions come at an exponential rate.
 
-    Where a checkpoint fits into the notice, an interruption costs a start: the work itself is never undone, and starts
-    are interrupted too, (exp(rate x start) - 1) / rate each. Else the time since the last checkpoint is done again:
-    each interval of t seconds takes (exp(rate x t) - 1) x (1 / rate + start) on average (Daly 2006).
+    If a checkpoint can be saved within the notice, an interruption costs a start only. Starts can be interrupted too,
+    so one takes (exp(rate x start) - 1) / rate. Otherwise the time since the last checkpoint is repeated as well: an
+    interval of t seconds between checkpoints takes (exp(rate x t) - 1) x (1 / rate + restart) on average (Daly 2006).
 
     Args:
         work: Seconds of training.
-        per_second: Interruptions of the job.
-        policy: What they cost.
+        per_second: Interruptions of the job per second.
+        policy: When checkpoints are saved, and how long a start takes.
 
     """
     if per_second <= 0 or work <= 0:
@@ -107,5 +107,5 @@ def interrupted_seconds(work: float, per_second: float, policy: Policy) -> float
 
 
 def _expm1(exponent: float) -> float:
-    """So many interruptions that it never ends are infinity, not an error."""
+    """``math.expm1``, but infinity instead of an overflow: so many interruptions that the run never finishes."""
     return math.expm1(exponent) if exponent < 700 else math.inf

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of scaling: how long a step of data-parallel training takes on so many hosts. Pure functions of their arguments.
+"""The scaling model: the time of a step of data-parallel training on several hosts. Pure functions of their arguments.
 
-A step is the compute of its micro-batches, what of the gradients' reduction is not hidden by the last backward pass,
-and what of loading the data is not hidden by loader processes. Compute comes from a measurement if there is one (the
-*anchor*), else from operations over peaks; the rest from :class:`~tables.Constants`.
+A step is the compute of its micro-batches, the part of the gradients' reduction that is not overlapped with the last
+backward pass, and the part of data loading that loader processes do not hide. Compute comes from a measurement if there
+is one (the *anchor*), else from operations over peaks; the rest from :class:`~tables.Constants`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lightning_sagemaker.launch.planning.instances import Instance
 BACKWARD = 2 / 3
 """Share of a micro-batch's compute that is its backward pass."""
 IN_FLIGHT = 2
-"""Buckets whose latency is paid: that of later ones passes while earlier ones are sent."""
+"""Buckets whose latency counts: that of later ones is hidden while earlier ones are sent."""
 REDUCES = ("ddp", "smddp")
 
 
@@ -29,9 +29,9 @@ class Cluster:
     """Hosts of one instance type.
 
     Attributes:
-        instance: The type.
-        hosts: How many.
-        processes: Ranks on each; 0: one for each GPU, or one without GPUs.
+        instance: The instance type.
+        hosts: Number of hosts.
+        processes: Ranks per host; 0: one for each GPU, or one without GPUs.
 
     """
 
@@ -52,14 +52,14 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Step:
-    """Where the seconds of an optimizer step go, on the slowest rank.
+    """Seconds of the parts of an optimizer step.
 
     Attributes:
         compute: Forward, backward and optimizer.
         straggling: Waiting for the slowest rank.
-        communication: Reduction of the gradients, hidden or not.
-        exposed: What of it is not hidden.
-        feeding: What of loading is not hidden.
+        communication: Reduction of the gradients, overlapped or not.
+        exposed: Communication that is not overlapped with computation.
+        feeding: Data loading that loader processes do not hide.
         samples: Global batch size.
 
     """
@@ -73,7 +73,7 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """Of the step."""
+        """Duration of the step."""
         return self.compute + self.straggling + self.exposed + self.feeding
 
     @property
@@ -87,10 +87,10 @@ class Anchor:
     """A measurement.
 
     Attributes:
-        cluster: Where.
-        rate: Samples per second, all ranks together.
+        cluster: Cluster of the measurement.
+        rate: Samples per second of all ranks together.
         workload: What was trained.
-        strategy: How gradients were reduced.
+        strategy: ``"ddp"`` or ``"smddp"``, the reduction of the gradients.
 
     """
 
@@ -101,7 +101,7 @@ class Anchor:
 
 
 def compute_seconds(workload: Workload, instance: Instance, constants: Constants) -> float:
-    """One micro-batch on one GPU, from operations and memory traffic over the peaks.
+    """Seconds of one micro-batch on one GPU, from operations and memory traffic over the peaks.
 
     Raises:
         LaunchError: If the table has no peaks for the instance.
@@ -123,7 +123,7 @@ def compute_seconds(workload: Workload, instance: Instance, constants: Constants
 
 
 def reduce_seconds(workload: Workload, cluster: Cluster, strategy: str, constants: Constants) -> tuple[float, float]:
-    """All-reduce of the gradients, and of its last bucket alone: within the hosts, and between them."""
+    """Seconds of the all-reduce of the gradients, within and between hosts, and of its last bucket alone."""
     total, buckets = workload.all_reduced, max(1, workload.buckets)
     local, hosts = cluster.local, cluster.hosts
     within = 2 * (local - 1) / local * total / bus_bandwidth(cluster.instance)
@@ -138,9 +138,10 @@ def reduce_seconds(workload: Workload, cluster: Cluster, strategy: str, constant
 
 
 def feeding_seconds(workload: Workload, cluster: Cluster, compute: float, constants: Constants) -> float:
-    """What of loading a micro-batch is not hidden behind ``compute`` seconds.
+    """Seconds of loading a micro-batch that are not hidden behind ``compute`` seconds.
 
-    A rank of an ``IterableDataset`` reads what the other ranks train on, too; a part of that no loader process hides.
+    With a sharded ``IterableDataset`` each rank also reads the other ranks' samples; loader processes hide only a part
+    of that.
     """
     cost = workload.batch * (constants.feed_seconds if workload.feed_seconds is None else workload.feed_seconds)
     cores = max(1, cluster.instance.cpus // cluster.local)
@@ -156,10 +157,10 @@ def predict_step(workload: Workload, cluster: Cluster, micro_batch: float, strat
 
     Args:
         workload: What is trained.
-        cluster: Where.
+        cluster: The hosts.
         micro_batch: Seconds of compute of one micro-batch on one rank.
         strategy: ``"ddp"`` or ``"smddp"``.
-        constants: Fitted ones.
+        constants: Fitted constants.
 
     """
     compute = workload.accumulation * micro_batch
@@ -178,7 +179,12 @@ def predict_step(workload: Workload, cluster: Cluster, micro_batch: float, strat
 
 
 def anchored_seconds(anchor: Anchor, constants: Constants) -> float:
-    """Seconds of a micro-batch's compute with which the model gives what was measured."""
+    """Seconds of a micro-batch's compute with which the model predicts the measured rate.
+
+    Raises:
+        LaunchError: If the rate is not positive.
+
+    """
     if not anchor.rate > 0:
         raise LaunchError(f"{anchor.rate:g} samples/s were measured. HINT: it must be more than 0.")
 
@@ -200,13 +206,13 @@ def _solve(rate: Callable[[float], float], wanted: float) -> float:
 
 
 def carried_over(anchor: Anchor, workload: Workload, instance: Instance, constants: Constants) -> float:
-    """Seconds of a micro-batch of ``workload`` on ``instance``, from a measurement of perhaps another one.
+    """Seconds of a micro-batch of ``workload`` on ``instance``, from a measurement that may be of another one.
 
-    Where batch, length, precision and instance are those of the measurement, it is the measurement's; else it is scaled
-    by the ratio of what :func:`compute_seconds` says of both.
+    If GPU, model, batch, length, precision and ``recompute`` are those of the measurement, it is the measured time,
+    else that time scaled by the ratio of :func:`compute_seconds` of both.
 
     Raises:
-        LaunchError: If the table has no peaks for an instance, and the other is another one.
+        LaunchError: If it must be scaled, and the table has no peaks for an instance.
 
     """
     measured, before = anchored_seconds(anchor, constants), anchor.workload

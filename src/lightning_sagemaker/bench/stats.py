@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a run's steady state begins, and how sure a median or a ratio of medians is."""
+"""Detects a run's steady state, and computes intervals of a median or a ratio of medians."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 
 _REPEATS = 1000
 _BLOCK = 5
-"""Neighbouring windows are resampled together: they are alike."""
+"""Neighbouring windows that are resampled together, as they are correlated."""
 _LEAST = 4
-"""Windows of a steady state."""
+"""Minimum number of windows of a steady state."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and where it lies with 95% probability, as far as the measurement itself can tell.
+    """A value with its 95% interval, as far as the measurement itself can tell.
 
     Attributes:
         value: The median, or a ratio of medians.
-        low: From.
-        high: To.
+        low: Lower end.
+        high: Upper end.
 
     """
 
@@ -35,9 +35,9 @@ class Interval:
 
 
 def warm_up(rates: Sequence[float]) -> int:
-    """How many windows to leave out at the beginning: as many as make the mean of the rest the surest.
+    """Number of windows to discard at the beginning, so that the mean of the rest has the smallest standard error.
 
-    The rule is MSER (White 1997): the truncation with the least squared standard error. At most half is left out.
+    The rule is MSER (White 1997): the truncation with the least squared standard error. At most half is discarded.
 
     Args:
         rates: Samples per second of each window, in order.
@@ -54,7 +54,7 @@ def warm_up(rates: Sequence[float]) -> int:
 
 
 def is_steady(rates: Sequence[float]) -> bool:
-    """Whether the second half is as fast as the first, by as much as each of them varies."""
+    """Whether the medians of both halves differ by at most twice the spread within a half."""
     half = len(rates) // 2
     if half < 2:
         return False
@@ -74,7 +74,7 @@ def rate(rounds: Sequence[Sequence[float]]) -> Interval:
 
 
 def ratio(above: Sequence[Sequence[float]], below: Sequence[Sequence[float]]) -> Interval:
-    """The ratio of two such rates, and its uncertainty."""
+    """The ratio of two rates as of :func:`rate`, and its uncertainty."""
     return _interval(
         _central(above) / _central(below),
         lambda seed: _central(_resampled(above, seed)) / _central(_resampled(below, seed)),
@@ -98,7 +98,7 @@ def _interval(value: float, draw: Callable[[random.Random], float]) -> Interval:
 
 
 def _resampled(rounds: Sequence[Sequence[float]], seed: random.Random) -> list[list[float]]:
-    """Rounds drawn with replacement, and in each of them blocks of windows (a bootstrap in two levels)."""
+    """Rounds drawn with replacement, and in each of them blocks of windows (a two-level bootstrap)."""
     found = []
     for _ in rounds:
         windows = seed.choice(rounds)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records some optimizer steps of a Trainer with torch's profiler, and divides them into their parts.
 
-Lightning announces to its profiler what it is about to do; :class:`_Ranges` stands in for the Trainer's own profiler,
-passes everything on to it, and opens a range of torch's profiler around the actions that are parts of a step.
+Lightning calls its profiler around each of its actions; :class:`_Ranges` wraps the Trainer's own profiler, forwards all
+calls to it, and opens a range of torch's profiler around the actions that are parts of a step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ACTIONS = {
     "optimizer_step": "optimizer",
     "run_training_batch": "other",
 }
-"""Last word of an action of Lightning's -> the part.
+"""Last word of the name of a Lightning action -> part of a step.
 
 The closure runs in ``optimizer_step``, with its own ranges inside.
 """
@@ -70,7 +70,7 @@ class _Ranges(Profiler):
         self._inner.start(action_name)
 
     def stop(self, action_name: str) -> None:
-        """Close it."""
+        """Close the action's range, if there is one."""
         self._inner.stop(action_name)
         opened = self._open.pop(action_name, None)
         if opened is not None:
@@ -78,7 +78,7 @@ class _Ranges(Profiler):
             opened.__exit__(None, None, None)
 
     def summary(self) -> str:
-        """The inner profiler's."""
+        """Summary of the inner profiler."""
         return self._inner.summary()
 
     def describe(self) -> None:
@@ -98,7 +98,7 @@ class StepTrace(Callback):
     """Writes a :class:`Breakdown` for its rank.
 
     Args:
-        folder: Where to.
+        folder: Folder for the breakdowns.
 
     """
 
@@ -113,10 +113,10 @@ class StepTrace(Callback):
         self._last = 0
 
     def attach(self, trainer: Trainer) -> None:
-        """Take the place of a Trainer's profiler, and be its last callback but for the checkpoints'.
+        """Wrap a Trainer's profiler, and append this callback to the Trainer's.
 
         Args:
-            trainer: One that is about to fit.
+            trainer: Trainer that is about to fit.
 
         """
         given: Profiler = trainer.profiler  # type: ignore[attr-defined]
@@ -128,13 +128,13 @@ class StepTrace(Callback):
             trainer.callbacks.append(self)  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count steps from here."""
+        """Start to count steps."""
         self._last = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
-        """At the end of an optimizer step, begin the next."""
+        """At the end of an optimizer step, end its range and open the next."""
         if trainer.global_step == self._last:
             return
         self._last = trainer.global_step
@@ -151,20 +151,20 @@ class StepTrace(Callback):
             self._step_range = _opened(_STEP)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave a validation out."""
+        """Exclude a validation from the step."""
         self._paused -= time.perf_counter()
         if self._step_range is not None:
             self._validation = _opened(_EXCLUDED)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count again."""
+        """End the exclusion."""
         self._paused += time.perf_counter()
         if self._validation is not None:
             self._validation.__exit__(None, None, None)
             self._validation = None
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A run that was too short leaves nothing."""
+        """Stop the profiler; a run that was too short writes nothing."""
         self._end_range()
         if self._profile is not None:
             self._profile.stop()
@@ -189,7 +189,7 @@ class StepTrace(Callback):
             on_trace_ready=ready,
             acc_events=True,
         )
-        gc.collect()  # or the collection of what imports left, a quarter of a second, may fall into a recorded step
+        gc.collect()  # else the collection of objects from imports, a quarter of a second, may be in a recorded step
         started.start()
         return started
 
@@ -208,9 +208,9 @@ class StepTrace(Callback):
 
 
 def read(events: list[FunctionEvent]) -> Recorded:
-    """What events of torch's profiler say, in microseconds.
+    """The intervals in the events of torch's profiler, in microseconds.
 
-    Where kernels ran on a GPU, collectives and computation are those of its streams, else operators of the processor.
+    If kernels ran on a GPU, collectives and computation are its kernels, else the operators on the CPU.
 
     Args:
         events: Events of one rank's profiler.
@@ -247,7 +247,7 @@ def _is_collective(event: FunctionEvent) -> bool:
 
 
 def _is_range(event: FunctionEvent) -> bool:
-    """Whether it is not an operator, but a range that a program opened."""
+    """Whether an event is a range that a program opened, not an operator."""
     return bool(getattr(event, "is_user_annotation", False)) or event.scope == _USER_SCOPE
 
 
@@ -260,13 +260,13 @@ def _times(event: FunctionEvent) -> Interval:
 
 
 def _opened(name: str) -> record_function:
-    """A range of torch's profiler that has begun."""
+    """An opened range of torch's profiler."""
     found = record_function(name)
     found.__enter__()  # type: ignore[no-untyped-call]
     return found
 
 
 def _synchronize() -> None:
-    """On a GPU, so that a range of the processor holds the kernels that were launched in it."""
+    """Wait for the GPU, if there is one, so that a range on the CPU includes the kernels that were launched in it."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

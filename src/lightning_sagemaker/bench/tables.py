@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of the model of scaling: accelerators, links within a host, model sizes, fitted constants."""
+"""The tables of the scaling model: accelerators, links within a host, model sizes, fitted constants."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lightning_sagemaker.launch.planning.instances import Instance
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What one GPU can do at most.
+    """Peak performance of one GPU.
 
     Attributes:
         half_tflops: Dense 16-bit matrix multiplications, TFLOP/s.
-        single_tflops: The same in float32, in TF32 where the GPU has it.
-        memory_bandwidth: GB/s.
-        sustained: Share of both peaks that its power limit sustains.
+        single_tflops: The same in float32, or in TF32 if the GPU supports it.
+        memory_bandwidth: Memory bandwidth, GB/s.
+        sustained: Share of these peaks that the power limit allows in the long run.
 
     """
 
@@ -38,25 +38,25 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Constants:
-    """What the model of scaling was fitted to, by ``benchmarks/plan_validation.py --write``.
+    """Constants of the scaling model, fitted by ``benchmarks/plan_validation.py --write``.
 
     Attributes:
         date: Date of the fit.
-        source: What it was fitted to.
+        source: Results that the constants were fitted to.
         matmul_share: Share of the peak that matrix multiplications reach.
         traffic_bytes: Bytes moved in GPU memory for each token, layer and hidden unit, 16-bit, forward and backward.
-        launch_seconds: A micro-batch takes at least that long, whatever its size.
-        network_share: Share of the instance's network that an all-reduce between hosts reaches.
-        latency_seconds: What each doubling of the hosts adds to the all-reduce of a bucket.
-        smddp_speedup: How much faster SMDDP's all-reduce between hosts is than a ring's.
+        launch_seconds: Seconds that each micro-batch takes in addition, whatever its size.
+        network_share: Share of the instance's network bandwidth that an all-reduce between hosts reaches.
+        latency_seconds: Seconds that each doubling of the hosts adds to the all-reduce of a bucket.
+        smddp_speedup: Speedup of SMDDP's all-reduce between hosts over a ring's.
         overlap: Share of the backward pass under which gradients can be reduced.
         straggler_spread: Relative standard deviation of a rank's micro-batch.
         feed_seconds: Seconds one vCPU takes to load a sample.
         unhidden_feed: Share of reading what other ranks train on that loader processes do not hide.
         anchored_error: Relative error not exceeded by nine of ten predictions that start from a measurement.
-        unanchored_error: The same of predictions from operations and peaks.
-        largest_hosts: The most hosts of any row that predictions were compared with.
-        validated: Instance types of those that started from a measurement.
+        unanchored_error: The same for predictions from operations and peaks.
+        largest_hosts: Most hosts in any published result that predictions were compared with.
+        validated: Instance types of the results compared with predictions from a measurement.
 
     """
 
@@ -119,7 +119,7 @@ def model_facts(name: str) -> list[Any]:
     """The columns of a model in the table.
 
     Raises:
-        LaunchError: If there is none of that name.
+        LaunchError: If the table has no model of that name.
 
     """
     table = read("models")

@@ -11,7 +11,7 @@ from lightning_sagemaker.bench.verdicts import verdict_lines
 
 
 def table(results: Results) -> str:
-    """One line for each case, the parts of its step, and what they say.
+    """One line for each case, the parts of its step, and conclusions.
 
     Args:
         results: A measurement.

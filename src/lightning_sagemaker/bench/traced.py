@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a script with a trace of its steps: ``python -m lightning_sagemaker.bench.traced FOLDER SCRIPT [ARGUMENTS]``.
 
-The script is not changed: the Trainer of the Lightning package that it imports is given one callback more when it fits.
+The script is not changed: the Trainer of the Lightning package that it imports gets an additional callback in ``fit``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ WARM_UP = 4
 TIMED = 12
 """Steps that are timed with the profiler off."""
 PREPARING = 2
-"""Steps in which the profiler runs and nothing is kept: its first is slow."""
+"""Warm-up steps of the profiler, which are discarded: its first step is slow."""
 ACTIVE = 8
 """Recorded steps."""
 STEPS = WARM_UP + TIMED + PREPARING + ACTIVE + 1
-"""Optimizer steps that a traced run must have."""
+"""Optimizer steps of a traced run."""
 _TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 
 
@@ -59,7 +59,7 @@ class _TraceTrainers(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find what the other finders find; nothing by itself."""
+        """For a Trainer's module the spec of the other finders, with a loader that changes ``Trainer.fit``."""
         if fullname not in _TRAINERS:
             return None
         spec = next(filter(None, (one.find_spec(fullname, path, target) for one in sys.meta_path if one is not self)))

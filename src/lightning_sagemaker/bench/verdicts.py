@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the figures say, in sentences, and no more than they can."""
+"""Conclusions from the figures, in sentences, only where they are significant."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lightning_sagemaker.errors import LaunchError
 _COMPARED = ("processor", "cores", "torch", "lightning", "transformers", "instance_type")
 _MACHINE = ("processor", "cores", "instance_type")
 _WORTH = 1.10
-"""A gain that would be missed."""
+"""Gain from which on a possible speedup is mentioned."""
 _WILD = 1.5
-"""Ratio of an interval's ends from which on it says nothing."""
+"""Ratio of an interval's ends from which on a measurement is unusable."""
 _LARGE = 0.10
-"""Share of a step that is worth a sentence."""
+"""Share of a step from which on a part is mentioned."""
 _LIMITS = {"data": "waiting for data", "communication": "communication not overlapped with computation"}
 _BUSY = 0.5
-"""Load for each core from which on figures are doubtful."""
+"""Load per core from which on the figures are unreliable."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Pair:
 
 
 def compare(first: Results, second: Results) -> list[Pair]:
-    """Pairs of cases with equal settings; of two results with one case each, that pair.
+    """Pairs of cases with equal settings; if both results have one case only, these two.
 
     Raises:
         LaunchError: If nothing can be compared.
@@ -73,7 +73,7 @@ def compare(first: Results, second: Results) -> list[Pair]:
 
 
 def differences(first: Results, second: Results) -> list[str]:
-    """What else than the program may have made the difference."""
+    """Differences of machine, versions and settings, which may also explain a difference in speed."""
     found = [
         f"{name}: {first.environment.get(name)} in A, {second.environment.get(name)} in B"
         for name in _COMPARED
@@ -90,7 +90,7 @@ def differences(first: Results, second: Results) -> list[str]:
 
 
 def verdict_lines(results: Results) -> list[str]:
-    """What a sweep says."""
+    """Conclusions from a sweep, one per line."""
     found = [f"{one.case.name} is not steady: the speed of its second half differs from the first." for one in results.cases
              if not one.is_steady]  # fmt: skip
     found += [
@@ -120,7 +120,7 @@ def verdict_lines(results: Results) -> list[str]:
 
 
 def _breakdown_sentences(cases: Sequence[Measured]) -> list[str]:
-    """What takes a large share of a step, and which rank the others wait for."""
+    """Sentences about parts that take a large share of a step, and about stragglers."""
     found = []
     for one in cases:
         if not one.breakdown:
@@ -142,7 +142,7 @@ def _breakdown_sentences(cases: Sequence[Measured]) -> list[str]:
 
 
 def workers(cases: Sequence[Measured], cores: int) -> list[str]:
-    """The fewest loader processes that nothing is shown to beat, the gain over 0, and what limits."""
+    """The fewest loader processes that no other number beats significantly, the gain over 0, and the bottleneck."""
     ordered = sorted(cases, key=lambda one: one.case.num_workers or 0)
     top = best(ordered)
     enough = next(one for one in ordered if one is top or 1 in stats.ratio(top.windows, one.windows))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is trained: a transformer's size, its operations and its memory, from its configuration alone."""
+"""The workload: a transformer's size, operations and memory, from its configuration alone."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from lightning_sagemaker.bench.tables import model_facts
 
 @dataclass(frozen=True)
 class Model:
-    """A transformer, as far as its speed depends on it.
+    """Properties of a transformer on which its speed depends.
 
     Attributes:
         name: Display name.
         parameters: Number of trained parameters.
-        layers: Layers that are computed.
+        layers: Number of layers that are computed.
         hidden: Hidden size.
-        heads: Attention heads.
-        feed_forward: Width of the feed-forward part; where it is gated, so that 2 x hidden x width is its parameters.
-        vocabulary: Tokens.
+        heads: Number of attention heads.
+        feed_forward: Width of the feed-forward part; if it is gated, a width such that it has 2 x hidden x width
+            parameters.
+        vocabulary: Vocabulary size.
         shared: Whether all layers share one set of weights, as ALBERT's: their gradients are complete only when the
             backward pass ends, so that their reduction cannot overlap with it.
         head_share: Share of the positions whose vocabulary logits are computed.
@@ -42,7 +43,7 @@ class Model:
         """A model of the table.
 
         Raises:
-            LaunchError: If there is none of that name.
+            LaunchError: If the table has no model of that name.
 
         """
         millions, *rest = model_facts(name)
@@ -50,50 +51,47 @@ class Model:
 
     @classmethod
     def described(cls, parameters: float, layers: int, hidden: int, vocabulary: int = 30522) -> Model:
-        """A transformer of the usual shape: heads of 64, a feed-forward part four times as wide."""
+        """A transformer of the usual shape: head size 64, a feed-forward part four times the hidden size."""
         return cls("model", parameters, layers, hidden, max(1, hidden // 64), 4 * hidden, vocabulary)
 
     @property
     def layer_parameters(self) -> float:
-        """Of one layer: query, key, value and output, and the feed-forward part."""
+        """Parameters of one layer: query, key, value and output, and the feed-forward part."""
         return 4 * self.hidden**2 + 2 * self.hidden * self.feed_forward
 
     def flops(self, length: int) -> float:
         """Floating-point operations of training on one sample of ``length`` tokens: forward, and twice that backward.
 
-        Two for each weight and token, attention's own products (4 x length x hidden for each token and layer), and the
-        vocabulary's logits where they are computed.
+        Two for each weight and token, the attention scores and their products with the values (4 x length x hidden for
+        each token and layer), and the vocabulary's logits where they are computed.
         """
         layer = 2 * self.layer_parameters + 4 * length * self.hidden
         head = 2 * self.hidden * self.vocabulary * self.head_share
         return 3 * length * (self.layers * layer + head)
 
     def activation_bytes(self, length: int, precision: str, recompute: bool) -> float:
-        """Bytes kept for the backward pass, for one sample and layer (Korthikanti et al.
-
-        2022, attention not stored).
-        """
+        """Bytes kept for the backward pass per sample and layer (Korthikanti et al. 2022, without attention scores)."""
         per_token = 2 * self.hidden if recompute else 34 * self.hidden
         return per_token * length * (1.0 if "16" in precision else 2.0)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A training.
+    """A training run.
 
     Attributes:
-        model: What is trained.
-        length: Tokens of a sample.
-        batch: Samples of a micro-batch on one replica.
-        accumulation: Micro-batches of an optimizer step.
+        model: The model.
+        length: Tokens per sample.
+        batch: Samples per micro-batch on one replica.
+        accumulation: Micro-batches per optimizer step.
         precision: Value of ``Trainer(precision=...)``.
         samples: Number of samples to train on; None if only the speed is asked for.
-        workers: Loader processes for each rank; None: vCPUs over ranks.
+        workers: Loader processes per rank; None: vCPUs of a host divided by its ranks.
         feed_seconds: Seconds one vCPU takes to load a sample; None: the fitted default.
         reads_all: Whether each rank reads all ranks' samples and keeps its own, as a sharded ``IterableDataset`` does.
         gradient_bytes: Bytes of gradients per parameter.
         overlaps: Whether gradients are reduced during the backward pass, as DDP does; never for shared layers.
-        recompute: Whether activations are computed again in the backward pass.
+        recompute: Whether activations are recomputed in the backward pass (activation checkpointing).
 
     """
 
@@ -112,10 +110,10 @@ class Workload:
 
     @property
     def all_reduced(self) -> float:
-        """Bytes of gradients that every rank has after the backward pass."""
+        """Bytes of gradients that are all-reduced in each step."""
         return self.model.parameters * self.gradient_bytes
 
     @property
     def buckets(self) -> int:
-        """DDP's, of 25 MiB."""
+        """Number of DDP's buckets, of 25 MiB each."""
         return math.ceil(self.all_reduced / (25 * 2**20))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes imports of AWS's libraries resolve to the shims, where AWS's are absent. Does not import torch."""
+"""Makes imports of AWS's libraries resolve to the shims where those libraries are absent. Does not import torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIBRARIES = (LIBRARY, f"{ROOT}.modelparallel", VERSION_2)
 """The libraries that the shims mirror; ``smdistributed`` itself is a folder that AWS's libraries share."""
 
 _SHIMS = {ROOT: f"{__package__}", VERSION_2: "lightning_sagemaker.torch_sagemaker"}
-"""Name of AWS's -> where its shim is."""
+"""AWS's package -> package of its shim."""
 
 
 class _Alias(Loader):
@@ -37,7 +37,7 @@ class _Alias(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Answers for what is ``served`` and below it."""
+    """Finds the modules in ``served`` and their submodules."""
 
     def __init__(self, served: Sequence[str]) -> None:
         self._served = tuple(served)
@@ -85,7 +85,7 @@ def install() -> bool:
 
 
 def uninstall() -> None:
-    """Undo :func:`install`; modules that were imported by AWS's name are forgotten under that name."""
+    """Undo :func:`install`, and remove AWS's names from ``sys.modules``."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     if "torch" in sys.modules:
         vars(sys.modules["torch"]).pop("sagemaker", None)
@@ -95,7 +95,7 @@ def uninstall() -> None:
 
 
 def _find_beside(name: str) -> ModuleSpec | None:
-    """What the folders of ``sys.path`` have of ``name``, whoever else answers for it."""
+    """The spec of ``name`` in the folders of ``sys.path``, ignoring other finders."""
     parent, _, _ = name.rpartition(".")
     if not parent:
         return PathFinder.find_spec(name)

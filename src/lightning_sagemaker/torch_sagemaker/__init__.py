@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for ``torch.sagemaker``, version 2 of SageMaker's model parallel library, on current PyTorch.
 
-Scripts wrap their model in ``FullyShardedDataParallel`` themselves; :func:`init` makes every wrapper follow the job's shard
-degree, and :func:`transform` shares a model's matrices by DTensor. Context and expert parallelism, fp8 and mixtures of
-experts are refused.
+Scripts wrap their model in ``FullyShardedDataParallel`` themselves; :func:`init` makes every wrapper follow the job's
+shard degree, and :func:`transform` shards a model's matrices by DTensor (tensor parallelism). Context and expert
+parallelism, fp8 and mixtures of experts are refused.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ from lightning_sagemaker.torch_sagemaker.state_handler import state
 
 
 class DelayedParamIniter:
-    """Fills what FSDP wraps with fresh values.
+    """Initializes the modules that FSDP wraps.
 
     Args:
-        model: Built on the meta device.
-        init_method_using_config: Takes a module and sets the values of its own parameters and buffers. Default:
+        model: Model that was built on the meta device.
+        init_method_using_config: Takes a module and initializes its own parameters and buffers. Default:
             transformers' ``model._init_weights``, or each module's ``reset_parameters``.
         verbose: Print the name of each module.
 
@@ -39,15 +39,15 @@ class DelayedParamIniter:
         self._init = init_method_using_config or default
 
     def count_num_params(self) -> int:
-        """Numbers in all parameters."""
+        """Number of elements of all parameters."""
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     def get_param_init_fn(self) -> Callable[[nn.Module], None]:
-        """For FSDP's ``param_init_fn``."""
+        """Function for FSDP's ``param_init_fn``."""
         return self._fill
 
     def get_post_param_init_fn(self) -> Callable[[nn.Module], None]:
-        """For ``post_param_init_fn``, which FSDP takes after ``tsm.init()``; nothing is left to do then."""
+        """Function for ``post_param_init_fn``, which FSDP accepts after ``tsm.init()``; it does nothing."""
         return lambda module: None
 
     @torch.no_grad()
@@ -70,10 +70,10 @@ class DelayedParamIniter:
 
     @contextmanager
     def validate_params_and_buffers_inited(self, enabled: bool = True) -> Iterator[None]:
-        """On leaving, raise if something was not given a value.
+        """On exit, check that all parameters and buffers were initialized.
 
         Raises:
-            RuntimeError: With the names.
+            RuntimeError: If not; the message has their names.
 
         """
         yield
@@ -91,7 +91,7 @@ def _as_transformers(model: nn.Module) -> Callable[[nn.Module], object]:
         model._init_weights(module)  # type: ignore[operator]
         frequencies = getattr(module, "inv_freq", None)
         if hasattr(module, "rope_init_fn") and frequencies is not None and _is_empty(frequencies):
-            # transformers 4 computes rotary frequencies only when the module is made
+            # transformers 4 computes rotary frequencies only in the module's constructor
             module.inv_freq, module.attention_scaling = cast(Any, module).rope_init_fn(
                 module.config, frequencies.device
             )
@@ -109,7 +109,7 @@ def _put(module: nn.Module, name: str, value: Tensor) -> None:
 
 
 def _make_equal(module: nn.Module, before: Mapping[str, Tensor]) -> None:
-    """The values of the first process of a tensor parallel group, on each its part. Collective over the group."""
+    """Send the values of a tensor parallel group's first rank to all, to each its shard. Collective over the group."""
     group = state.tp_process_group
     for name, value in _own_tensors(module).items():
         original = before[name]

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def clip_grad_norm_(model: FullyShardedDataParallel, max_norm: float, norm_type: float = 2.0) -> Tensor:
-    """Clip the norm of the gradients of all processes; the norm before. Collective.
+    """Clip the norm of the gradients of all processes; returns the norm before. Collective.
 
     Args:
-        model: Wrapped in FSDP; with tensor parallelism ``use_orig_params=True``.
-        max_norm: The highest norm.
-        norm_type: With tensor parallelism, 2.
+        model: Model wrapped in FSDP; with tensor parallelism by ``use_orig_params=True``.
+        max_norm: Maximum norm.
+        norm_type: Type of the norm; with tensor parallelism it must be 2.
 
     Raises:
-        ParallelConfigError: If the model was wrapped otherwise.
+        ParallelConfigError: With tensor parallelism, if the model was wrapped otherwise or ``norm_type`` is not 2.
 
     """
     if state.tensor_parallel_degree == 1:
@@ -36,7 +36,7 @@ def clip_grad_norm_(model: FullyShardedDataParallel, max_norm: float, norm_type:
     if norm_type != 2.0:
         raise ParallelConfigError(f"norm_type={norm_type} was set. HINT: with tensor_parallel_degree it must be 2.")
     own: list[Tensor] = []
-    squares = [torch.zeros(()), torch.zeros(())]  # of what all hold alike, and of what is shared
+    squares = [torch.zeros(()), torch.zeros(())]  # of replicated and of tensor parallel parameters
     for name, parameter in model.named_parameters():
         if "_flat_param" in name:
             raise ParallelConfigError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tsm.init``: the layout, its process groups, and FSDP wrappers that follow it."""
+"""``tsm.init``: the parallel layout, its process groups, and FSDP wrappers that follow it."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ _TO_LOAD = FullyShardedDataParallel.optim_state_dict_to_load
 
 
 def init(config: str | Mapping[str, object] | None = None) -> None:
-    """Set up the layout. Every FSDP wrapper that is built afterwards follows it. Collective over all processes.
+    """Set up the parallel layout, which every FSDP wrapper built afterwards follows. Collective over all processes.
 
     Args:
-        config: A dictionary, or the path of a JSON file with one; overridden by the job's ``mp_parameters``, as AWS
-            documents.
+        config: A dictionary, or the path of a JSON file; overridden by the job's ``mp_parameters``, as AWS documents.
 
     Raises:
-        ParallelConfigError: If the configuration cannot be met; before any process group is made.
+        ParallelConfigError: If the configuration is invalid; raised before any process group is created.
 
     """
     if is_initialized():
@@ -92,17 +91,17 @@ def _follow_layout(
 
 @functools.wraps(_TO_LOAD)
 def _to_load(model: nn.Module, optim: Optimizer, optim_state_dict: Checkpoint, *args: Any, **kwargs: Any) -> Checkpoint:
-    """FSDP's, which would mistake a shared matrix's states."""
+    """FSDP's function, after reducing the states of tensor parallel matrices to this rank's shards."""
     return _TO_LOAD(model, optim, own_parts(optim_state_dict), *args, **kwargs)
 
 
 def _layout(asked: ShardingStrategy | None) -> StateDict:
-    """Which processes shard and which hold copies, by ``hybrid_shard_degree``."""
+    """FSDP's mesh and sharding strategy, by ``hybrid_shard_degree``."""
     mesh, degree, tensor = state.mesh, state.hybrid_shard_degree, state.tensor_parallel_degree
     assert mesh is not None
     if degree == 0 and tensor == 1:  # as documented: the script's own strategy, untouched
         shards_all = asked in (None, ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP)
-        return {"device_mesh": mesh[DP_SHARD]} if shards_all else {}  # a mesh gives DTensors, which can be saved beside
+        return {"device_mesh": mesh[DP_SHARD]} if shards_all else {}  # with a mesh, shards are DTensors
     copies = mesh.size() // tensor
     shards = degree or copies
     if shards == copies:

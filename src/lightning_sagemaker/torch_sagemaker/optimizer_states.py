@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer states of tensor parallel matrices on their way into FSDP."""
+"""Prepares optimizer states of tensor parallel matrices to be loaded by FSDP."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 
 
 def own_parts(states: Checkpoint) -> Checkpoint:
-    """``states`` with what belongs to this process of the processes that share a matrix.
+    """``states`` with this rank's shards of tensor parallel matrices.
 
-    ``FSDP.optim_state_dict`` gives DTensors over both dimensions, but ``optim_state_dict_to_load`` (torch 2.13) gathers
-    both and then takes the numbers that this process has of its own part: other ones than these.
+    ``FSDP.optim_state_dict`` returns DTensors over both mesh dimensions, but ``optim_state_dict_to_load`` (torch 2.13)
+    gathers both, and then applies FSDP's indices in this rank's tensor parallel shard to the full tensor, which selects
+    wrong elements.
 
     Args:
-        states: With ``state``, name of a parameter -> its states.
+        states: Optimizer state dict, whose ``state`` has name of a parameter -> its states.
 
     """
     changed = {

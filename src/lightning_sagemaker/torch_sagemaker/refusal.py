@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this stand-in does not have."""
+"""Base class of modules that this stand-in does not support."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
 
 class Refused(nn.Module):
-    """Base of AWS's modules that scripts name, in policies and ``isinstance``, but that cannot be built here.
+    """Base class of AWS's modules that scripts use in wrapping policies and ``isinstance``; they cannot be built here.
 
     Raises:
         ParallelConfigError: When it is built.

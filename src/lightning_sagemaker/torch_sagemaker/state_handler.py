@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mirrors ``torch.sagemaker.state_handler``: the layout of the job, and its process groups."""
+"""Mirrors ``torch.sagemaker.state_handler``: the parallel layout of the job, and its process groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Tracker:
-    """Stands for the tracker of random numbers: with DTensor all processes of a tensor parallel group draw the same."""
+    """Stand-in for the RNG state tracker: with DTensor, all ranks of a tensor parallel group draw the same numbers."""
 
     @contextmanager
     def fork(self, name: str = "") -> Iterator[None]:
@@ -30,7 +30,7 @@ class _Tracker:
 
 
 class Ranker:
-    """Which ranks hold the same parameters.
+    """Finds the ranks that hold the same parameters.
 
     Args:
         degrees: Parallel degrees of the job.
@@ -48,11 +48,11 @@ class Ranker:
         return shard, at.tensor, copy
 
     def get_rep_rank(self, rank: int) -> int:
-        """Number of the copy of the sharded model that ``rank`` is in."""
+        """Number of the sharded model's replica that ``rank`` is in."""
         return self._place(rank)[2]
 
     def get_rep_groups(self) -> list[list[int]]:
-        """Groups of ranks that hold the same part."""
+        """Groups of ranks that hold the same shard."""
         groups: dict[tuple[int, int], list[int]] = {}
         for rank in range(self._world_size):
             shard, tensor, _ = self._place(rank)
@@ -67,7 +67,7 @@ class State:
         self.reset()
 
     def reset(self) -> None:
-        """As before ``tsm.init()``; process groups that were made stay."""
+        """Reset to the state before ``tsm.init()``; existing process groups remain."""
         self.degrees = ParallelDegrees()
         self.mesh: DeviceMesh | None = None
         self.shared: set[str] = set()
@@ -76,7 +76,7 @@ class State:
         self.sm_activation_offloading = True
 
     def set(self, degrees: ParallelDegrees, mesh: DeviceMesh) -> None:
-        """Take over the layout; by ``tsm.init()``."""
+        """Set the layout; called by ``tsm.init()``."""
         self.degrees, self.mesh = degrees, mesh
         self.hybrid_shard_degree, self.tensor_parallel_degree = degrees.shard, degrees.tensor
         self.ranker = Ranker(degrees, dist.get_world_size())
@@ -88,12 +88,12 @@ class State:
 
     @property
     def rank(self) -> int:
-        """Of this process."""
+        """Global rank of this process."""
         return dist.get_rank()
 
     @property
     def world_process_group(self) -> ProcessGroup | None:
-        """All processes."""
+        """Group of all processes."""
         return dist.group.WORLD
 
     def _of(self, dimension: str) -> DeviceMesh:
@@ -103,27 +103,27 @@ class State:
 
     @property
     def tp_size(self) -> int:
-        """Processes that share each matrix."""
+        """Number of processes that shard each matrix."""
         return int(self._of(TP).size())
 
     @property
     def tp_rank(self) -> int:
-        """Place among them."""
+        """Tensor parallel rank of this process."""
         return int(self._of(TP).get_local_rank())
 
     @property
     def tp_process_group(self) -> ProcessGroup:
-        """Their group."""
+        """Group of the processes that shard the same matrices."""
         return self._of(TP).get_group()
 
     @property
     def rep_rank_process_group(self) -> ProcessGroup:
-        """The processes that hold the same part."""
+        """Group of the processes that hold the same shard."""
         return self._of(DP_REPLICATE).get_group()
 
     @property
     def shard_process_group(self) -> ProcessGroup:
-        """The processes that shard a copy's parameters."""
+        """Group of the processes that shard a replica's parameters."""
         return self._of(DP_SHARD).get_group()
 
     cp_size = ep_size = 1

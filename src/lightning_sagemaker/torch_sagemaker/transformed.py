@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tsm.transform``: a model of transformers whose matrices are split among processes."""
+"""``tsm.transform``: tensor parallelism for a model of transformers."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def transform(
     load_state_dict_from_rank0: bool = False,
     cp_comm_type: str = "p2p",
 ) -> nn.Module:
-    """Share the matrices of ``model`` among ``tensor_parallel_degree`` processes, in place. Collective.
+    """Shard the matrices of ``model`` across ``tensor_parallel_degree`` processes, in place. Collective.
 
-    The layers stay transformers' own, so their names and their checkpoints do.
+    The layers stay transformers' own, so names and checkpoints do not change.
 
     Args:
         model: Complete model of transformers; equal on all processes unless ``load_state_dict_from_rank0``.
-        device: Where to put it first.
-        dtype: Converted to, if given.
+        device: Device to move the model to first.
+        dtype: Dtype to convert the model to first.
         config: Configuration of a mixture of experts; refused.
-        load_state_dict_from_rank0: The first process has the weights; they are sent to the others.
+        load_state_dict_from_rank0: Whether to send the weights of the first process to the others.
         cp_comm_type: Without effect.
 
     Raises:
-        ParallelConfigError: If there is no plan for the model, or ``config`` was given.
+        ParallelConfigError: If there is no plan for the model, ``config`` is set, or weights to send are on ``meta``.
 
     """
     if config is not None:

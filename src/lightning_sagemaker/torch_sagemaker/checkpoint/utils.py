@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mirrors ``torch.sagemaker.checkpoint.utils``: keep the last checkpoints."""
+"""Mirrors ``torch.sagemaker.checkpoint.utils``: removes old checkpoints."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def limit_num_subdirs(
 
     Args:
         path: Folder; need not exist.
-        n: How many stay; all, if negative.
-        sort_fn: Orders their names, the oldest first.
-        regex: Only folders whose names match count.
-        log: Print what is removed.
+        n: Number of folders to keep; all, if negative.
+        sort_fn: Sort key of a folder's name; the oldest sorts first.
+        regex: Consider only folders whose names match.
+        log: Whether to print the removed folders.
 
     """
     if n < 0 or not Path(path).is_dir():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mirrors ``torch.sagemaker.moe.moe_config``: what scripts pass; ``tsm.transform`` refuses it."""
+"""Mirrors ``torch.sagemaker.moe.moe_config``, which scripts pass to ``tsm.transform``, where it is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass
 class MoEConfig:
-    """Of a mixture of experts."""
+    """Configuration of a mixture of experts."""
 
     smp_moe: bool = True
     random_seed: int = 12345

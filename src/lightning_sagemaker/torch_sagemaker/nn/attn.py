@@ -14,7 +14,7 @@ class FlashSelfAttention(nn.Module):
 
     Args:
         attention_dropout_prob: Probability of dropping an attention weight in training.
-        scale: Factor of the products; default ``1 / sqrt(head size)``.
+        scale: Factor of the attention scores; default ``1 / sqrt(head size)``.
         triton_flash_attention: Without effect.
         use_alibi: Refused.
 
@@ -36,12 +36,12 @@ class FlashSelfAttention(nn.Module):
         self.dropout, self.scale = attention_dropout_prob, scale
 
     def forward(self, qkv: Tensor, attn_mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Attend.
+        """Compute the attention.
 
         Args:
-            qkv: ``(batch, length, 3, heads, head size)``.
-            attn_mask: Added to the products, or true where may be attended to.
-            causal: Only to what is before.
+            qkv: Queries, keys and values, ``(batch, length, 3, heads, head size)``.
+            attn_mask: Float mask added to the scores, or boolean mask, true where attention is allowed.
+            causal: Whether positions attend only to themselves and earlier ones.
 
         Returns:
             ``(batch, length, heads, head size)``.

@@ -13,7 +13,7 @@ _MARK = "_smp_transformed"
 
 
 def mark(layers: Iterable[nn.Module]) -> None:
-    """Let these layers count as :class:`TransformerLayer`."""
+    """Make these layers instances of :class:`TransformerLayer` for ``isinstance``."""
     for layer in layers:
         setattr(layer, _MARK, True)
 
@@ -24,8 +24,8 @@ class _Marked(type):
 
 
 class TransformerLayer(Refused, metaclass=_Marked):
-    """For ``isinstance`` and wrapping policies: a layer that ``tsm.transform`` has changed, of whatever class."""
+    """For ``isinstance`` and wrapping policies: a layer that ``tsm.transform`` has changed, of any class."""
 
 
 class TETransformerLayer(TransformerLayer):
-    """The same."""
+    """As :class:`TransformerLayer`."""

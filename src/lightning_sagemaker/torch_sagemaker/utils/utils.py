@@ -15,9 +15,9 @@ def timeit(enabled: bool, msg: str, rank: int = 0) -> Iterator[None]:
     """Print how long the block took.
 
     Args:
-        enabled: Whether to.
-        msg: What it was.
-        rank: Who prints.
+        enabled: Whether to print.
+        msg: Name of the block.
+        rank: Global rank that prints.
 
     """
     start = time.perf_counter()

@@ -38,7 +38,7 @@ _OPERATIONS = {ReduceOp.MIN: dist.ReduceOp.MIN, ReduceOp.MAX: dist.ReduceOp.MAX}
 
 
 class group:  # AWS's name
-    """Holds the only group there is."""
+    """Names the only group, that of all processes."""
 
     WORLD = object()
 
@@ -137,7 +137,7 @@ def all_reduce(
     """Reduce ``tensor`` over all processes, in place.
 
     Args:
-        tensor: Any shape; the result on every process.
+        tensor: Tensor of any shape; holds the result afterwards, on every process.
         op: The reduction.
         group: ``group.WORLD`` or None.
         async_op: Return at once with a handle to wait on.
@@ -157,7 +157,7 @@ def broadcast(
     """Send ``tensor`` of process ``src`` to all others, in place.
 
     Args:
-        tensor: The same shape everywhere.
+        tensor: Tensor of the same shape on every process.
         src: Global rank of the sender.
         group: ``group.WORLD`` or None.
         async_op: Return at once with a handle to wait on.
@@ -178,7 +178,7 @@ def all_gather(
 
     Args:
         tensor_list: As many tensors of ``tensor``'s shape as there are processes.
-        tensor: What this process contributes.
+        tensor: Tensor that this process contributes.
         group: ``group.WORLD`` or None.
         async_op: Return at once with a handle to wait on.
 
@@ -199,8 +199,8 @@ def all_to_all_single(
     """Send the k-th part of ``input_t`` to process k, and collect the others' parts for this one.
 
     Args:
-        output_t: What arrives, concatenated along the first dimension in the order of ranks.
-        input_t: What is sent, split along the first dimension.
+        output_t: Receives the parts, concatenated along the first dimension in the order of ranks.
+        input_t: Tensor to send, split along the first dimension.
         output_split_sizes: Rows from each process; equal parts when None.
         input_split_sizes: Rows to each process; equal parts when None.
         group: ``group.WORLD`` or None.
@@ -225,10 +225,10 @@ def barrier(group: object = group.WORLD, async_op: bool = False) -> dist.Work | 
 
 
 def check_group(given: object) -> ProcessGroup | None:
-    """The only group there is (None for torch), by whichever of its names.
+    """None, which is torch's default group, for any name of the only group.
 
     Raises:
-        RuntimeError: If it is another one.
+        RuntimeError: If ``given`` is another group.
 
     """
     if given is not None and given is not group.WORLD and given is not dist.group.WORLD:
@@ -237,7 +237,7 @@ def check_group(given: object) -> ProcessGroup | None:
 
 
 def _world(given: object) -> SMDDPProcessGroup:
-    """The default group. These functions did more than the later backend does, so they use what lies beneath it."""
+    """The default group. These functions did more than the later backend does, so they use its native group."""
     check_group(given)
     return cast("SMDDPProcessGroup", dist.distributed_c10d._get_default_group())
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shim's process group: gloo or nccl, and as strict as SMDDP, so that what passes here passes on SageMaker.
+"""The shim's process group: gloo or nccl, and as strict as SMDDP, so that a script that works here works on SageMaker.
 
-What is refused depends on SMDDP's mode (see ``smddp_modes.py``). In AllReduce's, under mpirun, it is what AWS documents
-(developer guide, "SMDDP supported collectives") and users reported: ``RuntimeError: SMDDP does not support: ReduceOp`` for
-``ReduceOp.AVG``, ``... _allgather_base`` for ``all_gather_into_tensor``. In AllGather's, under torchrun, all is handed on.
+The refused collectives depend on SMDDP's mode (see ``smddp_modes.py``). In AllReduce mode, under mpirun, they are those
+that AWS documents (developer guide, "SMDDP supported collectives") and users reported: ``RuntimeError: SMDDP does not
+support: ReduceOp`` for ``ReduceOp.AVG``, ``... _allgather_base`` for ``all_gather_into_tensor``. In AllGather mode,
+under torchrun, none is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 STRICT_SWITCH = "LIGHTNING_SAGEMAKER_SMDDP_STRICT"
-"""Set to ``0`` to let the shim do what gloo and nccl can and SMDDP cannot."""
+"""Environment variable: ``0`` allows collectives that gloo and nccl support and SMDDP does not."""
 
 SUPPORTED_OPERATIONS = (dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX)
 
@@ -66,11 +67,11 @@ REFUSED = {
 }
 """Method of torch's process group -> the name in SMDDP's message, which is the one that torch had in SMDDP's time.
 
-All but SMDDP 1.4's five: all_reduce, broadcast, reduce, all_gather and barrier. Refused in AllReduce's mode.
+All but SMDDP 1.4's five: all_reduce, broadcast, reduce, all_gather and barrier. Refused in AllReduce mode.
 """
 
 GATHERS = ("_allgather_base", "all_gather_single")
-"""What is not refused where SMDDP's AllGather is in force: ``all_gather_into_tensor``."""
+"""Methods that are allowed where SMDDP's AllGather is in force: those of ``all_gather_into_tensor``."""
 
 
 _ALL_GATHER_OBJECT = inspect.unwrap(dist.all_gather_object).__code__
@@ -88,9 +89,9 @@ class SMDDPProcessGroup(NativeBackedGroup):
         store: Rendezvous store.
         rank: Rank of this process.
         size: Number of processes.
-        timeout: How long a collective may take.
-        engines: SMDDP's mode, and with it what is refused; that of AllReduce when None.
-        sums: What adds up large tensors; gloo or nccl when None.
+        timeout: Maximum duration of a collective.
+        engines: SMDDP's mode, which decides what is refused; AllReduce mode when None.
+        sums: Reduces large tensors; gloo or nccl when None.
 
     """
 
@@ -112,7 +113,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
         self.gathers = False
         """Whether SMDDP's AllGather is in force, as in sharded data parallel jobs."""
         self.gathered = 0
-        """Number of gathers so far."""
+        """Number of such all-gathers so far."""
 
     @untraced
     def allreduce(self, tensors: Tensors, opts: AllreduceOptions | dist.ReduceOp | None = None) -> dist.Work:  # type: ignore[override]
@@ -123,7 +124,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
             opts: ``AllreduceOptions``, a reduce operation, or None for the sum.
 
         Raises:
-            RuntimeError: If the operation is none of sum, minimum and maximum, in AllReduce's mode.
+            RuntimeError: In AllReduce mode, if the operation is not sum, minimum or maximum.
 
         """
         tensors, opts = allreduce_arguments(tensors, opts)
@@ -138,7 +139,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
 
     @untraced
     def add_up(self, tensors: list[torch.Tensor], opts: AllreduceOptions) -> dist.Work:
-        """Sum over all processes, in place, in the way that the process's variables ask for.
+        """Sum over all processes, in place, by the reduction that environment variables select.
 
         Args:
             tensors: A list with one tensor.
@@ -149,7 +150,7 @@ class SMDDPProcessGroup(NativeBackedGroup):
             return super().add_up(tensors, opts)
 
         def finish(done: torch.futures.Future[torch.Tensor]) -> list[torch.Tensor]:
-            done.value()  # raises here what went wrong there
+            done.value()  # re-raises an error of the reduction
             return tensors
 
         work: dist.Work = _create_work_from_future(self._sums.begin(tensors[0]).then(finish))
@@ -176,10 +177,10 @@ class SMDDPProcessGroup(NativeBackedGroup):
 
         Args:
             what: The name in SMDDP's message.
-            refused: Whether to.
+            refused: Whether to refuse.
 
         Raises:
-            RuntimeError: If so.
+            RuntimeError: If ``refused``.
 
         """
         if refused:
@@ -202,7 +203,7 @@ def _refused(name: str) -> Callable[..., object]:
 
 
 def _gathers_objects() -> bool:
-    """Whether ``all_gather_object`` asks, which used ``all_gather`` in SMDDP's time and does not from torch 2.15 on."""
+    """Whether the caller is ``all_gather_object``, which used ``all_gather`` in SMDDP's time, up to torch 2.14."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not _ALL_GATHER_OBJECT:
         frame = frame.f_back
@@ -221,8 +222,8 @@ def create(options: BackendOptions, _: object) -> SMDDPProcessGroup:
         options: torch's ``_DistributedBackendOptions``.
 
     Raises:
-        RuntimeError: If it is for a sub-group, which SMDDP does not have in AllReduce's mode.
-        SageMakerJobError: If a variable that SMDDP reads, or one that says how sums are reduced, is malformed.
+        RuntimeError: If the group is a sub-group, which SMDDP does not support in AllReduce mode.
+        SageMakerJobError: If an environment variable of SMDDP or of the reduction is malformed.
 
     """
     sums = None if options.global_ranks_in_group else Sums.from_environment(options.timeout)

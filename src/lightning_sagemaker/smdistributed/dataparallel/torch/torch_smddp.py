@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mirrors ``smdistributed.dataparallel.torch.torch_smddp``: importing it registers the backend ``smddp``.
 
-It also gives the process the variables that torch wants for ``init_process_group("smddp")`` where mpirun did not.
+It also sets the environment variables that ``init_process_group("smddp")`` needs where mpirun did not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lightning_sagemaker.smdistributed.dataparallel.torch.process_group import c
 
 
 def _export_ranks(job: SageMakerJob) -> None:
-    """What AWS's launcher ``smddprun`` sets, for a plain mpirun; nothing is overwritten."""
+    """Set the variables that AWS's launcher ``smddprun`` sets, for a plain mpirun; nothing is overwritten."""
     if job.launcher not in (Launcher.MPI, Launcher.SMDDPRUN):
         return
     for name, value in (

@@ -12,7 +12,7 @@ from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import stat
 
 
 class GradScaler(torch.amp.GradScaler):
-    """torch's, for all stages together: a step is skipped by all if one of them finds an infinite gradient."""
+    """torch's scaler, synchronized over all stages: all skip a step if one of them finds an infinite gradient."""
 
     def __init__(self, init_scale: float = 2.0**16, *args: Any, device: str | None = None, **kwargs: Any) -> None:
         super().__init__(device or state.device.type, init_scale, *args, **kwargs)

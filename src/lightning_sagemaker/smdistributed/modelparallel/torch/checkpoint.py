@@ -29,19 +29,19 @@ NEWEST = "newest"
 
 
 def _own(path: str | os.PathLike[str], v3: bool = False) -> Path:
-    """The file of this process: AWS's suffixes."""
+    """The path of this process's file, with AWS's suffix."""
     suffix = f"{pp_rank()}_{tp_rank()}_{rdp_rank()}" if v3 or _is_sharded() else f"{mp_rank()}"
     return Path(f"{os.fspath(path)}_{suffix}")
 
 
 def save(obj: object, f: str | os.PathLike[str], partial: bool = True, v3: bool = False, **_: object) -> None:
-    """Write an object, under another name first.
+    """Write an object atomically: under a temporary name, then renamed.
 
     Args:
-        obj: What ``torch.save`` takes.
-        f: The file; with ``partial``, followed by ``_`` and the ``mp_rank``.
-        partial: Each process of a copy of the model writes a file of its own.
-        v3: The suffix is ``PP_TP_RDP``, for states that differ among replicas; it always is if parameters are sharded.
+        obj: Any object that ``torch.save`` takes.
+        f: Path of the file; with ``partial``, followed by ``_`` and the ``mp_rank``.
+        partial: Whether each process of a model replica writes a file of its own.
+        v3: Use the suffix ``PP_TP_RDP``, for states that differ among replicas; always so if parameters are sharded.
 
     """
     path = _own(f, v3) if partial else Path(f)
@@ -60,11 +60,11 @@ def load(
     """Read what :func:`save` wrote.
 
     Args:
-        f: The file, without its suffix.
-        map_location: As of ``torch.load``.
-        partial: This process's own file.
+        f: Path of the file, without its suffix.
+        map_location: As in ``torch.load``.
+        partial: Whether to read this process's own file.
         v3: As in :func:`save`.
-        options: ``weights_only`` (default true); others of AWS's have no effect.
+        options: ``weights_only`` (default true); AWS's other options have no effect.
 
     """
     path = _own(f, v3) if partial else Path(f)
@@ -72,7 +72,7 @@ def load(
 
 
 def _is_sharded() -> bool:
-    """Whether each process has a part of everything, whatever copy of the model it is."""
+    """Whether parameters are sharded across replicas, so that all processes have different states."""
     return state.groups.degrees.shard > 1
 
 
@@ -94,16 +94,16 @@ def save_checkpoint(
     """Write a checkpoint. Collective over all processes.
 
     Args:
-        path: Folder.
+        path: Folder of the checkpoints.
         tag: Name of the checkpoint.
-        partial: Each process of the first copy of the model writes ``path/TAG_partial/model_PP_TP.pt`` and
-            ``optimizer_PP_TP.pt``, each process at all ``..._PP_TP_RDP.pt`` if parameters are sharded; else the first
-            process writes the full model as ``path/TAG``.
+        partial: Each process of the first model replica writes ``path/TAG_partial/model_PP_TP.pt`` and
+            ``optimizer_PP_TP.pt``, or, if parameters are sharded, every process ``..._PP_TP_RDP.pt``. If false, the
+            first process writes the full model as ``path/TAG``.
         model: The distributed model.
         optimizer: The distributed optimizer; not part of a full checkpoint.
-        user_content: What else to keep.
+        user_content: Any other object to save.
         translate_if_full: Without effect: names are those of the user's model.
-        num_kept_partial_checkpoints: Older ones than so many are removed.
+        num_kept_partial_checkpoints: Number of partial checkpoints to keep; default: all.
 
     """
     folder = Path(path)
@@ -130,7 +130,7 @@ def save_checkpoint(
                 _keep(folder, num_kept_partial_checkpoints)
 
     run_and_sync_errors(write, state.objects)
-    run_and_sync_errors(point, state.objects)  # to what is complete
+    run_and_sync_errors(point, state.objects)  # only to a complete checkpoint
 
 
 def _keep(folder: Path, count: int) -> None:
@@ -152,16 +152,16 @@ def resume_from_checkpoint(
     """Load what :func:`save_checkpoint` wrote, into the distributed model and optimizer. Collective.
 
     Args:
-        path: Folder.
+        path: Folder of the checkpoints.
         tag: Name of the checkpoint; the newest if None.
-        partial: Kind of partial checkpoint.
+        partial: Whether the checkpoint is partial; ignored if ``tag`` is None.
         strict: Whether names must be those of the model.
         load_optimizer: Whether to load the optimizer of a partial checkpoint.
         load_sharded_optimizer_state: Without effect: states are not sharded among replicas.
         translate_function: Applied to a full state.
 
     Returns:
-        The user's content; None if there was none.
+        The saved ``user_content``; None if there was none.
 
     Raises:
         FileNotFoundError: If there is no such checkpoint.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects between processes: SMP's own calls, which are not those of MPI."""
+"""SMP's calls that send objects between processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CommGroup(Enum):
-    """Whom a call reaches; this process is in one group of each kind."""
+    """Kind of group that a call reaches; this process is in one group of each kind."""
 
     WORLD = "WORLD"
     MP_GROUP = "MP"
@@ -26,7 +26,7 @@ class CommGroup(Enum):
 
 
 class RankType(Enum):
-    """In which group a rank counts."""
+    """Kind of group in which a rank is numbered."""
 
     WORLD_RANK = "WORLD"
     MP_RANK = "MP"
@@ -50,7 +50,7 @@ def _process_group(kind: str) -> ProcessGroup | None:
 
 
 def barrier(group: CommGroup = WORLD) -> None:
-    """Wait for all of a group."""
+    """Wait for all processes of a group."""
     dist.barrier(group=_process_group(group.value))
 
 
@@ -65,37 +65,37 @@ def dp_barrier() -> None:
 
 
 def allgather(obj: object, group: CommGroup) -> list[object]:
-    """What each process of a group gave, in the order of their ranks; collective."""
+    """The objects of all processes of a group, in the order of their ranks; collective."""
     found: list[object] = [None] * len(_members(group.value))
     dist.all_gather_object(found, obj, group=_process_group(group.value))
     return found
 
 
 def broadcast(obj: object, group: CommGroup) -> None:
-    """Send to all others of a group, who each call :func:`recv_from`; only the sender calls this."""
+    """Send to all other processes of a group, each of which calls :func:`recv_from`; only the sender calls this."""
     for member in _members(group.value):
         if member != state.groups.rank:
             dist.send_object_list([obj], member, group=state.objects)
 
 
 def send(obj: object, dest_rank: int, rank_type: RankType) -> None:
-    """Send to one process, who calls :func:`recv_from`.
+    """Send to one process, which calls :func:`recv_from`.
 
     Args:
-        obj: objectthing that can be pickled.
-        dest_rank: The receiver.
-        rank_type: Where its rank counts.
+        obj: Any object that can be pickled.
+        dest_rank: Rank of the receiver.
+        rank_type: Kind of group in which that rank is numbered.
 
     """
     dist.send_object_list([obj], _members(rank_type.value)[dest_rank], group=state.objects)
 
 
 def recv_from(src_rank: int, rank_type: RankType) -> Any:
-    """Wait for what one process sends by :func:`send` or :func:`broadcast`.
+    """Receive the object that one process sends by :func:`send` or :func:`broadcast`.
 
     Args:
-        src_rank: The sender.
-        rank_type: Where its rank counts.
+        src_rank: Rank of the sender.
+        rank_type: Kind of group in which that rank is numbered.
 
     """
     box: list[object] = [None]

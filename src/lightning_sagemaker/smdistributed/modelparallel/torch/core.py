@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks, process groups and start of SMP."""
+"""Initialization of SMP, its ranks and its process groups."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def init(config: Mapping[str, object] | None = None) -> None:
-    """Begin: read the configuration, make the process groups. Calling it again does nothing.
+    """Read the configuration and create the process groups. Calling it again does nothing.
 
     Args:
-        config: As ``mp_parameters``; overridden by the job's.
+        config: Keys of ``mp_parameters``; overridden by the job's.
 
     Raises:
         ParallelConfigError: If the configuration contradicts itself or the number of processes.
@@ -33,12 +33,12 @@ def is_initialized() -> bool:
 
 
 def is_tracing() -> bool:
-    """Whether the model is being run on shapes, to learn how it can be cut."""
+    """Whether the model is being traced, to learn how it can be partitioned."""
     return state.is_tracing
 
 
 def rank() -> int:
-    """Of this process among all."""
+    """Global rank of this process."""
     return state.groups.rank
 
 
@@ -48,7 +48,7 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Of this process on its host."""
+    """Rank of this process on its host."""
     found = state.job.local_rank
     return 0 if found is None else found
 
@@ -67,52 +67,52 @@ def _rank(kind: str) -> int:
 
 
 def pp_rank() -> int:
-    """Which stages this process has."""
+    """Pipeline parallel rank: which stages this process has."""
     return _rank("PP")
 
 
 def pp_size() -> int:
-    """Processes among which the layers are divided."""
+    """Number of processes among which the layers are partitioned."""
     return _size("PP")
 
 
 def tp_rank() -> int:
-    """Which part of each matrix this process has."""
+    """Tensor parallel rank: which shard of each matrix this process has."""
     return _rank("TP")
 
 
 def tp_size() -> int:
-    """Processes that share each matrix."""
+    """Number of processes that shard each matrix."""
     return _size("TP")
 
 
 def rdp_rank() -> int:
-    """Among the processes that hold the same parameters."""
+    """Rank of this process among those that hold the same parameters."""
     return _rank("RDP")
 
 
 def rdp_size() -> int:
-    """Processes that hold the same parameters."""
+    """Number of processes that hold the same parameters."""
     return _size("RDP")
 
 
 def dp_rank() -> int:
-    """Among the processes that hold the same stage: which data this process trains on."""
+    """Data parallel rank among the processes with the same stage: which data this process trains on."""
     return _rank("DP")
 
 
 def dp_size() -> int:
-    """Processes that hold the same stage."""
+    """Number of processes that hold the same stage."""
     return _size("DP")
 
 
 def mp_rank() -> int:
-    """Among the processes that hold one copy of the model."""
+    """Model parallel rank: rank of this process within its model replica."""
     return _rank("MP")
 
 
 def mp_size() -> int:
-    """Processes that hold one copy of the model."""
+    """Number of processes of one model replica."""
     return _size("MP")
 
 
@@ -122,33 +122,33 @@ def _process_group(kind: str) -> ProcessGroup:
 
 
 def get_world_process_group() -> ProcessGroup | None:
-    """Of all processes."""
+    """Group of all processes."""
     state.groups  # noqa: B018 - raises before init
     return dist.group.WORLD
 
 
 def get_pp_process_group() -> ProcessGroup | None:
-    """Of the stages of this copy of the model."""
+    """Group of the stages of this model replica."""
     return _process_group("PP")
 
 
 def get_tp_process_group() -> ProcessGroup | None:
-    """Of the processes that share matrices with this one."""
+    """Group of the processes that shard the same matrices as this process."""
     return _process_group("TP")
 
 
 def get_rdp_process_group() -> ProcessGroup | None:
-    """Of the processes that hold the same parameters."""
+    """Group of the processes that hold the same parameters."""
     return _process_group("RDP")
 
 
 def get_dp_process_group() -> ProcessGroup | None:
-    """Of the processes that hold the same stage."""
+    """Group of the processes that hold the same stage."""
     return _process_group("DP")
 
 
 def get_mp_process_group() -> ProcessGroup | None:
-    """Of the processes that hold this copy of the model."""
+    """Group of the processes of this model replica."""
     return _process_group("MP")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks that a script registers at the model."""
+"""Hooks that a script registers with the model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _KEYS = itertools.count()
 
 
 class Handle:
-    """What registering a hook returns.
+    """Handle of a registered hook, to remove it.
 
     Args:
-        hooks: Where the hook is kept until it is called or removed.
-        hook: To keep.
+        hooks: Registry that keeps the hook until it is called or removed.
+        hook: Hook to register.
 
     """
 
@@ -27,19 +27,24 @@ class Handle:
         hooks[self._key] = hook
 
     def remove(self) -> None:
-        """Forget the hook."""
+        """Remove the hook."""
         self._hooks.pop(self._key, None)
 
 
 class Hooks:
-    """Mixin of ``DistributedModel``: AWS's hooks, and what surrounds a loop over a script's data."""
+    """Mixin of ``DistributedModel``: AWS's hooks, and ``join``."""
 
     _pipeline: object
     _after_partition: dict[int, Callable[..., object]]
     _after_step: dict[int, Callable[..., object]]
 
     def register_post_partition_hook(self, hook: Callable[..., object]) -> Handle:
-        """Call ``hook(model, optimizer)`` once, when the model is partitioned."""
+        """Call ``hook(model, optimizer)`` once, when the model is partitioned.
+
+        Raises:
+            RuntimeError: If it is partitioned already.
+
+        """
         if self._pipeline is not None:
             raise RuntimeError("The model is already partitioned. HINT: register the hook before the first step.")
         return Handle(self._after_partition, hook)

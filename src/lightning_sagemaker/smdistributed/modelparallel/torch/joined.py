@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of ranks of a tensor parallel group: each computes with the samples of all, and gets its own rows back.
+"""Joins the batches of a tensor parallel group: each rank computes with the samples of all, and gets its rows back.
 
-With ``prescaled_batch`` false, AWS's default, every such rank reads samples of its own.
+With ``prescaled_batch`` false, AWS's default, every rank of the group reads its own samples.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class JoinedBatches:
     """Microbatches of all ranks of ``TP_GROUP``, each joined along the axis of its samples. Collective over the group.
 
     Args:
-        microbatches: Those of this rank: name -> argument of the step.
+        microbatches: Microbatches of this rank: name -> argument of the step.
         whole: Names of arguments that are the same on all ranks.
         axes: Name -> axis of the samples, if not the first.
 
     Attributes:
-        microbatches: The joined ones.
+        microbatches: The joined microbatches.
 
     Raises:
-        ParallelConfigError: If they cannot be joined.
+        ParallelConfigError: If shapes do not allow joining them.
 
     """
 
@@ -51,7 +51,7 @@ class JoinedBatches:
             )
 
     def own_rows(self, results: Sequence[object]) -> list[object]:
-        """Of what the step returned for each joined microbatch, the rows of this rank's samples; the rest as it is."""
+        """The rows of this rank's samples in the step's result for each joined microbatch; other values unchanged."""
         pairs = zip(results, self._rows, strict=True)
         return [map_tensors(result, functools.partial(self._own, rows)) for result, rows in pairs]
 
@@ -68,7 +68,7 @@ def _next(tensors: Iterator[Tensor], _: Tensor) -> Tensor:
 def _cut_tensors(
     microbatch: Mapping[str, object], whole: Collection[str], axes: Mapping[str, int]
 ) -> list[tuple[Tensor, int]]:
-    """The tensors that each rank has of its own, on the CPU, with the axis of their samples."""
+    """The tensors that differ between ranks, on the CPU, with the axis of their samples."""
     found: list[tuple[Tensor, int]] = []
     for name, value in microbatch.items():
         if name not in whole:
@@ -83,7 +83,7 @@ def _rows(tensors: Sequence[tuple[Tensor, int]]) -> int:
 
 
 def _join(column: Sequence[tuple[Tensor, int]]) -> Tensor:
-    """The same argument of all ranks in one."""
+    """Join the same argument of all ranks."""
     first, axis = column[0]
     if first.dim() <= axis:
         return first.to(state.device)  # a number holds for all samples

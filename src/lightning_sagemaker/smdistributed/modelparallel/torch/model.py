@@ -32,7 +32,7 @@ IS_PARTIAL = "_smp_is_partial"
 
 
 class DistributedModel(OwnParts, Hooks, nn.Module):
-    """The model of a script; there is one.
+    """Wraps the model of a script; a process has one.
 
     Args:
         module: The user's model. Its parameters stay the same objects.
@@ -40,7 +40,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         trace_execution_times: Without effect.
         overlapping_allreduce: In a pipeline, average gradients over the replicas during the backward passes, if they
             are averaged in each step.
-        backward_passes_per_step: Steps whose gradients are added up before they are reduced.
+        backward_passes_per_step: Number of steps whose gradients are accumulated before they are reduced.
         average_grads_across_microbatches: Divide gradients by the number of microbatches.
         bucket_cap_mb: Without effect.
         trace_memory_usage: Without effect.
@@ -49,7 +49,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         find_unused_parameters: Without effect: parameters without gradients are allowed.
 
     Raises:
-        RuntimeError: If there is one already, or ``module`` is one.
+        RuntimeError: If ``module`` is one already, or before :func:`init`.
 
     """
 
@@ -105,13 +105,13 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         return self.module
 
     def forward(self, *args: object, **kwargs: object) -> Any:
-        """The user's model's."""
+        """Run the user's model."""
         return self.module(*args, **kwargs)
 
     def backward(
         self, tensors: Tensor | Sequence[Tensor], grad_tensors: Tensor | Sequence[Tensor] | None = None
     ) -> None:
-        """Differentiate a microbatch's loss; in a step, instead of ``loss.backward()``.
+        """Run the backward pass of a microbatch's loss; in a step, instead of ``loss.backward()``.
 
         Raises:
             ParallelConfigError: With ``grad_tensors``, in a pipeline.
@@ -134,11 +134,11 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         return 1 / state.cfg.degrees.microbatches if self._mean else 1.0
 
     def run_step(self, step: Callable[[Any], object], microbatches: list[object]) -> list[object]:
-        """Run a step on all stages; its results on all ranks. Collective over the pipeline.
+        """Run a step on all stages; returns its results on all ranks. Collective over the pipeline.
 
         Args:
             step: The user's function for one microbatch.
-            microbatches: Its arguments.
+            microbatches: Argument of each call.
 
         """
         self._is_in_step = True
@@ -173,7 +173,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         return results if pipeline.engine.has_last_stage else moved(shared, state.device)
 
     def _loss(self, _: object) -> Tensor:
-        """What the step has called ``backward`` with, if it has."""
+        """Sum of the losses that the step has passed to :meth:`backward`; 0 without any."""
         if not self._losses:
             return torch.zeros(())
         return torch.stack([loss.reshape(()) for loss in self._losses]).sum() * self._scale
@@ -202,7 +202,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         return list(self.module.parameters()) if self._pipeline is None else self._pipeline.parameters
 
     def _finish_gradients(self, kept: list[Tensor | None]) -> None:
-        """Reduce the gradients of this step and of those since the last reduction, and add them to what was there."""
+        """Reduce the gradients accumulated since the last reduction, and add them to those from before the step."""
         own = self.own
         found = [parameter.grad for parameter in own]
         if len(kept) != len(own):  # the model was partitioned in this step; before it, there were none
@@ -232,9 +232,9 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         """The full model's state, by the names of the user's model. Collective over the replica.
 
         Args:
-            args: Those of ``nn.Module.state_dict``.
-            gather_to_rank0: Only the first process of the copy needs it; the others get ``{}``.
-            kwargs: Those of ``nn.Module.state_dict``.
+            args: Arguments of ``nn.Module.state_dict``.
+            gather_to_rank0: Gather it on the replica's first process only; the others get ``{}``.
+            kwargs: Arguments of ``nn.Module.state_dict``.
 
         """
         found: StateDict = self.module.state_dict(*args, **kwargs)
@@ -261,10 +261,10 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         """Load a full or a partial state, before or after the model is partitioned.
 
         Args:
-            state_dict: Full, or (marked by ``_smp_is_partial``) this process's part; then collective over the replica
-                of the model, whose processes each give theirs.
+            state_dict: Full state, or (marked by ``_smp_is_partial``) this process's part; then collective over the
+                model replica, each of whose processes passes its part.
             strict: Whether names must be those of the model.
-            same_partition_load: The part is of the same partition: nothing is exchanged.
+            same_partition_load: Whether the part is of the same partition, so that nothing is exchanged.
 
         """
         content = dict(state_dict)
@@ -299,7 +299,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         return value if value.shape == parameter.shape else self._pipeline.linears.part(parameter, value)
 
     def is_shared(self, parameter: Tensor) -> bool:
-        """Whether this process has a part of a matrix."""
+        """Whether tensor parallelism shards this parameter."""
         return self._pipeline is not None and self._pipeline.linears.is_shared(parameter)
 
     def clip_norm(self, max_norm: float) -> Tensor:

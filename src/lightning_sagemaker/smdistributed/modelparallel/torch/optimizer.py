@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``smp.DistributedOptimizer``: an optimizer whose state is divided as the model is."""
+"""``smp.DistributedOptimizer``: an optimizer whose state is partitioned as the model is."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
-    """Wraps the optimizer of a script. Learning-rate schedulers take it for one of torch's.
+    """Wraps the optimizer of a script. Learning-rate schedulers accept it as one of torch's.
 
     Args:
-        optimizer: Built from the model's parameters, before or after the model was wrapped.
-        static_loss_scale: Fixed loss scale of ``fp16``; ignored without it.
-        dynamic_loss_scale: Dynamic loss scale of ``fp16``; ignored without it.
-        dynamic_loss_args: Dynamic loss arguments of ``fp16``; ignored without it.
+        optimizer: Optimizer of the model's parameters, built before or after the model was wrapped.
+        static_loss_scale: Without effect.
+        dynamic_loss_scale: Without effect.
+        dynamic_loss_args: Without effect.
 
     Raises:
-        ParallelConfigError: If its step depends on all parameters, or on full matrices where a rank has shards of them.
+        ParallelConfigError: If a step depends on all parameters, or on full matrices where a rank has shards of them.
 
     """
 
@@ -52,41 +52,41 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def _sharded(self) -> ShardedParameters | None:
-        """Of the model, which there is before its optimizer then."""
+        """The model's sharded parameters, if it has them: then it is wrapped before its optimizer."""
         found: ShardedParameters | None = getattr(state.model, "sharded", None)
         return found
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The wrapped optimizer's."""
+        """Parameter groups of the wrapped optimizer."""
         return self.optimizer.param_groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The wrapped optimizer's."""
+        """State of the wrapped optimizer."""
         return self.optimizer.state
 
     @property
     def defaults(self) -> StateDict:  # type: ignore[override]
-        """The wrapped optimizer's."""
+        """Defaults of the wrapped optimizer."""
         return self.optimizer.defaults
 
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self.optimizer!r})"
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Update this process's parameters; sharded ones by gradients clipped to ``sdp_gradient_clipping``, as AWS's are."""
+        """Update this process's parameters; of sharded ones, clip gradients to ``sdp_gradient_clipping`` first."""
         if self._sharded is not None:
             assert state.cfg is not None
             self._global_grad_norm = self._sharded.clip_norm(state.cfg.sdp_gradient_clipping)
         return self.optimizer.step() if closure is None else self.optimizer.step(closure)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients."""
+        """Reset the gradients."""
         self.optimizer.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Of the wrapped optimizer."""
+        """Add a parameter group to the wrapped optimizer."""
         self.optimizer.add_param_group(param_group)
 
     def clip_master_grads(self, max_norm: float) -> Tensor:
@@ -115,7 +115,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
         """Load a full or a partial state, before or after the model is partitioned.
 
-        Before it, partial states are merged: collective over the copy of the model then.
+        Before it is partitioned, partial states are merged; then collective over the model replica.
         """
         content: Checkpoint = dict(state_dict)
         is_partial = bool(content.pop(IS_PARTIAL, False))

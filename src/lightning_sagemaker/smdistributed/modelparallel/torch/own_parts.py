@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a distributed model this process has."""
+"""This process's part of a distributed model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class OwnParts:
-    """Mixin of ``DistributedModel``: AWS's questions about this process's parts."""
+    """Mixin of ``DistributedModel``: AWS's methods about this process's part."""
 
     module: nn.Module
 
@@ -21,22 +21,22 @@ class OwnParts:
         raise NotImplementedError
 
     def local_parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """Those of this process."""
+        """The parameters of this process."""
         return iter(self.own)
 
     def local_named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
-        """Those of this process, with the names that they have in the user's model."""
+        """The parameters of this process, with their names in the user's model."""
         own = {id(parameter) for parameter in self.own}
         return ((name, parameter) for name, parameter in self.module.named_parameters(prefix) if id(parameter) in own)
 
     virtual_named_parameters = local_named_parameters
 
     def local_buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """All of the model's: every stage has them."""
+        """All buffers of the model: every stage has them."""
         return self.module.buffers()
 
     def local_named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """All of the model's: every stage has them."""
+        """All buffers of the model with their names: every stage has them."""
         return self.module.named_buffers(prefix)
 
     def local_named_modules(self) -> Iterator[tuple[str, nn.Module]]:
@@ -52,37 +52,37 @@ class OwnParts:
         return (module for _, module in self.local_named_modules())
 
     def is_shared(self, parameter: Tensor) -> bool:
-        """Whether this process has a part of a matrix."""
+        """Whether tensor parallelism shards this parameter."""
         raise NotImplementedError
 
     def is_distributed_parameter(self, parameter: nn.Parameter) -> bool:
-        """Whether a matrix is shared by tensor parallelism."""
+        """Whether tensor parallelism shards this parameter."""
         return self.is_shared(parameter)
 
     def is_distributed_buffer(self, buffer: Tensor) -> bool:
-        """None is."""
+        """Always false: no buffer is sharded."""
         return False
 
     is_scaled_batch_parameter, is_scaled_batch_buffer = is_distributed_parameter, is_distributed_buffer
 
     def distributed_modules(self) -> Iterator[nn.Module]:
-        """Modules with a matrix that is shared by tensor parallelism."""
+        """Modules with a matrix that tensor parallelism shards."""
         for module in self.module.modules():
             if any(self.is_shared(parameter) for parameter in module.parameters(recurse=False)):
                 yield module
 
     def default_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters whose gradients are averaged over ``DP_GROUP``: those that are not shared."""
+        """Parameters whose gradients are averaged over ``DP_GROUP``: those that tensor parallelism does not shard."""
         return ((name, one) for name, one in self.local_named_parameters() if not self.is_shared(one))
 
     def scaled_batch_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters whose gradients are averaged over ``RDP_GROUP``: shared ones."""
+        """Parameters whose gradients are averaged over ``RDP_GROUP``: those that tensor parallelism shards."""
         return ((name, one) for name, one in self.local_named_parameters() if self.is_shared(one))
 
 
 @torch.no_grad()
 def broadcast_weights(module: nn.Module, group: dist.ProcessGroup) -> None:
-    """Give all processes of a group the first one's parameters and buffers. Collective over the group."""
+    """Send the parameters and buffers of a group's first process to the others. Collective over the group."""
     if dist.get_world_size(group) > 1:
         source = dist.get_global_rank(group, 0)
         for tensor in [*module.parameters(), *module.buffers()]:
@@ -90,16 +90,16 @@ def broadcast_weights(module: nn.Module, group: dist.ProcessGroup) -> None:
 
 
 def load_present(module: nn.Module, content: Mapping[str, object], absent: Collection[str], strict: bool) -> object:
-    """Load what this process has of a model's state.
+    """Load this process's part of a model's state.
 
     Args:
         module: The model.
-        content: Its state, without what other processes have.
-        absent: Names of what other processes have.
+        content: State without the entries of other processes.
+        absent: Names of the entries of other processes.
         strict: Whether all other names must be those of the model.
 
     Raises:
-        RuntimeError: If ``strict``, and they are not.
+        RuntimeError: If ``strict``, and names are missing or unexpected.
 
     """
     found = module.load_state_dict(content, strict=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a script says about its modules: partitions, tensor parallelism, activation checkpointing."""
+"""A script's settings of its modules: partitions, tensor parallelism, activation checkpointing."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 
 def set_partition(module: nn.Module, index: int) -> None:
-    """Assign a module, with what is in it, to a partition; without effect if partitions are automatic.
+    """Assign a module, including its submodules, to a partition; without effect if partitions are automatic.
 
     Args:
-        module: The model, before its first step.
-        index: From 0.
+        module: A module of the model, before the first step.
+        index: Number of the partition, from 0.
 
     Raises:
         ParallelConfigError: If there is no such partition.
@@ -44,7 +44,7 @@ def set_partition(module: nn.Module, index: int) -> None:
 
 @contextmanager
 def _each_new(note: Callable[[nn.Module], None]) -> Iterator[None]:
-    """Call ``note`` with each module that is created within; the innermost counts last."""
+    """Call ``note`` with each module that is created within; of nested calls the innermost takes precedence."""
     make = nn.Module.__init__
 
     @functools.wraps(make)
@@ -60,12 +60,12 @@ def _each_new(note: Callable[[nn.Module], None]) -> Iterator[None]:
 
 
 def partition(index: int) -> AbstractContextManager[None]:
-    """Assign the modules that are created within; the innermost counts."""
+    """Assign the modules that are created within; the innermost context takes precedence."""
     return _each_new(lambda module: set_partition(module, index))
 
 
 def tensor_parallelism(enabled: bool = True, **_: object) -> AbstractContextManager[None]:
-    """Modules that are created within share their matrices among ``tensor_parallel_degree`` ranks, or do not."""
+    """Shard the matrices of modules created within across ``tensor_parallel_degree`` ranks, or, if false, do not."""
     return _each_new(functools.partial(_set_own, enabled))
 
 
@@ -74,16 +74,16 @@ def _set_own(enabled: bool, module: nn.Module) -> None:
 
 
 def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **_: object) -> None:
-    """As :func:`tensor_parallelism`, for a module that exists and all that is in it."""
+    """As :func:`tensor_parallelism`, for an existing module and its submodules."""
     for found in module.modules():
         _set_own(enabled, found)
 
 
 def shared_plan(module: nn.Module) -> dict[str, str]:
-    """Which matrices of the model are shared, and how: layers of ``smp.nn``, and those of our plans that the script wants.
+    """Path of each sharded matrix of the model -> how: layers of ``smp.nn``, and those of this package's plan.
 
     Raises:
-        ParallelConfigError: If there is no plan, or the script wants none of its matrices, or some of a block's only.
+        ParallelConfigError: If there is no plan, or the script does not enable tensor parallelism for all its matrices.
 
     """
     degree = state.groups.degrees.tensor
@@ -104,15 +104,15 @@ def shared_plan(module: nn.Module) -> dict[str, str]:
 
 
 def delay_param_initialization(enabled: bool = True) -> AbstractContextManager[None]:
-    """Parameters that are made within get their values on the processes that need them, so that none has the whole model."""
+    """Initialize parameters created within on the processes that need them, so that none has the full model."""
     return delayed_parameters() if enabled else nullcontext()
 
 
 @contextmanager
 def model_creation(tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **_: object) -> Iterator[None]:
-    """Modules are created with ``dtype`` within, and as :func:`tensor_parallelism` says.
+    """Create modules with ``dtype`` within, and as within :func:`tensor_parallelism`.
 
-    Also as :func:`delay_param_initialization` says, if the configuration has ``delayed_parameter_initialization``.
+    Also as within :func:`delay_param_initialization`, if the configuration has ``delayed_parameter_initialization``.
     """
     delays = state.cfg is not None and state.cfg.degrees.delayed
     before = torch.get_default_dtype()
@@ -126,25 +126,25 @@ def model_creation(tensor_parallelism: bool = False, dtype: torch.dtype | None =
 
 
 def tp_register(*_: object, **__: object) -> Callable[[T], T]:
-    """A decorator without effect: which matrices are shared is planned here."""
+    """A decorator without effect: this package has its own plans of the matrices to shard."""
     return lambda module_class: module_class
 
 
 def tp_register_with_module(*_: object, **__: object) -> None:
-    """Without effect: which matrices are shared is planned here."""
+    """Without effect: this package has its own plans of the matrices to shard."""
 
 
 def set_activation_checkpointing(
     module: nn.Module, preserve_rng_state: bool = True, pack_args_as_tuple: bool = False, strategy: str = "each"
 ) -> None:
-    """Compute a module's activations again in the backward pass instead of keeping them.
+    """Recompute a module's activations in the backward pass instead of keeping them.
 
     Args:
-        module: The model, before its first step.
-        preserve_rng_state: Dropout is the same in both passes.
+        module: A module of the model, before the first step.
+        preserve_rng_state: Whether dropout is the same in both passes.
         pack_args_as_tuple: Without effect.
-        strategy: How a ``Sequential`` is checkpointed: ``each`` child by itself; ``contiguous`` and ``group_N``: the
-            whole.
+        strategy: How a ``Sequential`` is checkpointed: ``each`` child by itself; ``contiguous`` and ``group_N``: as one
+            module.
 
     """
     if isinstance(module, nn.Sequential) and strategy == "each":
@@ -158,7 +158,7 @@ def set_activation_checkpointing(
 
 
 def assigned_ends(module: nn.Module, blocks: Blocks) -> tuple[int, ...] | None:
-    """The script's own partition, from ``set_partition`` and ``partition``; None if it is automatic.
+    """The script's partition, from ``set_partition`` and ``partition``; None if ``auto_partition`` is set.
 
     Args:
         module: The model.

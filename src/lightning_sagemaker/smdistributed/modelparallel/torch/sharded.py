@@ -28,7 +28,7 @@ class ShardedParameters:
 
     Args:
         module: The model, equal on all processes; its parameters are replaced.
-        degrees: How many processes share them.
+        degrees: Parallel degrees, with the number of processes that shard the parameters.
         device: Device of this process.
 
     """
@@ -43,10 +43,10 @@ class ShardedParameters:
             self._successors[parameter] = after[name]
 
     def adopt(self, optimizer: torch.optim.Optimizer) -> None:
-        """Give an optimizer that was built before the model was wrapped the parameters that are there now.
+        """Replace the parameters of an optimizer that was built before the model was wrapped by the sharded ones.
 
         Raises:
-            ParallelConfigError: If it has made steps already.
+            ParallelConfigError: If it has stepped already.
 
         """
         for group in optimizer.param_groups:
@@ -76,7 +76,7 @@ class ShardedParameters:
         )
 
     def map_optimizer(self, optimizer: torch.optim.Optimizer, change: Callable[[Tensor], Tensor]) -> StateDict:
-        """An optimizer's state with its tensors changed."""
+        """An optimizer's state with ``change`` applied to its tensors."""
         return map_state(optimizer.state_dict(), _parameters(optimizer), lambda _, value: change(value))
 
     def optimizer_state(
@@ -87,7 +87,7 @@ class ShardedParameters:
 
 
 def local_of(value: T) -> T | Tensor:
-    """This process's shard of a tensor; anything else as it is."""
+    """This process's shard of a tensor; other values unchanged."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
@@ -100,8 +100,8 @@ def part_of(parameter: Tensor, value: T) -> T | Tensor:
     """This process's shard of a full tensor that belongs to a parameter. Not collective.
 
     Args:
-        parameter: Sharded, or not, and then ``value`` stays as it is.
-        value: The parameter's own, or what an optimizer keeps for each of its numbers.
+        parameter: The parameter; if it is not sharded, ``value`` is returned unchanged.
+        value: Value of the parameter, or an optimizer state of its shape; others are returned unchanged.
 
     """
     if not isinstance(parameter, DTensor) or not isinstance(value, Tensor) or value.shape != parameter.shape:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mirrors ``smdistributed.modelparallel.torch.state_mod``: what :func:`init` has set up, once for the process."""
+"""Mirrors ``smdistributed.modelparallel.torch.state_mod``: the state of the process, set up by :func:`init`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 _USED_HERE = ("prescaled_batch", "sdp_gradient_clipping")
-"""Keys without effect on the strategy, which has other means; steps here use them."""
+"""Keys that the strategy ignores, with a note; this API uses them, so the note is not printed."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """``smp.state.cfg``: what scripts and transformers read of the configuration."""
+    """``smp.state.cfg``: the part of the configuration that scripts and transformers read."""
 
     degrees: ParallelDegrees
     fp16: bool = False
@@ -57,7 +57,7 @@ class ModuleManager:
     Attributes:
         translate_functions: Pairs that translate names of weights; none, as names are those of the user's model.
         assigned: Module id -> the partition that the script has assigned it to.
-        shared: Module id -> whether the script wants its matrices to be shared (tensor parallelism).
+        shared: Module id -> whether the script enables tensor parallelism for it.
 
     """
 
@@ -79,7 +79,7 @@ class State:
         self.param_name_to_index_tp_group: dict[object, object] = {}
         self._groups: ParallelGroups | None = None
         self.objects: ProcessGroup | None = None
-        """Process group for objects between single ranks."""
+        """Process group of all ranks on the CPU, for sending objects."""
 
     @property
     def initialized(self) -> bool:
@@ -100,24 +100,24 @@ class State:
 
     @property
     def device(self) -> torch.device:
-        """Of this process: the GPU of its local rank, or the processor."""
+        """Device of this process: the GPU of its local rank, or the CPU."""
         if not torch.cuda.is_available():
             return torch.device("cpu")
         return torch.device("cuda", self.job.local_rank or 0)
 
     @property
     def job(self) -> SageMakerJob:
-        """As the process's environment describes it."""
+        """The job as read from the environment."""
         return SageMakerJob.from_environment()
 
     def initialize(self, config: Mapping[str, object] | None) -> None:
-        """Read the configuration and make the process groups. Again: nothing happens.
+        """Read the configuration and create the process groups. Calling it again does nothing.
 
         Args:
-            config: The script's own; overridden by the job's, as AWS documents.
+            config: The script's configuration; overridden by the job's, as AWS documents.
 
         Raises:
-            ParallelConfigError: If the configuration cannot be met; before any process group is made.
+            ParallelConfigError: If the configuration is invalid; raised before any process group is created.
 
         """
         if self.initialized:
@@ -145,7 +145,7 @@ class State:
 
 
 def init_process_group(job: SageMakerJob) -> None:
-    """Join the job's processes, by the launcher's variables; a process by itself is a group of one."""
+    """Join the job's processes by the launcher's variables; without a launcher, a group of one process."""
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     if job.global_rank is None or job.world_size in (None, 1):
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``@smp.step``: a function that is run for each microbatch, and what it returns."""
+"""``@smp.step``: runs a function for each microbatch, and combines the results."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class StepOutput:
         return torch.stack(self.outputs).sum(0)
 
     def concat(self) -> Tensor:
-        """One after the other along the first dimension."""
+        """The tensors concatenated along the first dimension."""
         return torch.cat(self.outputs)
 
     def stack(self) -> Tensor:
-        """Along a new first dimension."""
+        """The tensors stacked along a new first dimension."""
         return torch.stack(self.outputs)
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ class _Step:
         return _combine([_detached(result) for result in results] if self._detach else results)
 
     def _split(self, name: str, value: object, count: int) -> list[object]:
-        """The arguments' names are those of the signature; ``**kwargs`` are split by their own."""
+        """Split an argument into microbatches; entries of ``**kwargs`` are split one by one."""
         kind = self._signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_KEYWORD:
             assert isinstance(value, Mapping)
@@ -109,7 +109,7 @@ class _Step:
 
 
 def _is_shared() -> bool:
-    """Whether ranks of a tensor parallel group read samples of their own, as they do by default."""
+    """Whether ranks of a tensor parallel group read different samples, as they do by default."""
     return state.cfg is not None and state.cfg.degrees.tensor > 1 and not state.cfg.prescaled_batch
 
 
@@ -121,12 +121,12 @@ def step(
 ) -> Any:
     """Run a function for each microbatch: ``@smp.step`` or ``@smp.step(...)``.
 
-    Tensors among its arguments, also within lists, tuples, sets and mappings, are split into equal parts. Within it,
-    the model is called and then ``model.backward(loss)``. What it returns comes back on all ranks: tensors as
+    Tensors among its arguments, also within lists, tuples, sets and mappings, are split into equal parts. The function
+    calls the model and then ``model.backward(loss)``. Its results are returned on all ranks: tensors as
     :class:`StepOutput`, mappings as dictionaries of them, everything else as a list with an entry for each microbatch.
 
-    The first stage's tensors are the ones that count. On other stages than the last, the function is left after the
-    stage's part of the model, so only what it returns may be relied upon.
+    The first stage's tensors are used on all stages. On other stages than the last, the function is left after the
+    stage's part of the model, so a script should rely on the returned results only.
 
     Args:
         function: The step.
@@ -146,7 +146,7 @@ def step(
 
 
 def _of_first_stage(arguments: StateDict) -> StateDict:
-    """With the tensors of the first stage, which alone needs to have read the data."""
+    """``arguments`` with the tensors of the first stage, the only one that needs to read the data."""
     ranks = state.groups.pipeline_ranks
     if len(ranks) == 1:
         return arguments

@@ -7,7 +7,7 @@ from lightning_sagemaker.smdistributed.modelparallel.torch.core import rank
 
 
 def get_distribution_axis(parameter: object) -> int | None:
-    """Along which axis a matrix is divided by tensor parallelism; none is."""
+    """Axis along which tensor parallelism shards a matrix; always None here."""
     return None
 
 

@@ -18,7 +18,7 @@ class AsyncCallsQueue:
         self._count = 0
 
     def schedule(self, future: Future[object]) -> int:
-        """Add one; its number."""
+        """Add a checkpoint; returns its number."""
         number = self._count
         self._calls.append((number, future))
         self._count += 1
@@ -27,15 +27,15 @@ class AsyncCallsQueue:
     def maybe_finalize_async_calls(
         self, blocking: bool = False, process_group: ProcessGroup | None = None, skip_sync: bool = False
     ) -> list[int]:
-        """Drop those that are done; their numbers.
+        """Remove finished checkpoints; returns their numbers.
 
         Args:
             blocking: Wait for all.
-            process_group: Without effect: each process knows by itself.
+            process_group: Without effect: each process checks its own writes.
             skip_sync: Without effect.
 
         Raises:
-            Exception: What writing one has raised.
+            Exception: If writing a checkpoint has failed: its error.
 
         """
         done = []
@@ -46,5 +46,5 @@ class AsyncCallsQueue:
         return done
 
     def get_num_unfinalized_calls(self) -> int:
-        """How many are under way."""
+        """Number of checkpoints that are being written."""
         return len(self._calls)

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class DistributedFileSystemReader(FileSystemReader):
-    """torch's own."""
+    """torch's ``FileSystemReader``."""
 
 
 class DistributedFileSystemWriter(FileSystemWriter):
-    """torch's own, with calls before and after.
+    """torch's ``FileSystemWriter`` with hooks.
 
     Args:
-        path: Folder.
+        path: Folder of the checkpoint.
         pre_write_hooks: Called without arguments before this process writes.
-        post_write_hooks: Called without arguments when all have written, by the first one.
-        kwargs: Those of ``torch.distributed.checkpoint.FileSystemWriter``.
+        post_write_hooks: Called without arguments by the coordinator when all processes have written.
+        kwargs: Arguments of ``torch.distributed.checkpoint.FileSystemWriter``.
 
     """
 
@@ -41,13 +41,13 @@ class DistributedFileSystemWriter(FileSystemWriter):
         self._before, self._after = tuple(pre_write_hooks or ()), tuple(post_write_hooks or ())
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> torch.futures.Future[list[WriteResult]]:
-        """Write this process's part."""
+        """Write this process's shards."""
         for hook in self._before:
             hook()
         return super().write_data(plan, planner)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write what all parts have in common."""
+        """Write the metadata; called by the coordinator."""
         super().finish(metadata, results)
         for hook in self._after:
             hook()

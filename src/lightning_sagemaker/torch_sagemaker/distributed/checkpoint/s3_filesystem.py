@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mirrors the part of ``torch.sagemaker.distributed.checkpoint.s3_filesystem`` that takes addresses apart."""
+"""Mirrors the part of ``torch.sagemaker.distributed.checkpoint.s3_filesystem`` that parses S3 URIs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
 
 def is_s3_uri(uri: str) -> bool:
-    """Whether it is an address in S3."""
+    """Whether ``uri`` is an S3 URI."""
     return str(uri).startswith("s3://")
 
 
 def parse_s3_uri(uri: str) -> tuple[str, str]:
-    """Bucket and key.
+    """Bucket and key of an S3 URI.
 
     Raises:
         ParallelConfigError: If it is not an S3 URI.
@@ -25,5 +25,5 @@ def parse_s3_uri(uri: str) -> tuple[str, str]:
 
 
 def format_s3_path(bucket: str, key: str) -> str:
-    """The address."""
+    """The S3 URI of a bucket and key."""
     return f"s3://{bucket}/{key}"

@@ -32,12 +32,12 @@ def load(
     """Fill ``state_dict`` in place from a checkpoint of any layout. Collective.
 
     Args:
-        state_dict: Its tensors are overwritten.
-        checkpoint_id: Folder, or ``s3://`` address.
-        storage_reader: Overrides ``checkpoint_id``.
+        state_dict: State dict whose tensors are overwritten.
+        checkpoint_id: Folder, or ``s3://`` URI.
+        storage_reader: Reader to use instead of ``checkpoint_id``.
         planner: Load planner of torch.
-        process_group: Process group of those that load; all by default.
-        check_keys_matched: Refuse a checkpoint that lacks a key.
+        process_group: Group of the processes that load; all by default.
+        check_keys_matched: Refuse a checkpoint that lacks a key of ``state_dict``.
         coordinator_rank: Without effect.
         s3_region: Region of the bucket.
         s3client_config: Without effect.

@@ -27,7 +27,7 @@ _groups: dict[ProcessGroup | None, ProcessGroup] = {}
 
 
 class PyTorchDistSaveShardedStrategy:
-    """Named by scripts as ``sharded_strategy``; torch's own way of writing is the only one here."""
+    """Value of ``sharded_strategy`` in scripts; without effect: only torch's format is written here."""
 
 
 def async_save(
@@ -47,16 +47,16 @@ def async_save(
 ) -> None:
     """Copy ``state_dict`` and write the copy asynchronously. Collective.
 
-    The checkpoint before is waited for, so that at most one is being written.
+    Waits for the previous checkpoint first, so that at most one is being written.
 
     Args:
         state_dict: Tensors by name, sharded or not.
-        checkpoint_id: Folder, or ``s3://`` address.
-        storage_writer: Overrides ``checkpoint_id``.
+        checkpoint_id: Folder, or ``s3://`` URI.
+        storage_writer: Writer to use instead of ``checkpoint_id``.
         planner: Save planner of torch.
-        process_group: Without effect: a group of its own for all processes is used.
+        process_group: Without effect: a separate gloo group of all processes is used.
         coordinator_rank: Without effect.
-        queue: Queue of checkpoints under way; one for the process by default.
+        queue: Queue of checkpoints being written; default: that of the process.
         sharded_strategy: Without effect.
         wait_error_handling: Without effect: errors are raised when the queue is finalized.
         force_check_all_plans: Without effect.
@@ -77,12 +77,12 @@ def async_save(
 
 
 def save(state_dict: StateDict, *, checkpoint_id: PathLike | None = None, **kwargs: Any) -> None:
-    """As :func:`async_save`, and wait. Collective.
+    """As :func:`async_save`, but wait until it is written. Collective.
 
     Args:
         state_dict: Tensors by name, sharded or not.
-        checkpoint_id: Folder, or ``s3://`` address.
-        kwargs: Those of :func:`async_save`.
+        checkpoint_id: Folder, or ``s3://`` URI.
+        kwargs: Arguments of :func:`async_save`.
 
     """
     queue = kwargs.get("queue") or _QUEUE
@@ -91,7 +91,7 @@ def save(state_dict: StateDict, *, checkpoint_id: PathLike | None = None, **kwar
 
 
 def maybe_finalize_async_calls(blocking: bool = True, process_group: ProcessGroup | None = None) -> list[int]:
-    """Drop checkpoints that are written; their numbers.
+    """Remove finished checkpoints from the queue; returns their numbers.
 
     Args:
         blocking: Wait for all.
@@ -102,7 +102,7 @@ def maybe_finalize_async_calls(blocking: bool = True, process_group: ProcessGrou
 
 
 def _copy_of_cpu_tensors(state: StateDict) -> StateDict:
-    """The same containers; torch 2.5 copies tensors of a GPU only, and would write others as the training changes them."""
+    """``state`` with copies of CPU tensors: torch 2.5 copies GPU tensors only, and training would change the others."""
     copied: StateDict = tree_map_only(Tensor, _copy_on_cpu, state)
     return copied
 
@@ -112,7 +112,7 @@ def _copy_on_cpu(tensor: Tensor) -> Tensor:
 
 
 def _cpu_group() -> ProcessGroup:
-    """Messages of a checkpoint must not meet those of the training, and are on the CPU."""
+    """A gloo group of all processes, so that a checkpoint's collectives do not mix with those of training."""
     world = dist.group.WORLD
     if world not in _groups:
         _groups.clear()

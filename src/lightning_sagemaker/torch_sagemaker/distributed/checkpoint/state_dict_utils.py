@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SMStateDictType(Enum):
-    """AWS's own kind of state."""
+    """AWS's own type of state dict."""
 
     SM_LOCAL_STATE_DICT = "sm_local"
 
@@ -27,13 +27,13 @@ def sm_state_dict_type(
     state_dict_config: StateDictConfig | None = None,
     optim_state_dict_config: OptimStateDictConfig | None = None,
 ) -> AbstractContextManager[object]:
-    """FSDP's ``state_dict_type``; AWS's local kind is the sharded one here, which any number of processes can load.
+    """FSDP's ``state_dict_type``; AWS's local type is the sharded one here, which any number of processes can load.
 
     Args:
-        model: Wrapped in FSDP.
-        state_dict_type: FSDP's or AWS's.
-        state_dict_config: Configuration of FSDP.
-        optim_state_dict_config: Configuration of FSDP.
+        model: Model wrapped in FSDP.
+        state_dict_type: FSDP's or AWS's type.
+        state_dict_config: FSDP's configuration of the model's state dict.
+        optim_state_dict_config: FSDP's configuration of the optimizer's state dict.
 
     """
     if isinstance(state_dict_type, SMStateDictType):
@@ -45,11 +45,11 @@ def sm_state_dict_type(
 
 
 def init_optim_state(optimizer: torch.optim.Optimizer, skip_empty_param: bool = True) -> None:
-    """Let the optimizer make its state, without a change to the parameters, so that one can be loaded into it.
+    """Create the optimizer's state, without changing parameters, so that a saved state can be loaded into it.
 
     Args:
-        optimizer: Without gradients.
-        skip_empty_param: Without effect: parameters of which this process has nothing get an empty state.
+        optimizer: Optimizer whose parameters have no gradients.
+        skip_empty_param: Without effect: parameters without elements on this process get an empty state.
 
     """
     _init_optim_state(optimizer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a distributed checkpoint is written and read: folders, and S3 by s3torchconnector."""
+"""Storage of distributed checkpoints: folders, and S3 by s3torchconnector."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def writer_for(place: PathLike | None, region: str | None, given: StorageWriter | None) -> StorageWriter | None:
-    """What writes to ``place``: ``given``, one for S3, or None for torch's own."""
+    """Writer to ``place``: ``given``, else one for S3, else None for torch's default."""
     return given if given is not None or not is_s3_uri(str(place)) else _s3().S3StorageWriter(region, str(place))
 
 
 def reader_for(place: PathLike | None, region: str | None, given: StorageReader | None) -> StorageReader | None:
-    """As :func:`writer_for`, for reading."""
+    """Reader of ``place``, as :func:`writer_for`."""
     return given if given is not None or not is_s3_uri(str(place)) else _s3().S3StorageReader(region, str(place))
 
 

@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 _BUCKET_CAP_MB = 25
-"""Size of a gradient bucket where none is given, AWS's default and torch's."""
+"""Default size of a gradient bucket in MiB, that of AWS and torch."""
 
 
 class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     """Averages the gradients of all processes during the backward pass; the wrapped model is ``module``.
 
     Args:
-        module: The same on every process, on one device, its parameters registered in the same order.
+        module: The same model on every process, on one device, its parameters registered in the same order.
         device_ids: The one CUDA device of ``module``; None or empty for a module on the CPU.
         output_device: As in torch.
         broadcast_buffers: Send rank 0's buffers to all before each forward pass.
-        process_group: Only the default one.
+        process_group: The default group, or None for it.
         bucket_cap_mb: Size of a gradient bucket in MiB.
 
     Raises:
-        RuntimeError: If ``process_group`` is another one.
+        RuntimeError: If ``process_group`` is not the default group.
 
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mirrors ``smdistributed.modelparallel.torch.nn``: AWS's own layers; in place of most, transformers' are shared."""
+"""Mirrors ``smdistributed.modelparallel.torch.nn``: AWS's layers; instead of most, transformers' layers are sharded."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lightning_sagemaker.smdistributed.modelparallel.torch.nn.layers import (
 
 
 class FusedLayerNorm(nn.LayerNorm):
-    """torch's; scripts only ask whether a module is one."""
+    """torch's ``LayerNorm``, under the name that scripts use in ``isinstance``."""
 
 
 class _Refused(DistributedModule):
-    """A layer whose numbers AWS does not document.
+    """A layer whose computation AWS does not document.
 
     Raises:
         ParallelConfigError: When it is built.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWS's own layers whose definition is that of torch's: each rank of ``TP_GROUP`` has a part of their matrix.
+"""AWS's layers that are defined as torch's are: each rank of ``TP_GROUP`` has a shard of their matrix.
 
-They are shared wherever the script has built them, when ``tensor_parallel_degree`` is more than 1.
+They are sharded wherever the script has built them, if ``tensor_parallel_degree`` is more than 1.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class DistributedLinear(nn.Linear, DistributedModule):
     """``nn.Linear``, of which each rank has the columns of some input features.
 
     Args:
-        in_features: A multiple of ``tensor_parallel_degree``.
-        out_features: Output features, any number.
-        bias: Whether there is one; each rank has all of it.
+        in_features: Number of input features, a multiple of ``tensor_parallel_degree``.
+        out_features: Number of output features.
+        bias: Whether there is a bias; each rank has the full one.
 
     Raises:
-        ParallelConfigError: If ``in_features`` does not divide.
+        ParallelConfigError: If ``in_features`` is not divisible by ``tensor_parallel_degree``.
 
     """
 
@@ -43,7 +43,7 @@ class DistributedEmbedding(nn.Embedding, DistributedModule):
 
     Args:
         num_embeddings: Number of vectors.
-        embedding_dim: A multiple of ``tensor_parallel_degree``.
+        embedding_dim: Size of a vector, a multiple of ``tensor_parallel_degree``.
         padding_idx: As in ``nn.Embedding``.
         max_norm: Refused: no rank has full vectors.
         norm_type: Type of the norm that ``max_norm`` limits.
@@ -53,7 +53,7 @@ class DistributedEmbedding(nn.Embedding, DistributedModule):
         **options: AWS's ``_weight`` is not taken, ``_skip_allgather`` and ``_skip_scatter_and_merge`` are refused.
 
     Raises:
-        ParallelConfigError: If ``embedding_dim`` does not divide, or something is refused.
+        ParallelConfigError: If ``embedding_dim`` is not divisible, or a refused option is set.
 
     """
 
@@ -84,13 +84,13 @@ class DistributedEmbedding(nn.Embedding, DistributedModule):
         )
 
     def reset_parameters(self) -> None:
-        """Draw the weights."""
+        """Draw the weights from the normal distribution."""
         nn.init.normal_(self.weight, std=self.initializer_range)
         self._fill_padding_idx_with_zero()
 
 
 def own_plan(root: nn.Module) -> dict[str, str]:
-    """Which of AWS's layers are in a model, and how they are shared."""
+    """Path of each of AWS's layers in a model -> how it is sharded."""
     styles = {DistributedLinear: BY_INPUTS, DistributedEmbedding: BY_DIMENSION}
     return {path: styles[type(module)] for path, module in root.named_modules() if type(module) in styles}
 

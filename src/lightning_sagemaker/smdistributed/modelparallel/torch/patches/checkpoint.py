@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mirrors ``smdistributed.modelparallel.torch.patches.checkpoint``: activations computed again in the backward pass."""
+"""Mirrors ``smdistributed.modelparallel.torch.patches.checkpoint``: activation checkpointing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def checkpoint_sequential(
     preserve_rng_state: bool = True,
     pack_args_as_tuple: bool = False,
 ) -> object:
-    """``sequential_module(input)`` without keeping what is between its parts.
+    """``sequential_module(input)`` without keeping the activations within checkpointed groups of modules.
 
     Args:
         sequential_module: Sequence of modules with one argument.
-        input: Input of the first.
-        strategy: ``each`` module, ``contiguous`` (all at once) or ``group_N`` (N at a time).
-        preserve_rng_state: Dropout is the same in both passes.
+        input: Input of the first module.
+        strategy: Group: ``each`` module, ``contiguous`` (all at once) or ``group_N`` (N at a time).
+        preserve_rng_state: Whether dropout is the same in both passes.
         pack_args_as_tuple: Without effect.
 
     """

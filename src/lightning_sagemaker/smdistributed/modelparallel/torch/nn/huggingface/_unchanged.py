@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The translation of names that need none."""
+"""Translation of state dicts whose names are the same on both sides."""
 
 from typing import TypeVar
 
