@@ -145,10 +145,10 @@ def read_texts(examples: Iterable[Example], decoder: Callable[[], Decoder], colu
         ValueError: If an example has neither token ids nor text.
 
     """
-    examples = iter(examples)
+    examples, decode = iter(examples), None
     while batch := list(itertools.islice(examples, _AT_ONCE)):
         if all(IDS in example for example in batch):
-            decode = decoder()
+            decode = decode or decoder()
             yield from decode([piece for example in batch for piece in _pieces(example, decode.separators)])
         else:
             yield from (_text(example, column) for example in batch)

@@ -2,6 +2,8 @@
 """Every name of AWS's library that its public samples, its container tests or transformers use is there."""
 
 import importlib
+import subprocess
+import sys
 
 import pytest
 
@@ -105,3 +107,27 @@ def test_members_and_version(smp):
     for name in ("verify", "dump_model"):
         with pytest.raises(Exception, match="HINT"):
             getattr(helpers, name)()
+
+
+HOOKS = """
+import torch, smdistributed.modelparallel.torch as smp
+smp.init({"partitions": 1, "microbatches": 2, "ddp": True})
+model = smp.DistributedModel(torch.nn.Linear(2, 1))
+events = []
+model.register_post_partition_hook(lambda model, optimizer: events.append("partitioned"))
+model.register_post_step_hook(lambda model, optimizer: events.append("stepped"))
+@smp.step
+def step(model, x):
+    events.append("forward")
+    model.backward(model(x).sum())
+for _ in range(2):
+    step(model, torch.ones(4, 2))
+print(*events)
+"""
+
+
+def test_hooks_are_called_where_each_process_has_the_full_model(tmp_path):
+    (tmp_path / "script.py").write_text(HOOKS)
+    command = [sys.executable, "-m", "lightning_sagemaker", str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["partitioned", "forward", "forward", "stepped", "forward", "forward"], done.stderr

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.parallel.blocks import find_blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.sharding import TP, share_matrices
@@ -57,10 +58,12 @@ def transform(
 
 @torch.no_grad()
 def _send_weights(model: nn.Module) -> None:
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if tensor.is_meta:
-            raise ParallelConfigError(
-                f"load_state_dict_from_rank0 was set, but {name} is on the meta device. HINT: call"
-                " model.to_empty(device='cpu') on the other ranks."
-            )
+    tensors = dict([*model.named_parameters(), *model.named_buffers()])
+    empty = next((name for name, tensor in tensors.items() if tensor.is_meta), None)
+    if any(names := of_all(empty, dist.get_world_size())):  # known on all ranks, or rank 0 would wait for the others
+        raise ParallelConfigError(
+            f"load_state_dict_from_rank0 was set, but {next(filter(None, names))} is on the meta device. HINT: call"
+            " model.to_empty(device='cpu') on the other ranks."
+        )
+    for tensor in tensors.values():
         dist.broadcast(tensor.data, 0)

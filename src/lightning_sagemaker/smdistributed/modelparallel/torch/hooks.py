@@ -39,15 +39,21 @@ class Hooks:
     _after_step: dict[int, Callable[..., object]]
 
     def register_post_partition_hook(self, hook: Callable[..., object]) -> Handle:
-        """Call ``hook(model, optimizer)`` once, when the model is partitioned.
+        """Call ``hook(model, optimizer)`` once, in the first step: after the model is partitioned, before its forward pass.
 
         Raises:
-            RuntimeError: If it is partitioned already.
+            RuntimeError: If the model is partitioned already.
 
         """
         if self._pipeline is not None:
             raise RuntimeError("The model is already partitioned. HINT: register the hook before the first step.")
         return Handle(self._after_partition, hook)
+
+    def call_after_partition(self, optimizer: object) -> None:
+        """Call the hooks of :meth:`register_post_partition_hook`."""
+        hooks, self._after_partition = self._after_partition, {}
+        for hook in hooks.values():
+            hook(self, optimizer)
 
     def register_post_step_hook(self, hook: Callable[..., object]) -> Handle:
         """Call ``hook(model, optimizer)`` once, after the next step."""

@@ -147,6 +147,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
             for parameter in self.own:
                 parameter.grad = None
             if self._is_alone:
+                self.call_after_partition(state.optimizer)
                 results = [step(microbatch) for microbatch in microbatches]
             else:
                 results = self._run_pipeline(step, microbatches)
@@ -192,8 +193,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
                 print(self._pipeline.partition.table(self._pipeline.blocks))
             if state.optimizer is not None:
                 self._pipeline.keep_own_state(state.optimizer.optimizer)
-            for hook in self._after_partition.values():
-                hook(self, state.optimizer)
+            self.call_after_partition(state.optimizer)
         return self._pipeline
 
     @property
