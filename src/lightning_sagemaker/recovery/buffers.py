@@ -65,6 +65,16 @@ class SharedBuffers:
             self._of_shards[shard] = self.now()
             self.put(own)
 
+    @contextmanager
+    def of_start(self) -> Iterator[None]:
+        """An evaluation among accumulated batches, with the values of the step's start: the same on all ranks."""
+        own = self.now()
+        self.put(self._start)
+        try:
+            yield
+        finally:
+            self.put(own)
+
     def of_first(self, source: int) -> list[Tensor]:
         """The first shard's values at the end of a step. Collective.
 

@@ -192,10 +192,13 @@ class InJobLoop(InterruptibleLoop):
         done: list[int] = []
         todo = [self._number, *self._adopted_shards]
         while True:
-            for shard in todo:
-                for batch in shards.loader_of(inner, shard, 0):
-                    self._signals.is_alive()
-                    yield self._on_device(loader, batch)
+            # Among accumulated batches each rank has buffers of its own shard.
+            accumulates = self._within and not self.steps.averaged
+            with self._buffers.of_start() if accumulates else nullcontext():
+                for shard in todo:
+                    for batch in shards.loader_of(inner, shard, 0):
+                        self._signals.is_alive()
+                        yield self._on_device(loader, batch)
             done = [*done, *todo]
             if self._is_collective or self._vote(ok=not self._member.changed):
                 return

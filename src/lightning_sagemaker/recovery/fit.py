@@ -234,6 +234,7 @@ class RecoveringFit(Callback):
         steps = self._steps
         if loop._combined_loader is None or steps is None:
             return
+        steps.begin_validation()
         for number, loader in enumerate(loop._combined_loader.flattened):
             before = len(loader) if hasattr(loader, "__len__") else 0
             shards.evaluate_shards(loader, lambda: steps.own_shards, self._rank.seed)

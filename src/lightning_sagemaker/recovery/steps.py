@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ class Steps:
         self._batch: Any = None
         self._buffers = SharedBuffers(lambda: [trainer.lightning_module])
         self._first = FIRST
+        self._evaluation = ExitStack()
 
     @property
     def own_shards(self) -> list[int]:
@@ -51,14 +53,21 @@ class Steps:
         self._adopted = shards.adopted(order, self._world_size)[self._shard]
         self._first = shards.rank_of(FIRST, order, self._world_size)
         self._iterators, self._batches = {}, []
+        self._evaluation.close()
 
     def begin_batch(self, batch: Any, batch_idx: int) -> None:
         """Lightning begins a batch of this rank's own shard."""
+        self._evaluation.close()
         self._batch = batch
         if not self._batches:
             self._buffers.begin_step()
         self._batches.append(batch_idx)
         self._seed(batch_idx, self._shard)
+
+    def begin_validation(self) -> None:
+        """A validation begins: it uses the buffers of the last step's end, on all ranks."""
+        if self._batches:
+            self._evaluation.enter_context(self._buffers.of_start())
 
     def with_adopted(self, optimizer: Any, closure: Callable[[], Any]) -> Any:
         """Compute this rank's sum of gradients, and average it. Collective.
