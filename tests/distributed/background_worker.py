@@ -177,7 +177,8 @@ def kept(folder: Path) -> list[list[str]]:
     class Look(Losses):
         def on_train_batch_end(self, trainer, *args):
             if trainer.global_step > 2:
-                seen.append(sorted(path.name for path in folder.iterdir() if find_whole(path)))
+                found = folder.iterdir() if folder.exists() else ()  # made by the thread that writes the first
+                seen.append(sorted(path.name for path in found if find_whole(path)))
 
     restore = slow_parts(0.1)
     fit(trainer_of(beside(), folder, callbacks=[Look()], keep=1))

@@ -102,6 +102,14 @@ def test_a_second_optimizer_may_step_after_the_first_but_not_after_another_backw
         pass
 
 
+def test_a_loss_after_the_step_leaves_the_gradients_averaged():
+    """An evaluation that is repeated then uses the buffers of the step's end, not those of its start."""
+    steps = FabricSteps(None, 2, None)
+    steps.averaged = steps.stepped = True
+    steps.begin_quorum()
+    assert steps.averaged
+
+
 @pytest.mark.parametrize("zeroes", [False, True])
 def test_an_adopted_pass_changes_no_gradient_of_the_own_shard(zeroes):
     """Whatever its body does with gradients, and however many backward passes it makes."""

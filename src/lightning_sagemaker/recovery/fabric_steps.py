@@ -77,7 +77,7 @@ class FabricSteps:
 
     def begin_quorum(self) -> None:
         """The ranks have changed: what was computed for the step in flight is dropped."""
-        self._of_shards, self.fails, self.changes, self.averaged = {}, False, False, False
+        self._of_shards, self.fails, self.changes = {}, False, False
 
     @contextmanager
     def one_pass(self, adopts: int | None, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
