@@ -90,6 +90,17 @@ def test_a_wrong_script_ends_with_the_reason(tmp_path, wrong, sentence):
     assert sentence in (tmp_path / "job/output.txt").read_text()
 
 
+@pytest.mark.slow
+def test_a_batch_that_kills_whoever_trains_on_it_ends_the_job(tmp_path):
+    (tmp_path / "job").mkdir()
+    setting = Setting(3, samples=900, script="recovery_fabric.py")
+    process = start(setting, tmp_path / "job", "--attempts", "2", training=WRONG, words=["poison"])
+    assert process.wait(120) == 1
+    said = (tmp_path / "job/output.txt").read_text()
+    assert "has failed 2 times; each time a rank was lost" in said, said
+    assert list((tmp_path / "job/checkpoints").glob("*.ckpt"))
+
+
 def test_a_second_optimizer_may_step_after_the_first_but_not_after_another_backward_pass():
     steps = FabricSteps(None, 2, None)
     with steps.one_pass(None, []):

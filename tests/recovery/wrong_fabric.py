@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,20 @@ from torch.utils.data import DataLoader, DistributedSampler
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.chaos import recovery_fabric
 
-WRONG = sys.argv.pop()
+WRONG, POISON = sys.argv.pop(), 77
 
 
 class Own(DistributedSampler[Any]):
     """An order that is dealt in a way of the script's own."""
+
+
+class Poisoned(recovery_fabric.Points):
+    """Whoever reads one of its samples dies."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == POISON and len(self) > 200:  # not the one of the validation
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
 
 
 def _loader(dataset: Any, batch_size: int, **_: Any) -> Any:
@@ -35,6 +45,8 @@ def _clip(fabric: Fabric, model: Any, optimizer: Any, **_: Any) -> None:
 
 if WRONG == "sampler":
     vars(recovery_fabric)["DataLoader"] = _loader
+elif WRONG == "poison":
+    vars(recovery_fabric)["Points"] = Poisoned
 else:
     Fabric.clip_gradients = _clip
 recovery_fabric.main()
