@@ -25,7 +25,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "distributed/test_restarts": (".*",),
     "recovery/test_several_fits": (".*",),
     "recovery/test_in_job": ("test_a_batch_that_kills_.*", r"test_a_wrong_script_.*\[schedule.*"),
-    "recovery/test_fabric_loop": ("test_asked_to_stop_.*", "test_a_wrong_script_.*"),
+    "recovery/test_fabric_loop": ("test_asked_to_stop_.*", "test_a_loop_without_ours_.*", "test_a_wrong_script_.*"),
     "callbacks/test_interruption": (r".*_ends\[alive-.*",),
     # Equality with one process: CI has "smddp" in test_lightning, stages in test_smp, sharding in test_fsdp, and tensor
     # parallelism in the shims only (test_smp_shim, test_version2). It tries no delayed parameters on several processes, no

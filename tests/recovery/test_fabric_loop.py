@@ -63,6 +63,19 @@ def test_equals_stock_ddp(tmp_path):
     assert all(torch.equal(weights[0][name], value) for name, value in weights[1].items())
 
 
+def test_a_loop_without_ours_equals_stock_ddp_and_says_that_it_does_not_recover():
+    script, found = str(Path(__file__).parent / "plain_fabric.py"), []
+    torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone", script, "ddp"]
+    supervise = ["lightning_sagemaker.cli", "supervise", "--processes", "2", script, "sagemaker"]
+    for command in (torchrun, supervise):
+        done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        found.append([line for line in done.stdout.splitlines() if line.startswith("found")])
+    assert len(found[0]) == 1
+    assert found[0] == found[1]
+    assert "This loop is not an InterruptibleLoop: a rank that dies ends the job" in done.stdout + done.stderr
+
+
 def test_asked_to_stop_it_saves_and_goes_on_from_there(alone, tmp_path):
     process = start(TWO, tmp_path)
     wait_for(lambda: len(steps_of(tmp_path)) > 3, process)
