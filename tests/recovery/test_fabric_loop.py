@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from lightning_sagemaker import InterruptibleLoop
+from lightning_sagemaker.recovery.fabric_loop import InJobLoop
 from lightning_sagemaker.recovery.fabric_steps import FabricSteps
 from lightning_sagemaker.recovery.member import RecoveryError
 from tests.chaos.recovery import Setting, compare, rows, run, start
@@ -112,6 +115,15 @@ def test_a_batch_that_kills_whoever_trains_on_it_ends_the_job(tmp_path):
     said = (tmp_path / "job/output.txt").read_text()
     assert "has failed 2 times; each time a rank was lost" in said, said
     assert list((tmp_path / "job/checkpoints").glob("*.ckpt"))
+
+
+def test_a_subclass_is_refused_rather_than_left_without_its_init():
+    class Own(InterruptibleLoop):
+        pass
+
+    fabric = SimpleNamespace(strategy=SimpleNamespace(loop_kind=InJobLoop))
+    with pytest.raises(TypeError, match="the loop is a Own, not InJobLoop. HINT"):
+        Own(fabric, "checkpoints", {})
 
 
 def test_a_second_optimizer_may_step_after_the_first_but_not_after_another_backward_pass():

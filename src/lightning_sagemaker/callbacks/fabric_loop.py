@@ -70,8 +70,18 @@ class InterruptibleLoop:
     """
 
     def __new__(cls, fabric: Fabric, *args: object, **kwargs: object) -> InterruptibleLoop:
-        """One that recovers in the job, if the strategy does."""
+        """One that recovers in the job, if the strategy does.
+
+        Raises:
+            TypeError: If a subclass is created with such a strategy.
+
+        """
         kind: type[InterruptibleLoop] = getattr(fabric.strategy, "loop_kind", cls)
+        if not issubclass(kind, cls):  # python would not call its __init__
+            raise TypeError(
+                f"recovery='in_job' was set, and the loop is a {cls.__name__}, not {kind.__name__}."
+                " HINT: use InterruptibleLoop itself, or set recovery='restart'."
+            )
         return object.__new__(kind)
 
     def __init__(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
 
 
-_LARGEST = 1 << 20
+LARGEST = 1 << 20
 """Elements of a buffer: larger ones are constant tables."""
 
 
@@ -39,7 +39,7 @@ def buffers_in(modules: Mapping[str, object]) -> dict[str, Tensor]:
     for prefix, module in modules.items():
         if isinstance(module, nn.Module):
             named = module.named_buffers(prefix=prefix)
-            found |= {name: buffer for name, buffer in named if type(buffer) is Tensor and buffer.numel() <= _LARGEST}
+            found |= {name: buffer for name, buffer in named if type(buffer) is Tensor and buffer.numel() <= LARGEST}
     return found
 
 

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-_LARGEST = 1 << 20
-"""Elements of a buffer: larger ones are constant tables."""
+from lightning_sagemaker.checkpoint.rank_buffers import LARGEST
+
 FIRST = 0
 """The shard whose buffers all ranks get."""
 
@@ -98,4 +98,4 @@ def _changing(module: nn.Module) -> list[str]:
     own = dict(module.named_buffers(recurse=False))
     if not any(buffer.is_floating_point() for buffer in own.values()):
         return []
-    return [name for name, buffer in own.items() if buffer.numel() <= _LARGEST]
+    return [name for name, buffer in own.items() if buffer.numel() <= LARGEST]
