@@ -11,14 +11,20 @@ import torch
 import torch.distributed as dist
 from typing_extensions import override
 
-from lightning_sagemaker._lightning import FabricDDPStrategy, rank_zero_info, rank_zero_only, rank_zero_warn
+from lightning_sagemaker._lightning import FabricDDPStrategy, rank_zero_only, rank_zero_warn
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.recovery import gradients
 from lightning_sagemaker.recovery.fabric_loop import InJobLoop
 from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.strategies.job_aware import JobAware
-from lightning_sagemaker.strategies.quorum import QuorumEnvironment, check_supervised
+from lightning_sagemaker.strategies.quorum import (
+    QuorumEnvironment,
+    broadcast_state,
+    check_supervised,
+    group_backend,
+    say_that_it_recovers,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -91,17 +97,14 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
 
     @override
     def _get_process_group_backend(self) -> str:
-        return self._process_group_backend or ("gloo" if self.root_device.type == "cpu" else "cpu:gloo,cuda:nccl")
+        return group_backend(self._process_group_backend, self.root_device)
 
     @override
     def _setup_distributed(self) -> None:
         rank = self.rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend())
         self.cluster_environment = QuorumEnvironment(self.job, rank)
         self._backward_sync_control = self._sync = _Sync()  # type: ignore[assignment]
-        rank_zero_info(
-            f"Recovery in the job: {self.shards} ranks, by {self._get_process_group_backend()}. SMDDP is not used: its"
-            " groups cannot be recreated in a process."
-        )
+        say_that_it_recovers(self.shards, self._get_process_group_backend())
 
     def form(self, reply: Reply) -> None:
         """Create the default group of a quorum, and use its ranks. Collective over them."""
@@ -119,10 +122,7 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
         """Give all ranks rank zero's weights, as DDP does; there is no wrapper."""
         self.modules.append(module)
         if self.rank is not None and not self.rank.joins:
-            with torch.no_grad():
-                for tensor in module.state_dict().values():
-                    if isinstance(tensor, torch.Tensor):
-                        dist.broadcast(tensor, 0)
+            broadcast_state(module)
         return module
 
     # Steps

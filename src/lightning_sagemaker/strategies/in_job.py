@@ -11,13 +11,19 @@ import torch.distributed as dist
 from typing_extensions import override
 
 from lightning_sagemaker._compat.trainer import callbacks_of
-from lightning_sagemaker._lightning import DDPStrategy, rank_zero_info, rank_zero_only, reset_seed
+from lightning_sagemaker._lightning import DDPStrategy, rank_zero_only, reset_seed
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.recovery.fit import RecoveringFit
 from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
 from lightning_sagemaker.strategies.ddp import JobDDPStrategy
-from lightning_sagemaker.strategies.quorum import QuorumEnvironment, check_supervised
+from lightning_sagemaker.strategies.quorum import (
+    QuorumEnvironment,
+    broadcast_state,
+    check_supervised,
+    group_backend,
+    say_that_it_recovers,
+)
 from lightning_sagemaker.strategies.trainer_defaults import add_callbacks
 
 if TYPE_CHECKING:
@@ -70,7 +76,7 @@ class InJobDDPStrategy(JobDDPStrategy):
 
     @override
     def _get_process_group_backend(self) -> str:
-        return self._process_group_backend or ("gloo" if self.root_device.type == "cpu" else "cpu:gloo,cuda:nccl")
+        return group_backend(self._process_group_backend, self.root_device)
 
     @override
     def setup_distributed(self) -> None:
@@ -83,10 +89,7 @@ class InJobDDPStrategy(JobDDPStrategy):
             rank.restarts = False  # the script's next Trainer begins something else
             self._resume_from_checkpoint()
         self._fit = RecoveringFit(rank, self._form, self._world)
-        rank_zero_info(
-            f"Recovery in the job: {self._world} ranks, by {self._get_process_group_backend()}. SMDDP is not used: its"
-            " groups cannot be recreated in a process."
-        )
+        say_that_it_recovers(self._world, self._get_process_group_backend())
 
     def _resume_from_checkpoint(self) -> None:
         module = self.lightning_module
@@ -123,10 +126,7 @@ class InJobDDPStrategy(JobDDPStrategy):
             trainer.num_sanity_val_steps = 0
         super(DDPStrategy, self).setup(trainer)
         if not self._rank.joins:
-            with torch.no_grad():
-                for tensor in self.lightning_module.state_dict().values():  # type: ignore[union-attr]
-                    if isinstance(tensor, torch.Tensor):
-                        dist.broadcast(tensor, 0)
+            broadcast_state(self.lightning_module)  # type: ignore[arg-type]
 
     @override
     def reduce(

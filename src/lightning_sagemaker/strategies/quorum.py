@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-from lightning_sagemaker._lightning import rank_zero_only
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from lightning_sagemaker._lightning import rank_zero_info, rank_zero_only
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.recovery.job_rank import JobRank
@@ -23,6 +27,26 @@ def check_supervised() -> None:
             "recovery='in_job' was set, but no supervisor started this process. HINT: start the script with"
             " 'lightning-sagemaker supervise --processes N SCRIPT' on each host."
         )
+
+
+def group_backend(given: str | None, device: torch.device) -> str:
+    """Backend of the groups of a job that recovers: ``given``, or gloo, with nccl for tensors on a GPU."""
+    return given or ("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl")
+
+
+def say_that_it_recovers(ranks: int, backend: str) -> None:
+    """Log, once, what recovers and that SMDDP does not take part."""
+    rank_zero_info(
+        f"Recovery in the job: {ranks} ranks, by {backend}. SMDDP is not used: its groups cannot be recreated in a process."
+    )
+
+
+def broadcast_state(module: nn.Module) -> None:
+    """Give all ranks rank zero's weights and buffers, as DDP's wrapper does, which is not used. Collective."""
+    with torch.no_grad():
+        for tensor in module.state_dict().values():
+            if isinstance(tensor, torch.Tensor):
+                dist.broadcast(tensor, 0)
 
 
 class QuorumEnvironment(SageMakerEnvironment):
