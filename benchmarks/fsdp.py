@@ -22,6 +22,8 @@ import time
 from pathlib import Path
 
 WARMUP = 10
+PROCESSES = {"cpu": 2, "gpu": 1}
+SIZES = ("steps", "width", "blocks", "batch")
 SIDES = {"step": ("stock", "smddp_fsdp"), "saving": ("stock, at once", "at once", "beside")}
 
 
@@ -33,6 +35,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1024, help="width of the model's layers")
     parser.add_argument("--blocks", type=int, default=4, help="layers of the model")
     parser.add_argument("--batch", type=int, default=96, help="samples per process and step")
+    parser.add_argument(
+        "--accelerator", default="cpu", choices=PROCESSES, help="two processes on CPUs, or one on a GPU"
+    )
     parser.add_argument("--worker", nargs=2, metavar=("SIDE", "OUT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -64,8 +69,14 @@ def compare(arguments: argparse.Namespace) -> None:
 def launch(side: str, arguments: argparse.Namespace) -> list[float]:
     """One run of two processes; for each step or save, the seconds of the slower one."""
     with tempfile.TemporaryDirectory() as folder:
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        sizes = [f"--{name}={getattr(arguments, name)}" for name in ("steps", "width", "blocks", "batch")]
+        launcher = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={PROCESSES[arguments.accelerator]}",
+        ]
+        sizes = [f"--{name}={getattr(arguments, name)}" for name in (*SIZES, "accelerator")]
         subprocess.run(
             [*launcher, __file__, *sizes, "--worker", side, folder],
             check=True,
@@ -130,22 +141,26 @@ def measure(side: str, folder: Path, arguments: argparse.Namespace) -> None:
                     if self.saves:
                         self.saves[-1] += trainer.strategy.update_wait_seconds
                 trainer.strategy.barrier()
+                if trainer.strategy.root_device.type == "cuda":
+                    torch.cuda.synchronize()  # steps that are under way are not the save's
                 begin = time.perf_counter()
                 trainer.save_checkpoint(folder / "last.ckpt")
                 self.saves.append(time.perf_counter() - begin)
 
     clock = Clock()
     strategy = {
-        "stock": lambda: ModelParallelStrategy(2, 1),
-        "stock, at once": lambda: ModelParallelStrategy(2, 1, save_distributed_checkpoint=True),
+        "stock": lambda: ModelParallelStrategy(PROCESSES[arguments.accelerator], 1),
+        "stock, at once": lambda: ModelParallelStrategy(
+            PROCESSES[arguments.accelerator], 1, save_distributed_checkpoint=True
+        ),
         "smddp_fsdp": SMDDPFSDPStrategy,
         "at once": lambda: SMDDPFSDPStrategy(save_distributed_checkpoint=True),
         "beside": lambda: SMDDPFSDPStrategy(async_checkpoint=True),
     }[side]()
     trainer = Trainer(
         strategy=strategy,
-        accelerator="cpu",
-        devices=2,
+        accelerator=arguments.accelerator,
+        devices=PROCESSES[arguments.accelerator],
         max_steps=steps,
         callbacks=[clock],
         logger=False,

@@ -25,6 +25,7 @@ from pathlib import Path
 SAFE = "ddp-safe"
 """``ddp`` with what keeps work from being lost."""
 WARMUP_STEPS = 10
+PROCESSES = {"cpu": 2, "gpu": 1}
 
 
 def main() -> None:
@@ -35,6 +36,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=96, help="samples per process and step")
     parser.add_argument("--safe", action="store_true", help=f"compare {SAFE} instead of smddp")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument(
+        "--accelerator", default="cpu", choices=PROCESSES, help="two processes on CPUs, or one on a GPU"
+    )
     parser.add_argument("--worker", nargs=2, metavar=("STRATEGY", "OUT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -72,8 +76,14 @@ def launch(strategy: str, arguments: argparse.Namespace) -> list[float]:
     """One run of two processes; the step times in seconds of rank zero."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "times.json"
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        sizes = [f"--steps={arguments.steps}", f"--width={arguments.width}", f"--batch={arguments.batch}"]
+        launcher = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={PROCESSES[arguments.accelerator]}",
+        ]
+        sizes = [f"--{name}={getattr(arguments, name)}" for name in ("steps", "width", "batch", "accelerator")]
         subprocess.run(
             [*launcher, __file__, *sizes, "--worker", strategy, str(out)],
             check=True,
@@ -123,8 +133,8 @@ def measure(strategy: str, out: Path, arguments: argparse.Namespace) -> None:
     safe = [AutoResume(out.parent), SpotInterruption(out.parent)] if strategy == SAFE else []
     trainer = Trainer(
         strategy="ddp" if strategy == SAFE else strategy,
-        accelerator="cpu",
-        devices=2,
+        accelerator=arguments.accelerator,
+        devices=PROCESSES[arguments.accelerator],
         max_steps=steps,
         callbacks=[clock, *safe],
         logger=False,

@@ -124,6 +124,12 @@ def _become(request: dict[str, Any]) -> None:
         os._exit(code)
 
 
+def _as_hosts(rank: str, world: str) -> dict[str, str]:
+    """Each rank a host of its own, with the one GPU; nccl refuses one device twice on a host, and asks this name for it."""
+    place = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": rank, "GROUP_WORLD_SIZE": world}
+    return {**place, "NCCL_HOSTID": f"host-{rank}", "NCCL_SOCKET_IFNAME": "lo"}
+
+
 def _launch(command: list[str], processes: int) -> None:
     if not processes:
         _run(command)
@@ -136,6 +142,8 @@ def _launch(command: list[str], processes: int) -> None:
 
 
 def _run(command: list[str]) -> None:
+    if os.environ.get("LIGHTNING_SAGEMAKER_TEST_ACCELERATOR") == "cuda" and "RANK" in os.environ:
+        os.environ.update(_as_hosts(os.environ["RANK"], os.environ["WORLD_SIZE"]))
     is_module = command[0] == "-m"
     sys.argv[:] = command[is_module:]
     own = os.environ.get("PYTHONPATH", "").split(os.pathsep)

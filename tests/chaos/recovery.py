@@ -37,6 +37,7 @@ from lightning_sagemaker.supervisor import goodput, goodput_picture
 from lightning_sagemaker.supervisor.events import FILE
 from tests.chaos import recovery_hosts
 from tests.chaos.recovery_compare import compare, rows
+from tests.chaos.recovery_gpu import OneGPU
 from tests.chaos.recovery_hosts import HostedJob
 
 _TIME_LIMIT = 400.0
@@ -172,6 +173,19 @@ class OneHost:
         self._process.wait()
 
 
+class OnGPU(OneGPU):
+    """The same on one GPU."""
+
+    def __init__(self, setting: Setting, folder: Path, *options: str) -> None:
+        self._setting = setting
+        options = ("--rejoin-timeout", str(setting.rejoin_timeout), "--attempts", "9", *options)
+        super().__init__(folder, setting.ranks, options, [str(setting.program), str(folder), *setting.arguments])
+
+    def inflict(self, kind: str, rng: random.Random, steps: Callable[[], int]) -> None:
+        """One fault."""
+        inflict(kind, self._folder, self._setting.ranks, rng)
+
+
 def start_on(net: Network, setting: Setting, folder: Path, *options: str) -> HostedJob:
     """Start a job on several hosts."""
     options = ("--rejoin-timeout", str(setting.rejoin_timeout), "--attempts", "9", *options)
@@ -205,7 +219,11 @@ def run(
     folder.mkdir()
     begin = last = time.monotonic()
     options = ("--events", str(folder / FILE))
-    job = OneHost(setting, folder, *options) if net is None else start_on(net, setting, folder, *options)
+    if net is not None:
+        job = start_on(net, setting, folder, *options)
+    else:
+        one = OnGPU if os.environ.get("LIGHTNING_SAGEMAKER_TEST_ACCELERATOR") == "cuda" else OneHost
+        job = one(setting, folder, *options)
     times: list[tuple[str, float]] = []
     try:
         while job.poll() is None and time.monotonic() - begin < limit:

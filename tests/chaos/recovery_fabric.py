@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 import time
@@ -21,7 +20,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from lightning_sagemaker import InterruptibleLoop
-from tests.chaos.recovery_training import RANK, Points, checksum, options_of_script
+from tests.chaos.recovery_training import PLACE, RANK, Points, checksum, options_of_script
 
 KINDS = {"adamw": torch.optim.AdamW, "sgd": partial(torch.optim.SGD, momentum=0.9)}
 
@@ -29,7 +28,7 @@ KINDS = {"adamw": torch.optim.AdamW, "sgd": partial(torch.optim.SGD, momentum=0.
 def main() -> None:
     """Train."""
     options = options_of_script()
-    fabric = Fabric(strategy=options.strategy, accelerator="cpu", devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    fabric = Fabric(strategy=options.strategy, **PLACE)
     fabric.launch()
     fabric.seed_everything(7, verbose=False)
     net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(options.dropout), nn.Linear(64, 4))
@@ -39,7 +38,7 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
     training = DataLoader(Points(options.samples), 8, shuffle=True, num_workers=options.workers)
     training, validation = fabric.setup_dataloaders(training, DataLoader(Points(200), 8))
-    accuracy = MulticlassAccuracy(4)
+    accuracy = MulticlassAccuracy(4).to(fabric.device)
     state = {"model": model, "optimizer": optimizer, "schedule": schedule, "best": 1e9, "seen": 0}
     loop = InterruptibleLoop(fabric, options.folder / "checkpoints", state)
     every, half = options.accumulate, len(training) // 2 // options.accumulate * options.accumulate
@@ -52,7 +51,7 @@ def main() -> None:
     def evaluate() -> list[float]:
         model.eval()
         accuracy.reset()
-        total, number = torch.zeros(()), 0
+        total, number = torch.zeros((), device=fabric.device), 0
         with torch.no_grad():
             for x, y, _ in loop.evaluation(validation):
                 time.sleep(options.pause / 2)
@@ -60,7 +59,7 @@ def main() -> None:
                 accuracy.update(output, y)
                 total, number = total + nn.functional.cross_entropy(output, y, reduction="sum"), number + len(y)
         model.train()
-        both = fabric.all_reduce(torch.stack([total, torch.tensor(float(number))]), reduce_op="sum")
+        both = fabric.all_reduce(torch.stack([total, torch.full_like(total, number)]), reduce_op="sum")
         return [(both[0] / both[1]).item(), both[1].item(), accuracy.compute().item()]
 
     def validate() -> None:

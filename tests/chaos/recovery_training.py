@@ -28,6 +28,11 @@ import lightning_sagemaker  # noqa: F401
 _SMALL = 64
 """Units of the hidden layer; wider ones are for measurements, whose steps note no weights."""
 RANK = os.environ.get("RANK", "0")
+PLACE = {
+    "accelerator": os.environ.get("LIGHTNING_SAGEMAKER_TEST_ACCELERATOR", "cpu"),
+    "devices": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+    "num_nodes": int(os.environ.get("GROUP_WORLD_SIZE", "1")),
+}
 
 
 class Points(Dataset[Any]):
@@ -147,7 +152,7 @@ class Deadline(Callback):
 
 
 def checksum(module: nn.Module) -> int:
-    return zlib.crc32(b"".join(parameter.detach().numpy().tobytes() for parameter in module.parameters()))
+    return zlib.crc32(b"".join(parameter.detach().cpu().numpy().tobytes() for parameter in module.parameters()))
 
 
 def options_of_script() -> argparse.Namespace:
@@ -186,9 +191,7 @@ def main() -> None:
         callbacks.append(Deadline(folder, options.seconds))
     trainer = Trainer(
         strategy=options.strategy,
-        accelerator="cpu",
-        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
-        num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
+        **PLACE,
         max_epochs=options.epochs,
         limit_val_batches=0.0 if options.no_validation else 1.0,
         accumulate_grad_batches=options.accumulate,

@@ -26,6 +26,7 @@ from lightning_sagemaker.checkpoint.resume import find_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 from lightning_model import Losses, Model, error_of, samples
+from place import PLACE
 
 warnings.filterwarnings("ignore")
 OUT = Path(sys.argv[1])
@@ -38,8 +39,7 @@ def trainer_of(strategy, folder: Path, steps: int = STEPS, callbacks=(), every: 
     saving = ModelCheckpoint(folder, "{step}", every_n_train_steps=every, save_top_k=keep, monitor=None)
     return Trainer(
         strategy=strategy,
-        accelerator="cpu",
-        devices=WORLD,
+        **PLACE,
         max_steps=steps,
         callbacks=[saving, *callbacks],
         logger=False,

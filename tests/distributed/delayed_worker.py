@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from lightning_model import Losses, Model, error_of, make_model, samples
 from limited import limit_memory
 from models import make_batch
+from place import PLACE
 
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
@@ -95,8 +96,7 @@ def make_trainer(callbacks=(), parts=False, *, delayed=False, tensor=1, **option
     settings = {"max_steps": 5, "logger": False, "enable_checkpointing": False, **options}
     return Trainer(
         strategy=strategy,
-        accelerator="cpu",
-        devices=WORLD,
+        **PLACE,
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,

@@ -30,6 +30,7 @@ from lightning_sagemaker.strategies.fsdp import FabricSMDDPFSDPStrategy, SMDDPFS
 sys.path.insert(0, str(Path(__file__).parent))
 from lightning_model import Losses, Model, error_of, samples
 from models import make_batch, make_model
+from place import ACCELERATOR, DEVICE, PLACE
 
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
@@ -38,7 +39,6 @@ WORLD, RANK = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
 BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 HYBRID = {"hybrid_shard_degree": WORLD // 2}
 STEPS = 4
-DEVICE = os.environ.get("LIGHTNING_SAGEMAKER_TEST_ACCELERATOR", "cpu")
 
 # name -> model, what our strategy is given, what fully_shard is given, what the Trainer is given
 CASES = {
@@ -94,7 +94,7 @@ class Stock(ModelParallelStrategy):
 
 
 def two_dimensions():
-    return dist.device_mesh.init_device_mesh(DEVICE, (2, WORLD // 2), mesh_dim_names=("copies", "shards"))
+    return dist.device_mesh.init_device_mesh(ACCELERATOR, (2, WORLD // 2), mesh_dim_names=("copies", "shards"))
 
 
 def local(parameter: torch.Tensor) -> torch.Tensor:
@@ -117,8 +117,7 @@ def fit(case: str) -> dict:
     loader = DataLoader(data, 4, sampler=DistributedSampler(data, WORLD, RANK, shuffle=False))
     trainer = Trainer(
         strategy=strategy,
-        accelerator=DEVICE,
-        devices=WORLD,
+        **PLACE,
         max_steps=STEPS,
         callbacks=[losses],
         logger=False,
@@ -141,12 +140,12 @@ def loop() -> dict:
     model = make_model("bert")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     if IS_STOCK:
-        mesh = dist.device_mesh.init_device_mesh(DEVICE, (WORLD,))
+        mesh = dist.device_mesh.init_device_mesh(ACCELERATOR, (WORLD,))
         for unit in [*units("bert", model), model]:
             fully_shard(unit, mesh=mesh)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     else:
-        fabric = Fabric(accelerator=DEVICE, devices=WORLD, strategy=FabricSMDDPFSDPStrategy())
+        fabric = Fabric(**PLACE, strategy=FabricSMDDPFSDPStrategy())
         fabric.launch()
         model, optimizer = fabric.setup(model, optimizer)
     losses = []
@@ -214,7 +213,7 @@ def refusals() -> dict:
 def by_name() -> None:
     """Lightning does not look at the precision where it is given a name."""
     quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
-    Trainer(strategy="smddp_fsdp", accelerator=DEVICE, devices=WORLD, precision="64-true", **quiet).fit(Model("bert"))
+    Trainer(strategy="smddp_fsdp", **PLACE, precision="64-true", **quiet).fit(Model("bert"))
 
 
 def fit_with(ours: dict, options: dict) -> None:

@@ -20,6 +20,7 @@ from lightning_sagemaker.strategies.model_parallel import SMPStrategy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from lightning_model import error_of
+from place import PLACE
 
 warnings.filterwarnings("ignore")
 OUT, RANK = Path(sys.argv[1]), int(os.environ["RANK"])
@@ -99,8 +100,7 @@ def fit(whole: bool, late: int | None = None) -> dict:
     sent = Sent()
     trainer = Trainer(
         strategy=SMPStrategy(parameters={"partitions": 3, "microbatches": 2, "ddp": True}, whole_batches=whole),
-        accelerator="cpu",
-        devices=3,
+        **PLACE,
         max_epochs=1,
         logger=False,
         enable_checkpointing=False,

@@ -5,7 +5,6 @@
 """
 
 import json
-import os
 import sys
 import warnings
 from pathlib import Path
@@ -28,6 +27,7 @@ from lightning_sagemaker.strategies.model_parallel import SMPStrategy
 sys.path.insert(0, str(Path(__file__).parent))
 from lightning_model import Losses, Model, samples
 from models import Blocks, make_batch, make_model
+from place import BACKEND, DEVICE, PLACE
 
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
@@ -59,7 +59,7 @@ class Replicated:
         torch.manual_seed(0)
         self.model, self.overlaps, self.groups = make(), overlaps, groups
         first = split(batch, MICROBATCHES)[0]
-        self.pipeline = PipelinedModel(self.model, groups, torch.device("cpu"), self.loss, first, per_rank)
+        self.pipeline = PipelinedModel(self.model, groups, DEVICE, self.loss, first, per_rank)
 
     def loss(self, batch):
         return self.model(**batch)["loss"]
@@ -185,8 +185,7 @@ def trained(overlaps: bool, precision: str) -> dict:
     losses = Losses()
     trainer = Trainer(
         strategy=strategy,
-        accelerator="cpu",
-        devices=int(os.environ["WORLD_SIZE"]),
+        **PLACE,
         max_steps=6,
         accumulate_grad_batches=2,
         gradient_clip_val=0.5,
@@ -209,7 +208,7 @@ def trained(overlaps: bool, precision: str) -> dict:
 
 def main() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group(BACKEND)
     degrees = {
         name: ParallelDegrees(pipeline=2, microbatches=MICROBATCHES, schedule=name, ddp=True) for name, _ in SCHEDULES
     }

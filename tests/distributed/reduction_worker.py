@@ -28,18 +28,20 @@ from lightning_sagemaker.collectives.reduction.options import ReductionOptions
 from lightning_sagemaker.collectives.reduction.plan import Plan
 from lightning_sagemaker.collectives.reduction.topology import Groups, Topology
 
+sys.path.insert(0, str(Path(__file__).parent))
+from place import BACKEND, DEVICE
+
 OUT, PER_HOST, RANK = Path(sys.argv[1]), int(sys.argv[2]), int(os.environ["RANK"])
-CPU = torch.device("cpu")
 STEPS = 8
 KEPT: list = []
 
 
 def bits(*tensors) -> str:
-    return hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()
+    return hashlib.sha256(b"".join(tensor.detach().cpu().numpy().tobytes() for tensor in tensors)).hexdigest()
 
 
 def vector(length: int, rank: int, dtype=torch.float32):
-    return torch.randn(length, generator=torch.Generator().manual_seed(rank)).to(dtype)
+    return torch.randn(length, generator=torch.Generator().manual_seed(rank)).to(DEVICE, dtype)
 
 
 def vectors(groups: Groups) -> dict:
@@ -48,7 +50,7 @@ def vectors(groups: Groups) -> dict:
     world = dist.get_world_size()
     for algorithm in ("flat",) if groups.topology.obstacle else ("flat", "hierarchical"):
         for compression in (None, "bf16", "fp16"):
-            reducer = Reducer(Plan(algorithm, compression, 4096), groups, CPU)
+            reducer = Reducer(Plan(algorithm, compression, 4096), groups, DEVICE)
             for dtype in (torch.float32, torch.float64, torch.bfloat16):
                 worst, seen = 0.0, []
                 for length in (1, world, 1023, 10_000):
@@ -70,7 +72,7 @@ def placed(groups: Groups) -> bool:
     for piece, order in ((512, 1), (2**20, 1), (4096, -1)):
         algorithm = "flat" if groups.topology.obstacle else "hierarchical"
         own = whole.flip(0).contiguous() if order < 0 else whole.clone()
-        Reducer(Plan(algorithm, "bf16" if groups.topology.obstacle else None, piece), groups, CPU).reduce(own).wait()
+        Reducer(Plan(algorithm, "bf16" if groups.topology.obstacle else None, piece), groups, DEVICE).reduce(own).wait()
         results.append(bits(own.flip(0).contiguous() if order < 0 else own))
     return len(set(results)) == 1
 
@@ -94,7 +96,7 @@ class Net(torch.nn.Module):
 
 def build(reducer, **kwargs):
     torch.manual_seed(0)
-    ddp = DistributedDataParallel(Net(), **{"bucket_cap_mb": 0.02, **kwargs})
+    ddp = DistributedDataParallel(Net().to(DEVICE), **{"bucket_cap_mb": 0.02, **kwargs})
     KEPT.append(ddp)
     if reducer is not None:
         attach(ddp, reducer)
@@ -107,7 +109,7 @@ def train(ddp, optimizer, steps, accumulate=1, leave_out=None, call=None) -> lis
         optimizer.zero_grad()
         for part in range(accumulate):
             seed = 1000 * step + 10 * part + RANK
-            batch = torch.randn(8, 48, generator=torch.Generator().manual_seed(seed))
+            batch = torch.randn(8, 48, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
             ddp.require_backward_grad_sync = part + 1 == accumulate
             loss = (ddp if call is None else call)(batch, leave_out=leave_out if step % 2 else None)
             loss.backward()
@@ -207,7 +209,7 @@ def threads_left(make) -> int:
         if way[1] == "powersgd":
             reducer.begin()
         reducer.reduce_bucket(VectorAsBucket(vector(1024, RANK))).wait()
-        assert count_threads()
+        assert count_threads() or DEVICE.type == "cuda"  # where streams take their place
         del reducer
     gc.collect()
     deadline = time.monotonic() + 10
@@ -224,13 +226,13 @@ def measured(groups: Groups) -> dict:
     """What is found by trying, and what is left of it."""
     before = torch.get_rng_state()
     begin = time.monotonic()
-    engine = Engine(ReductionOptions("auto", "bf16"), groups, CPU, 2**20)
+    engine = Engine(ReductionOptions("auto", "bf16"), groups, DEVICE, 2**20)
     seconds = time.monotonic() - begin
     begin = time.monotonic()
-    again = Engine(ReductionOptions("auto", "bf16"), groups, CPU, 2**20)
+    again = Engine(ReductionOptions("auto", "bf16"), groups, DEVICE, 2**20)
     cached = time.monotonic() - begin
     kept = json.loads(json.dumps({**engine.as_dict(), "plan": Plan("flat", "bf16", 12345).as_dict()}))
-    told = Engine(ReductionOptions("auto", "bf16"), groups, CPU, 4 * 2**20, kept)
+    told = Engine(ReductionOptions("auto", "bf16"), groups, DEVICE, 4 * 2**20, kept)
     return {
         "plan": engine.plan.as_dict(),
         "reason": engine.reason,
@@ -245,13 +247,13 @@ def measured(groups: Groups) -> dict:
 def main() -> None:
     torch.set_num_threads(1)
     logging.disable()
-    dist.init_process_group("gloo")
+    dist.init_process_group(BACKEND)
     world = dist.get_world_size()
-    groups = Groups(Topology.of([rank // PER_HOST for rank in range(world)]), "gloo")
+    groups = Groups(Topology.of([rank // PER_HOST for rank in range(world)]), BACKEND)
 
     def make(reduction, compression):
         low_rank = {"powersgd_start": 3, "powersgd_rank": 2} if compression == "powersgd" else {}
-        return Engine(ReductionOptions(reduction, compression, **low_rank), groups, CPU, 2**20)
+        return Engine(ReductionOptions(reduction, compression, **low_rank), groups, DEVICE, 2**20)
 
     left = threads_left(make)
     found = {

@@ -23,6 +23,7 @@ from lightning_sagemaker.strategies.factory import fabric_smp_strategy, smp_stra
 sys.path.insert(0, str(Path(__file__).parent))
 from lightning_model import Losses, Model, error_of, samples
 from models import make_batch, make_model
+from place import PLACE
 
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
@@ -46,8 +47,7 @@ def make_trainer(parameters: dict | None, steps: int = 16, **options) -> Trainer
     strategy = "auto" if parameters is None else smp_strategy(parameters=parameters, **options)
     return Trainer(
         strategy=strategy,
-        accelerator="cpu",
-        devices=WORLD,
+        **PLACE,
         max_steps=steps,
         gradient_clip_val=0.5,
         logger=False,
@@ -83,7 +83,7 @@ def with_fabric(name: str, parameters: dict | None, path: Path) -> dict:
     """A plain loop, its weights saved and read again by the same layout."""
     seed_everything(0, verbose=False)
     strategy = "auto" if parameters is None else fabric_smp_strategy(parameters=parameters)
-    fabric = Fabric(accelerator="cpu", devices=WORLD, strategy=strategy)
+    fabric = Fabric(**PLACE, strategy=strategy)
     fabric.launch()
     model = make_model(name)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from open_mpi import be_started_by_mpirun
+from place import ACCELERATOR, DEVICE
 
 from lightning_sagemaker.smdistributed import importer
 
@@ -42,7 +43,7 @@ def weights_of_fsdp() -> list[float]:
     """After a step of SGD, with FSDP's first version."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    model = after_backward(lambda m: FullyShardedDataParallel(m, device_id=torch.device("cpu")))
+    model = after_backward(lambda m: FullyShardedDataParallel(m, device_id=DEVICE))
     torch.optim.SGD(model.parameters(), lr=1.0).step()
     with FullyShardedDataParallel.summon_full_params(model, writeback=False):
         return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
@@ -53,7 +54,7 @@ def weights_of_fully_shard() -> list[float]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    mesh = init_device_mesh(ACCELERATOR, (torch.distributed.get_world_size(),))
     model = after_backward(lambda m: fully_shard(m, mesh=mesh))
     torch.optim.SGD(model.parameters(), lr=1.0).step()
     return torch.cat([p.full_tensor().detach().flatten() for p in model.parameters()]).tolist()
@@ -154,6 +155,7 @@ def backend() -> dict:
 
 
 if __name__ == "__main__":
+    torch.set_default_device(DEVICE)
     results = {"old": old, "backend": backend}[MODE]()
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / f"rank-{os.environ.get('RANK', os.environ.get('OMPI_COMM_WORLD_RANK', '0'))}.json").write_text(

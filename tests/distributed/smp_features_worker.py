@@ -23,6 +23,7 @@ from lightning_sagemaker.strategies.factory import smp_strategy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from lightning_model import Losses, error_of
+from place import PLACE
 
 warnings.filterwarnings("ignore")
 OUT, LAYOUT = Path(sys.argv[1]), sys.argv[2]
@@ -173,8 +174,7 @@ def make_trainer(own=(), parameters=None, strategy_options=None, **options) -> T
     chosen = {**PARAMETERS.get(LAYOUT, {}), **(parameters or {})}
     return Trainer(
         strategy="auto" if LAYOUT == "one" else smp_strategy(parameters=chosen, **(strategy_options or {})),
-        accelerator="cpu",
-        devices=WORLD,
+        **PLACE,
         default_root_dir=OUT,
         callbacks=list(own),
         use_distributed_sampler=False,

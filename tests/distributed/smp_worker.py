@@ -23,6 +23,7 @@ from lightning_sagemaker.strategies.model_parallel import SMPStrategy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from lightning_model import Losses, Model, error_of, samples
+from place import ACCELERATOR, PLACE
 
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
@@ -54,8 +55,7 @@ def make_trainer(callbacks=(), strategy=None, **options) -> Trainer:
     settings = {"max_steps": 20, "gradient_clip_val": 0.5, "logger": False, "enable_checkpointing": False, **options}
     return Trainer(
         strategy=strategy or make_strategy(),
-        accelerator="cpu",
-        devices=WORLD,
+        **PLACE,
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
@@ -87,8 +87,8 @@ def fit(name: str, trainer: Trainer, module=None, ckpt_path=None) -> dict:
 
 def half_precision() -> dict:
     """With a scale so large that the first steps overflow, on some stages only."""
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22)
-    plugin = MixedPrecision("16-mixed", "cpu", scaler)
+    scaler = torch.amp.GradScaler(ACCELERATOR, init_scale=2.0**22)
+    plugin = MixedPrecision("16-mixed", ACCELERATOR, scaler)
     trainer = make_trainer(max_steps=8, plugins=[plugin])
     return {**fit("bert", trainer), "scale": scaler.get_scale()}
 

@@ -36,6 +36,9 @@ from torch.sagemaker.utils.process_group_utils import get_global_ranks
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
+sys.path.insert(0, str(Path(__file__).parent))
+from place import BACKEND, DEVICE
+
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
 torch.set_num_threads(1)
@@ -53,7 +56,7 @@ STEPS, HALF = 8, 4
 
 
 def tokens(step: int) -> torch.Tensor:
-    return torch.randint(0, 64, (8, 12), generator=torch.Generator().manual_seed(step))
+    return torch.randint(0, 64, (8, 12), generator=torch.Generator().manual_seed(step)).to(DEVICE)
 
 
 def optimizer_of(model) -> torch.optim.Optimizer:
@@ -81,7 +84,7 @@ def by_name(model):
 def whole(delayed: bool = False) -> list[float]:
     """Without the library, in one process."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(CONFIG)
+    model = LlamaForCausalLM(CONFIG).to(DEVICE)
     if delayed:
         for module in model.modules():
             by_name(model)(module)
@@ -107,7 +110,7 @@ def wrapped():
         auto_wrap_policy=policy,
         use_orig_params=True,
         sharding_strategy=sharding(),
-        device_id=torch.device("cpu"),
+        device_id=DEVICE,
     )
 
 
@@ -130,7 +133,7 @@ def delayed() -> list[float]:
             auto_wrap_policy=functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={layer}),
             use_orig_params=True,
             sharding_strategy=sharding(),
-            device_id=torch.device("cpu"),
+            device_id=DEVICE,
             param_init_fn=initer.get_param_init_fn(),
             post_param_init_fn=initer.get_post_param_init_fn(),
         )
@@ -201,7 +204,7 @@ def from_meta() -> dict:
                     initer._model,
                     param_init_fn=initer.get_param_init_fn(),
                     post_param_init_fn=initer.get_post_param_init_fn(),
-                    device_id=torch.device("cpu"),
+                    device_id=DEVICE,
                 )
         except RuntimeError as caught:
             error = str(caught)
@@ -259,7 +262,7 @@ def main() -> None:
     if "LAYOUTS" not in os.environ:
         (OUT / "rank-0.json").write_text(json.dumps({"losses": whole(), "delayed": whole(delayed=True)[:HALF]}))
         return
-    dist.init_process_group("gloo")
+    dist.init_process_group(BACKEND)
     found = {name: layout(name, parameters) for name, parameters in json.loads(os.environ["LAYOUTS"]).items()}
     found["refusals"] = refusals()
     if dist.get_rank() == 0:

@@ -23,6 +23,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.plugins import AsyncCheckpointIO
 from open_mpi import be_started_by_mpirun
+from place import ACCELERATOR, PLACE
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -34,7 +35,6 @@ if os.environ.get("STARTED_BY") == "mpirun":
 STRATEGY, OUT = sys.argv[1], Path(sys.argv[2])
 WORLD = int(os.environ.get("WORLD_SIZE", 1))
 GLOBAL_BATCH, SAMPLES = 8, 48
-ACCELERATOR = os.environ.get("LIGHTNING_SAGEMAKER_TEST_ACCELERATOR", "cpu")
 """`make gpu` runs these scenarios with cuda."""
 
 
@@ -91,7 +91,7 @@ def loader() -> DataLoader:
 
 def make_trainer(**arguments) -> Trainer:
     if STRATEGY.startswith("ddp"):
-        arguments |= {"devices": int(os.environ["LOCAL_WORLD_SIZE"])}
+        arguments |= PLACE
     defaults = {
         "strategy": STRATEGY,
         "accelerator": ACCELERATOR,
@@ -348,7 +348,7 @@ def cli():
         arguments = ["fit", f"--trainer.strategy={strategy}", "--model.hidden=8", "--trainer.max_epochs=1"]
         quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
         if STRATEGY == "ddp":
-            arguments.append(f"--trainer.devices={WORLD}")
+            arguments += [f"--trainer.{name}={PLACE[name]}" for name in ("devices", "num_nodes")]
         command = LightningCLI(
             Regression,
             args=arguments,
