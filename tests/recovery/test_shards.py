@@ -23,6 +23,7 @@ from torch.utils.data import (
 )
 
 from lightning_sagemaker.data.batches import EvaluationBatches, TrainingBatches
+from lightning_sagemaker.data.captured import Capture
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.seeds import seed_batch
@@ -171,3 +172,23 @@ def test_positions_of_another_rank_become_ones_own():
         "batch_sampler.sampler.seed": 5,
         "sampler.rank": 2,
     }
+
+
+def test_the_trainings_state_is_no_part_of_an_evaluations_order():
+    """The function that returns the shards belongs to an object that has the current batch, on whatever device."""
+
+    class Steps:
+        def __init__(self) -> None:
+            self.batch, self.counter = torch.arange(8), 3
+
+        def shards(self) -> list[int]:
+            return [0]
+
+    loader, steps = loader_of(0, 2, shuffle=False), Steps()
+    shards.evaluate_shards(loader, steps.shards, 0)
+    capture = Capture(loader)
+    found = capture.take()
+    steps.batch, steps.counter = torch.arange(4), 4
+    assert capture.take()["lists"] == {}
+    capture.put_objects(found)
+    assert (len(steps.batch), steps.counter) == (4, 4)

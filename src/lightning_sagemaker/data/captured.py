@@ -227,6 +227,8 @@ def _numbers(value: Any) -> torch.Tensor:
     if isinstance(value, list) and type(value[0]) is str:
         places = {name: place for place, name in enumerate(sorted(map(str, value)))}
         return torch.tensor([places[str(name)] for name in value])
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().clone()
     return torch.as_tensor(np.asarray(value)).clone()
 
 

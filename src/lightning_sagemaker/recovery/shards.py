@@ -94,11 +94,20 @@ def as_shard(positions: Positions, shard: int) -> None:
             captured["scalars"].update({path: shard for path in captured["scalars"] if path.endswith("sampler.rank")})
 
 
+class _Shards:
+    """Returns a rank's shards. Its function leads to the training's state, such as the current batch."""
+
+    holds_no_order = True
+
+    def __init__(self, now: Callable[[], Sequence[int]]) -> None:
+        self.now = now
+
+
 class _Sharded:
     """Replaces an evaluation loader's batch sampler, or sampler: the batches of several shards in sequence."""
 
     def __init__(self, loader: Any, name: str, shards: Callable[[], Sequence[int]]) -> None:
-        self._own, self._sampler, self._shards = getattr(loader, name), loader.sampler, shards
+        self._own, self._sampler, self._shards = getattr(loader, name), loader.sampler, _Shards(shards)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["_own"], name)
@@ -108,10 +117,10 @@ class _Sharded:
         return sampler if own is self._sampler else BatchSampler(sampler, own.batch_size, own.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
-        return chain.from_iterable(self._of(shard) for shard in self._shards())
+        return chain.from_iterable(self._of(shard) for shard in self._shards.now())
 
     def __len__(self) -> int:
-        return len(self._own) * len(self._shards())
+        return len(self._own) * len(self._shards.now())
 
 
 def is_distributed(loader: Any) -> bool:
