@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import importlib
 import json
 import os
@@ -22,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+_deadline: list[float] = []
 IMPORTED = ("torch.distributed.run", "lightning.pytorch", "torchmetrics", "transformers.models.bert.modeling_bert")
 
 
@@ -107,7 +109,7 @@ def _become(request: dict[str, Any]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    code = 1
+    code, _deadline[:] = 1, [time.monotonic() + request["timeout"]]
     try:
         _launch(request["command"], request["processes"])
         code = 0
@@ -142,6 +144,8 @@ def _launch(command: list[str], processes: int) -> None:
 
 
 def _run(command: list[str]) -> None:
+    left = _deadline[0] - time.monotonic()
+    faulthandler.dump_traceback_later(max(1.0, 0.9 * left), file=sys.__stderr__)  # where it hangs, before it is killed
     if os.environ.get("LIGHTNING_SAGEMAKER_TEST_ACCELERATOR") == "cuda" and "RANK" in os.environ:
         os.environ.update(_as_hosts(os.environ["RANK"], os.environ["WORLD_SIZE"]))
     is_module = command[0] == "-m"
