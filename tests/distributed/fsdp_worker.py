@@ -21,6 +21,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
+from torchmetrics import Metric
 
 import lightning_sagemaker  # noqa: F401 - registers the strategies
 from lightning_sagemaker._compat.sharding import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -84,7 +85,19 @@ class Sharded(Model):
 
 
 class Stock(ModelParallelStrategy):
-    """Lightning's, and torch's own way to accumulate gradients, which it has for Fabric only."""
+    """Lightning's, and torch's own way to accumulate gradients, which it has for Fabric only.
+
+    Lightning's moves all to the GPU, where torch refuses shards that are to be offloaded.
+    """
+
+    def model_to_device(self):
+        if self.model.options.get("offload_policy") is None:
+            super().model_to_device()
+            return
+        for part in self.model.modules():
+            part._buffers.update({name: buffer.to(self.root_device) for name, buffer in part._buffers.items()})
+            if isinstance(part, Metric):
+                part.to(self.root_device)
 
     @contextlib.contextmanager
     def block_backward_sync(self):

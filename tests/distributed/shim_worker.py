@@ -29,7 +29,9 @@ if LAUNCHER == "mpirun":
 def after_backward(wrap) -> torch.nn.Module:
     """A small network with its gradients, each rank with its own part of the data."""
     torch.manual_seed(0)
-    model = wrap(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)))
+    with torch.device("cpu"):  # whose random numbers the test has, too
+        net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    model = wrap(net.to(DEVICE))
     data = torch.linspace(-1, 1, 32).reshape(8, 4).chunk(int(os.environ.get("WORLD_SIZE", 1)))
     model(data[int(os.environ.get("RANK", 0))]).square().mean().backward()
     return model

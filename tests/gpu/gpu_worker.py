@@ -38,6 +38,7 @@ class Net(LightningModule):
         self.run = torch.compile(self.net) if compiled else self.net
         self.losses: list[str] = []
         self.pinned: list[bool] = []
+        self.trained_on = ""
 
     def on_before_batch_transfer(self, batch, dataloader_idx):
         self.pinned.append(batch[0].is_pinned())
@@ -45,6 +46,7 @@ class Net(LightningModule):
 
     def training_step(self, batch, batch_idx):
         loss = torch.nn.functional.mse_loss(self.run(batch[0]), batch[1])
+        self.trained_on = loss.device.type
         self.losses.append(float(loss.detach()).hex())
         return loss
 
@@ -77,7 +79,7 @@ def fit(*, compiled: bool = False, callbacks=(), options=None, **arguments) -> d
     trainer.fit(module, loader(**(options or {})))
     return {
         "losses": module.losses,
-        "device": module.device.type,
+        "device": module.trained_on,
         "pinned": all(module.pinned),
         "weights": bits(module),
     }

@@ -24,6 +24,8 @@ SURFACE, OWN, SHARDED = (
 )
 # On a CPU other tests decide these, or they need gloo as the only backend.
 NOT_HERE = {"monitored_barrier", "compiled"}
+REFUSED = {"cpu": ("sync_batchnorm",), "cuda": ("keep_a_validation",)}
+"""By torch, with DDP, too: the latter trains on a validation's tensors, which are of its inference mode."""
 CASES = ["plain", "tied", "bf16-mixed", "bf16-true", "offload", "recompute", "accumulated"]
 EQUAL = ["32-true", "16-mixed", "bf16-mixed", "bf16-true", "compiled", "pinned", "fabric"]
 
@@ -85,7 +87,7 @@ def test_smddp_equals_ddp_over_lightnings_surface(launch, scenario):
         mine, reference = ({k: v for k, v in side.items() if k not in ("path",)} for side in (mine, reference))
     if scenario == "cli":
         mine, reference = ([way["weights"] for way in side.values()] for side in (mine, reference))
-    elif scenario != "sync_batchnorm" or ACCELERATOR == "cuda":
+    elif scenario not in REFUSED[ACCELERATOR]:
         assert not is_error(mine), mine
     assert mine == reference
 
@@ -93,8 +95,12 @@ def test_smddp_equals_ddp_over_lightnings_surface(launch, scenario):
 @pytest.mark.parametrize("strategy", ["smddp", "sagemaker"])
 @pytest.mark.parametrize("scenario", EQUAL)
 def test_a_gpus_own_equals_ddp(launch, strategy, scenario):
-    mine, reference = launch(OWN, strategy)[scenario], launch(OWN, "ddp")[scenario]
+    mine, reference = dict(launch(OWN, strategy)[scenario]), dict(launch(OWN, "ddp")[scenario])
     assert not is_error(mine), mine
+    if scenario == "compiled":  # whose kernels are chosen by trying them
+        for key in ("losses", "weights"):
+            numbers = [[float.fromhex(number) for number in side.pop(key)] for side in (mine, reference)]
+            assert numbers[0] == pytest.approx(numbers[1], rel=1e-4, abs=1e-6)
     assert mine == reference
     if scenario == "pinned":
         assert mine["pinned"] is (ACCELERATOR == "cuda")

@@ -26,6 +26,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "_get_default_store",
         "_set_pg_timeout",
     ),
+    "torch.distributed.tensor:DTensor": ("_spec",),
     "torch.distributed.fsdp:ShardingStrategy": ("_HYBRID_SHARD_ZERO2",),
     "torch.distributed.fsdp._common_utils": ("clean_tensor_name",),
     "torch.distributed.pipelining._backward": ("stage_backward_input", "stage_backward_weight"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from torch.distributed.tensor import DTensor
 
 try:
     from torch.distributed.fsdp import (
@@ -35,6 +36,11 @@ def total_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
     return total
 
 
+def with_local(like: DTensor, local: torch.Tensor) -> DTensor:
+    """A DTensor like another, with a local tensor that stays where it is: ``DTensor.from_local`` copies it to a GPU."""
+    return DTensor(local, like._spec, requires_grad=False)
+
+
 __all__ = [
     "SHARDS_ON_CPU",
     "CPUOffloadPolicy",
@@ -43,4 +49,5 @@ __all__ = [
     "fully_shard",
     "register_fsdp_forward_method",
     "total_norm",
+    "with_local",
 ]

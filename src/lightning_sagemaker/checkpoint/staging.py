@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from lightning_sagemaker._compat.sharding import with_local
 from lightning_sagemaker.checkpoint.deferred import DeferredCopies
 
 _Path = tuple[str | int, ...]
@@ -111,7 +112,4 @@ def _make_place(tensor: Tensor, local: Tensor, layout: tuple[object, ...]) -> _P
     memory = torch.empty(local.shape, dtype=local.dtype, pin_memory=local.is_cuda)
     if not isinstance(tensor, DTensor):
         return _Place(layout, memory, memory)
-    shared = DTensor.from_local(
-        memory, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
-    )
-    return _Place(layout, memory, shared)
+    return _Place(layout, memory, with_local(tensor, memory))

@@ -123,8 +123,12 @@ def without_sync(module: nn.Module) -> Iterator[None]:
 
 
 def move_buffers(module: nn.Module, device: torch.device) -> None:
-    """Move what is not sharded to the compute device; shards stay in CPU memory."""
+    """Move what is not sharded, buffers and metrics, to the compute device; shards stay in CPU memory."""
+    from torchmetrics import Metric
+
     for part in module.modules():
+        if isinstance(part, Metric):
+            part.to(device)
         for name, buffer in part._buffers.items():
             if buffer is not None:
                 part._buffers[name] = buffer.to(device)

@@ -65,5 +65,8 @@ def _send_weights(model: nn.Module) -> None:
             f"load_state_dict_from_rank0 was set, but {next(filter(None, names))} is on the meta device. HINT: call"
             " model.to_empty(device='cpu') on the other ranks."
         )
+    takes_cpu = "cpu" in dist.get_backend_config()  # a group of nccl alone does not
     for tensor in tensors.values():
-        dist.broadcast(tensor.data, 0)
+        found = tensor.data if takes_cpu else tensor.data.cuda()  # one by one: all of them may not fit there
+        dist.broadcast(found, 0)
+        tensor.data.copy_(found)
