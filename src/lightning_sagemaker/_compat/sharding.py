@@ -38,7 +38,7 @@ def total_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
 
 def with_local(like: DTensor, local: torch.Tensor) -> DTensor:
     """A DTensor like another, with a local tensor that stays where it is: ``DTensor.from_local`` copies it to a GPU."""
-    return DTensor(local, like._spec, requires_grad=False)
+    return DTensor(local, like._spec, requires_grad=False)  # type: ignore[no-untyped-call]
 
 
 __all__ = [

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lightning_sagemaker._compat.guard import shadow
+from lightning_sagemaker.collectives.devices import device_for
 
 _BUCKET = 25 * 2**20
 """Bytes that are reduced together, as in ``DistributedDataParallel``."""
@@ -101,7 +102,7 @@ def clip_norm(
     """
     own = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norms = [parameter.grad.float().norm() for parameter in counted if parameter.grad is not None]
-    device = own[0].device if own else torch.device("cpu")
+    device = own[0].device if own else device_for(group)
     square = torch.stack(norms).square().sum() if norms else torch.zeros((), device=device)
     dist.all_reduce(square, group=group)
     norm = square.sqrt()

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lightning_sagemaker.collectives.agreement import run_and_sync_errors
+from lightning_sagemaker.collectives.devices import broadcast
 from lightning_sagemaker.parallel import gradients
 from lightning_sagemaker.parallel.activations import save_memory
 from lightning_sagemaker.parallel.chain import Ends, find_cut
@@ -165,7 +166,7 @@ class PipelinedModel:
         group = self._groups.groups["DP"]
         for tensor in [*copy.parameters(), *copy.buffers()]:
             if dist.get_world_size(group) > 1:
-                dist.broadcast(tensor.data, dist.get_global_rank(group, 0), group)
+                broadcast(tensor.data, dist.get_global_rank(group, 0), group)  # averages may be kept on the CPU
         for original, parameter in zip(self._root.parameters(), copy.parameters(), strict=True):
             absent = self.stages.is_absent(original)
             parameter.data = parameter.data.new_empty(0) if absent else self.linears.part(original, parameter.data)

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from lightning_sagemaker.collectives.agreement import of_all
+from lightning_sagemaker.collectives.devices import broadcast
 from lightning_sagemaker.parallel.blocks import find_blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.sharding import TP, share_matrices
@@ -65,8 +66,5 @@ def _send_weights(model: nn.Module) -> None:
             f"load_state_dict_from_rank0 was set, but {next(filter(None, names))} is on the meta device. HINT: call"
             " model.to_empty(device='cpu') on the other ranks."
         )
-    takes_cpu = "cpu" in dist.get_backend_config()  # a group of nccl alone does not
     for tensor in tensors.values():
-        found = tensor.data if takes_cpu else tensor.data.cuda()  # one by one: all of them may not fit there
-        dist.broadcast(found, 0)
-        tensor.data.copy_(found)
+        broadcast(tensor.data, 0)
