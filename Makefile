@@ -116,9 +116,14 @@ test-of-aws: $(OF_AWS)/made ## unit tests, Lightning, the shim and a recipe with
 	$(OF_AWS)/bin/python -m pytest $(IN_CI) $(PYTEST_AT_ONCE) --quiet $(UNIT) $(LONG) \
 	  tests/distributed/test_lightning.py tests/distributed/test_shim.py tests/recipes/test_albert_mlm.py
 
+# Ranks are hosts that share the GPU, over nccl: tests/distributed/place.py.
+ON_GPU := $(patsubst %,tests/distributed/test_%.py,lightning reduction shim fsdp smp smp_sharded smp_shim version2 background)
+
 gpu: $(VENV)/dev ## what one NVIDIA GPU can decide, and the recipes' speed on it; minutes, and nothing without one
 	@if $(BIN)/python -c "import torch; raise SystemExit(not torch.cuda.is_available())"; then \
-	  $(PIP_INSTALL) accelerate && $(BIN)/python -m pytest -v tests/gpu && for job in "mlm-base --batch 64" "qa --batch 16 --peer best" \
+	  $(PIP_INSTALL) accelerate && $(BIN)/python -m pytest -v tests/gpu && \
+	  LIGHTNING_SAGEMAKER_TEST_ACCELERATOR=cuda $(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m "not slow" $(ON_GPU) && \
+	  LIGHTNING_SAGEMAKER_TEST_ACCELERATOR=cuda $(BIN)/python -m tests.chaos.recovery --faults 4 --settings 0 9 && for job in "mlm-base --batch 64" "qa --batch 16 --peer best" \
 	    "classification --batch 64 --peer best"; do \
 	    $(BIN)/python benchmarks/recipes.py $$job --precision bf16-mixed --rounds 1 --steps 40 || exit 1; done; \
 	else echo "torch finds no NVIDIA GPU here: no test was run"; fi

@@ -138,6 +138,10 @@ def _launch(command: list[str], processes: int) -> None:
         return
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = (
+        "1"  # it asks for GPUs, and ranks could not use one that had been begun
+    )
+
     config = LaunchConfig(1, 1, processes, rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method="fork")
     config.max_restarts, config.monitor_interval = 0, 0.1
     elastic_launch(config, _run)(command)

@@ -4,6 +4,7 @@
 A plugin of pytest: it lists at the end what was skipped, and why.
 """
 
+import os
 import re
 from collections import Counter
 from importlib.metadata import version
@@ -14,6 +15,11 @@ needs_shards = pytest.mark.skipif(
     version("torch").startswith("2.5."), reason="sharded parameters on a CPU need torch 2.6"
 )
 
+only_cpu = pytest.mark.skipif(
+    os.environ.get("LIGHTNING_SAGEMAKER_TEST_ACCELERATOR") == "cuda", reason="on a GPU it is otherwise"
+)
+"""Of gloo, or of several ranks of a host: see tests/distributed/place.py."""
+
 ALLOWED = (
     "network namespaces (need root|are Linux's)",
     "namespaces and mounts need root",
@@ -22,6 +28,7 @@ ALLOWED = (
     r"FUSE \(fusepy and libfuse 2\) not found",
     "mounting (needs root|is not permitted)",
     "an NVIDIA GPU not found",
+    "on a GPU it is otherwise",
     "AWS's training toolkit was not built: that takes a C compiler and Python's headers",
     "the toolkit's runner of MPI needs /usr/sbin/sshd",
     "(drivers look|looks) for processes in /proc",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Runs, fork_ranks, read_ranks
+from tests.skips import only_cpu
 
 WORKER = Path(__file__).with_name("reduction_worker.py")
 STRATEGIES_WORKER = Path(__file__).with_name("reduction_strategies_worker.py")
@@ -131,6 +132,7 @@ def strategies(tmp_path_factory):
     return read_ranks(folder)
 
 
+@only_cpu
 def test_the_default_is_ddp_to_the_last_bit(strategies):
     found = strategies[0]
     assert found["default"]["bits"] == found["ddp"]["bits"]
@@ -138,6 +140,7 @@ def test_the_default_is_ddp_to_the_last_bit(strategies):
     assert found["default"]["said"] == found["fabric, default"]["said"] == []
 
 
+@only_cpu
 @pytest.mark.parametrize(
     ("way", "peer", "within"),
     [
@@ -154,6 +157,7 @@ def test_strategies_reduce_as_they_are_told(strategies, way, peer, within):
     assert found[way].get("hooks", 1) == 1
 
 
+@only_cpu
 def test_rank_zero_says_once_what_is_done(strategies):
     for way, words in (("hierarchical", "hierarchical, in chunks of 2 MiB. As configured, with 2 hosts x 2 processes."),
                        ("bf16", "hierarchical, sent as bf16"), ("auto", "Measured on")):  # fmt: skip
@@ -162,6 +166,7 @@ def test_rank_zero_says_once_what_is_done(strategies):
         assert not any(rank[way]["said"] for rank in strategies[1:])
 
 
+@only_cpu
 def test_a_resumed_run_does_not_measure_again(strategies):
     kept = strategies[0]["auto"]["kept"]
     assert kept["topology"] == "2 hosts x 2 processes"
@@ -169,6 +174,7 @@ def test_a_resumed_run_does_not_measure_again(strategies):
     assert "before this run was resumed" in said
 
 
+@only_cpu
 def test_a_checkpoint_has_powersgds_errors_by_parameter(strategies):
     kept = strategies[0]["powersgd, first"]["kept"]["powersgd"]
     assert kept == {"steps": 8, "errors": [1024, 64, 4096, 64, 64, 1]}

@@ -5,15 +5,14 @@
 """
 
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.conftest import read_ranks, run_bounded, torchrun
-from tests.distributed.test_lightning import SAME_AS_DDP
+from tests.conftest import read_ranks, torchrun
+from tests.distributed.test_lightning import ONLY_CPU, SAME_AS_DDP
 
 ACCELERATOR = os.environ.get("LIGHTNING_SAGEMAKER_TEST_ACCELERATOR", "cuda")
 DISTRIBUTED = Path(__file__).parents[1] / "distributed"
@@ -22,8 +21,6 @@ SURFACE, OWN, SHARDED = (
     Path(__file__).with_name("gpu_worker.py"),
     DISTRIBUTED / "fsdp_worker.py",
 )
-# On a CPU other tests decide these, or they need gloo as the only backend.
-NOT_HERE = {"monitored_barrier", "compiled"}
 REFUSED = {"cpu": ("sync_batchnorm",), "cuda": ("keep_a_validation",)}
 """By torch, with DDP, too: the latter trains on a validation's tensors, which are of its inference mode."""
 CASES = ["plain", "tied", "bf16-mixed", "bf16-true", "offload", "recompute", "accumulated"]
@@ -72,7 +69,7 @@ OWN_SCENARIOS = [*EQUAL, "left alone", "resumed", "out of memory"]
 
 def surface() -> list[str]:
     """Scenarios of worker.py that are run here."""
-    return [*(name for name in SAME_AS_DDP if name not in NOT_HERE), "checkpoint", "cli"]
+    return [*(name for name in SAME_AS_DDP if name not in ONLY_CPU), "checkpoint", "cli"]
 
 
 def is_error(result: object) -> bool:
@@ -135,20 +132,11 @@ def test_sharded_training_equals_fsdp(launch, case):
 
 
 @pytest.mark.skipif(ACCELERATOR == "cpu", reason="an NVIDIA GPU not found")
-def test_two_ranks_on_one_gpu_train_or_say_why_not(tmp_path):
-    """nccl refuses two ranks on one device; so must we, in one sentence and before a group is made."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        OWN,
-        "smddp",
-        tmp_path,
-    ]
-    ended = run_bounded(command, CUDA_VISIBLE_DEVICES="0", SCENARIOS="32-true")
-    assert ended.returncode == 0 or "HINT: " in ended.stdout, ended.stdout[-4000:]
+def test_two_ranks_of_a_host_with_one_gpu_are_refused(tmp_path):
+    """nccl refuses two ranks on one device; so do we, in one sentence, on both, before a group is made."""
+    torchrun(OWN, "smddp", tmp_path, processes=2, CUDA_VISIBLE_DEVICES="0", SCENARIOS="32-true")
+    for rank in read_ranks(tmp_path):
+        assert "HINT: start 1" in rank["32-true"]["error"]
 
 
 def test_gradients_are_sent_in_fewer_bits(tmp_path):

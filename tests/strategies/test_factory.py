@@ -167,6 +167,30 @@ def test_devices_that_cannot_be_fitted(monkeypatch, devices, launched):
         job_aware._fit_devices(devices, launched)
 
 
+@pytest.mark.parametrize(
+    ("launched", "visible", "backend", "fails"),
+    [
+        (2, "0", None, True),
+        (2, "0", "gloo", False),
+        (1, "0", None, False),
+        (2, "MIG-1,MIG-2", None, False),
+    ],
+)
+def test_processes_that_would_share_a_gpu_are_refused(monkeypatch, launched, visible, backend, fails):
+    """Before there is a group, on all of them: else some would wait for one that cannot have its GPU."""
+    monkeypatch.setattr(job_aware, "driver_gpus", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    place = {"global_rank": 0, "local_rank": 0, "local_world_size": launched, "world_size": launched}
+    job = SageMakerJob(launcher=Launcher.TORCHRUN, num_gpus=1, **place)
+    strategy = SMDDPStrategy(job=job, process_group_backend=backend)
+    strategy.cluster_environment = SageMakerEnvironment(job)
+    if not fails:
+        strategy.parallel_devices = GPUS[:1]
+        return
+    with pytest.raises(SageMakerJobError, match=r"2 processes on this host, which has 1 GPU.*HINT: start 1"):
+        strategy.parallel_devices = GPUS[:1]
+
+
 REAL = dataclasses.replace(
     JOB, launcher=Launcher.SMDDPRUN, num_gpus=8, instance_type="ml.p4d.24xlarge", smddp_version="2.6.0"
 )

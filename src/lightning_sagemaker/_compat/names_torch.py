@@ -15,7 +15,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "torch._weights_only_unpickler": ("_get_allowed_globals",),
     "torch.amp:GradScaler": ("_per_optimizer_states",),
     "torch.distributed:Backend": ("_plugins",),
-    "torch.distributed:ProcessGroup": ("_end_coalescing", "_register_backend", "_start_coalescing"),
+    "torch.distributed:ProcessGroup": ("_end_coalescing", "_get_backend", "_register_backend", "_start_coalescing"),
     "torch.distributed:Reducer": ("_autograd_hook", "_rebuild_buckets"),
     "torch.distributed.checkpoint.default_planner": ("_EmptyStateDictLoadPlanner",),
     "torch.distributed.checkpoint.state_dict": ("_init_optim_state",),
@@ -25,6 +25,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "_get_default_group",
         "_get_default_store",
         "_set_pg_timeout",
+        "_world",
     ),
     "torch.distributed.tensor:DTensor": ("_spec",),
     "torch.distributed.fsdp:ShardingStrategy": ("_HYBRID_SHARD_ZERO2",),
@@ -59,7 +60,6 @@ NAMES: dict[str, tuple[str, ...]] = {
 """Module, or module and class -> names that it must have, on itself or on its objects."""
 
 OPTIONAL = {
-    "_abort_process_group",
     "_allgather_base",
     "_composable",
     "_delay_all_reduce_all_params",

@@ -118,7 +118,7 @@ def count_gpus(source: Source) -> int:
     if counted is not None:
         return source.found("num_gpus", "SM_NUM_GPUS", counted)
     visible = source.env.get("CUDA_VISIBLE_DEVICES")
-    listed = _driver_gpus()
+    listed = driver_gpus()
     if visible is None or listed == 0:
         return source.found("num_gpus", "the NVIDIA driver", listed)
     shown = [name for name in visible.split(",") if name.strip() not in ("", "-1")]
@@ -133,7 +133,8 @@ def count_cpus(source: Source) -> int:
     return source.found("num_cpus", "the operating system", os.cpu_count() or 1)
 
 
-def _driver_gpus() -> int:
+def driver_gpus() -> int:
+    """GPUs of this machine that NVIDIA's driver lists, whichever of them a process sees; 0 without the driver."""
     try:
         return len(list(Path("/proc/driver/nvidia/gpus").iterdir()))
     except OSError:

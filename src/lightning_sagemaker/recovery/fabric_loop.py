@@ -200,7 +200,7 @@ class InJobLoop(InterruptibleLoop):
                         self._signals.is_alive()
                         yield self._on_device(loader, batch)
             done = [*done, *todo]
-            if self._is_collective or self._vote(ok=not self._member.changed):
+            if self._is_collective or self._vote(ok=self._rank.is_whole(self._strategy.root_device)):
                 return
             self._regroup(admits=False)
             todo = self._by_all(partial(self._missing, done))
@@ -253,7 +253,7 @@ class InJobLoop(InterruptibleLoop):
             self._is_collective = True
             try:
                 result = operation()
-                ok = not self._member.changed
+                ok = self._rank.is_whole(self._strategy.root_device)
             except RuntimeError as error:
                 if not is_loss(error, self._rank, self.step):
                     raise
@@ -289,7 +289,7 @@ class InJobLoop(InterruptibleLoop):
             self._is_collective = True
             try:
                 result = operation()
-                if self._vote(ok=not self._member.changed):
+                if self._vote(ok=self._rank.is_whole(self._strategy.root_device)):
                     return result
             except RuntimeError as error:
                 if not is_loss(error, self._rank, self.step):

@@ -85,6 +85,15 @@ class RecoveringFit(Callback):
         if self._is_stepped and self._may_meet(batch_idx):
             self._hold(Moment.BATCH_END, (outputs, batch, batch_idx))
 
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Called first: the others act on a validation's metrics.
+
+        Raises:
+            RanksChanged: If others are to validate again.
+
+        """
+        self._check_whole()
+
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """All have agreed that the fit is over: a rank lost from here on is not replaced, as it could not join."""
         self._member.finish()
@@ -124,14 +133,19 @@ class RecoveringFit(Callback):
         """
         assert self._steps is not None
         result = self._steps.with_adopted(optimizer, closure)
-        if self._member.changed:
-            raise RanksChanged("a rank was lost")
+        self._check_whole()
         decision = self._member.commit(self._trainer.global_step + 1, ok=True)
         if not decision["commit"]:
             raise RanksChanged("a rank was lost")
         assert self._held is not None
         self._changes, self._held.is_current = decision["change"], False
         return result
+
+    def _check_whole(self) -> None:
+        if not self._rank.is_whole(self._trainer.strategy.root_device):
+            if self._member.changed:
+                raise RanksChanged("a rank was lost")
+            raise RuntimeError("NCCL has aborted a collective")
 
     # The loops, and around them
 

@@ -10,12 +10,12 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from lightning_sagemaker.collectives import ending, forks
 from lightning_sagemaker.collectives.async_max import share_default_group
+from lightning_sagemaker.recovery import on_gpu
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.sockets import open_sockets, shut_down
 from lightning_sagemaker.recovery.wire import Info
@@ -58,12 +58,13 @@ class QuorumGroup:
             RecoveryError: If this version of torch cannot abort a group on GPUs.
 
         """
-        if "nccl" in backend and not hasattr(distributed_c10d, "_abort_process_group"):
+        if "nccl" in backend and not on_gpu.can_abort():
             raise RecoveryError(
                 f"recovery='in_job' was set for GPUs, and torch {torch.__version__} cannot abort an nccl collective "
                 "that a lost"
                 " rank does not join. HINT: use torch 2.6 or newer, or recovery='restart'."
             )
+        on_gpu.let_survive()
         self.dissolve()
         with self._lock:
             self._before = open_sockets()
@@ -94,8 +95,7 @@ class QuorumGroup:
             if self._before is not None:
                 # Others may form the next group already, and have connected to this store for it.
                 shut_down(open_sockets() - self._before, but_at=self._server.port)
-        if dist.is_initialized() and "nccl" in dist.get_backend():
-            _abort_nccl()
+        on_gpu.abort()
 
     def _close_copies(self) -> None:
         """In a process that was forked: copies would keep the connections open when this rank dies."""
@@ -103,8 +103,3 @@ class QuorumGroup:
             for number in open_sockets() - self._before:
                 with contextlib.suppress(OSError):
                     os.close(number)
-
-
-def _abort_nccl() -> None:
-    with contextlib.suppress(RuntimeError):
-        distributed_c10d._abort_process_group()

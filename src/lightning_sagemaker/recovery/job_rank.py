@@ -7,7 +7,7 @@ import os
 
 import torch
 
-from lightning_sagemaker.recovery import wire
+from lightning_sagemaker.recovery import on_gpu, wire
 from lightning_sagemaker.recovery.group import QuorumGroup
 from lightning_sagemaker.recovery.member import Member
 
@@ -57,6 +57,15 @@ class JobRank:
         self.order = reply["order"]
         self._group.form(self._backend, reply["quorum"], self.order.index(self.number), reply["infos"])
         self.joins = False
+
+    def is_whole(self, device: torch.device) -> bool:
+        """Whether the current quorum has lost no rank, and no collective. Collective over it.
+
+        Args:
+            device: Device of this process.
+
+        """
+        return not self.member.changed and on_gpu.is_whole(device)
 
 
 def job_rank(number: int, backend: str) -> JobRank:

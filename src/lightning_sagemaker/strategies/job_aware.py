@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from lightning_sagemaker.collectives import forks, restarts
 from lightning_sagemaker.data.sharing import prepare_sharing
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
+from lightning_sagemaker.job.hosts import driver_gpus
 from lightning_sagemaker.strategies import starting
 from lightning_sagemaker.strategies.host import Host
 from lightning_sagemaker.strategies.keywords import check_keywords
@@ -97,7 +99,11 @@ class JobAware(Host):
     @parallel_devices.setter
     def parallel_devices(self, devices: list[torch.device] | None) -> None:
         launched = self.job.local_world_size if self._follows_job else None
-        self._parallel_devices = _fit_devices(devices, launched) if devices and launched else devices
+        if devices and launched:
+            if getattr(self, "_process_group_backend", None) != "gloo":
+                _check_gpus(devices, launched)
+            devices = _fit_devices(devices, launched)
+        self._parallel_devices = devices
 
     @property
     def distributed_sampler_kwargs(self) -> StateDict:
@@ -143,6 +149,17 @@ def _is_detected(environment: ClusterEnvironment | None) -> bool:
         return False
     patched = [name for name in vars(environment) if callable(getattr(type(environment), name, None))]
     return not patched
+
+
+def _check_gpus(devices: list[torch.device], launched: int) -> None:
+    """Nccl takes a GPU only once: with more processes than GPUs one would wait for another that has failed."""
+    found = driver_gpus()
+    in_parts = "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if devices[0].type == "cuda" and 0 < found < launched and not in_parts:
+        raise SageMakerJobError(
+            f"The launcher started {launched} processes on this host, which has {found} GPU(s), and nccl refuses a GPU that"
+            f" two processes share. HINT: start {found}, or try the job with accelerator='cpu'."
+        )
 
 
 def _fit_devices(devices: list[torch.device], launched: int) -> list[torch.device]:

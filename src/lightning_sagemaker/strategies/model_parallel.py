@@ -200,7 +200,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         for parameter, gradient in zip(pipeline.parameters, kept, strict=True):
             parameter.grad = gradient
         shared = share_results([[detached(result) for result in results], list(records)], self.groups)
-        replay(module, [Record(*record) for record in shared[1]])
+        replay(module, [Record(*record) for record in moved_to(shared[1], self.root_device)])
         result: StepOutput = merge(shared[0], None if len(set(weights)) == 1 else weights)
         return moved_to(result, self.root_device)
 
@@ -292,7 +292,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
             results = pipeline.engine.run(step, parts)
             reads.look_into([results, list(records)])
         shared = share_results([results, list(records)], self.groups)
-        replay(module, [Record(*record) for record in shared[1]])
+        replay(module, [Record(*record) for record in moved_to(shared[1], self.root_device)])
         return moved_to(merge(shared[0]), self.root_device)
 
     @override

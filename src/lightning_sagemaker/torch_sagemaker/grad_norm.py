@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp._common_utils import clean_tensor_name
 
+from lightning_sagemaker.collectives.devices import device_for
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.torch_sagemaker.state_handler import state
 
@@ -49,7 +50,7 @@ def clip_grad_norm_(model: FullyShardedDataParallel, max_norm: float, norm_type:
         own.append(gradient)
         is_shared = clean_tensor_name(name) in state.shared
         squares[is_shared] = squares[is_shared].to(gradient.device) + gradient.float().square().sum()
-    device = own[0].device if own else torch.device("cpu")
+    device = own[0].device if own else device_for(state.tp_process_group)
     alike, shared = (square.to(device) for square in squares)
     dist.all_reduce(shared, group=state.tp_process_group)
     total = alike + shared

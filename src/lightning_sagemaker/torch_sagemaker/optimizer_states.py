@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from torch.distributed.tensor import DTensor, Replicate
 
@@ -33,4 +33,5 @@ def _own_part(value: object) -> object:
     if not isinstance(value, DTensor) or not value.placements[-1].is_shard():
         return value
     *others, last = value.placements
-    return value.redistribute(placements=[*(Replicate() for _ in others), last]).to_local()
+    there = cast("DTensor", value.to(value.device_mesh.device_type))  # nccl does not send FSDP's copy on the CPU
+    return there.redistribute(placements=[*(Replicate() for _ in others), last]).to_local().to(value.device)
