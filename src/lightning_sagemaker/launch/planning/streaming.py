@@ -29,17 +29,24 @@ def describe_streaming(plan: JobPlan, asks_s3: bool) -> list[tuple[str, str]]:
     address = streamed_text(plan)
     if address is None:
         return []
-    found = _requests(address) if asks_s3 else None
-    if found is None:
-        return [("streams", f"{address}: requests of up to 4 MiB, some ${USD_PER_1000_READS / 4} a GB of an epoch")]
-    requests, size = found
+    estimate = f"{address}: requests of up to 4 MiB, some ${USD_PER_1000_READS / 4} a GB of an epoch"
+    if not asks_s3:
+        return [("streams", estimate)]
+    try:
+        requests, size = _requests(address)
+    except _Unreadable as error:
+        return [("streams", f"{estimate}; they could not be counted: {error}")]
     return [
         ("streams", f"{address}: {requests:,} requests for {size / 1e9:.3g} GB in each epoch, {reading_cost(requests)}")
     ]
 
 
-def _requests(address: str) -> tuple[int, int] | None:
-    """Requests and bytes of an epoch over all hosts; None if the index cannot be read from this machine."""
+class _Unreadable(Exception):
+    """The index of a text cannot be read from this machine."""
+
+
+def _requests(address: str) -> tuple[int, int]:
+    """Requests and bytes of an epoch over all hosts."""
     from lightning_sagemaker.data.block_index import INDEX, read_index
     from lightning_sagemaker.data.damage import DataReadError
     from lightning_sagemaker.data.s3_objects import S3Objects
@@ -48,6 +55,6 @@ def _requests(address: str) -> tuple[int, int] | None:
     try:
         content = S3Objects(deadline=_SECONDS, timeout=_SECONDS / 2).read(bucket, f"{prefix}/{INDEX}".lstrip("/"))
         train = read_index(content.decode())["train"]
-    except (DataReadError, ValueError, KeyError):
-        return None
+    except (DataReadError, ValueError, KeyError) as error:
+        raise _Unreadable(str(error).partition(" HINT: ")[0].rstrip(".")) from error
     return train.reads, train.rows * sum(column.row_bytes for column in train.columns)
