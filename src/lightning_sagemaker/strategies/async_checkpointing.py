@@ -58,6 +58,8 @@ class AsyncCheckpointing:
         super().__init__(*args, **{**kwargs, "save_distributed_checkpoint": in_parts})
         self.async_checkpoint = async_checkpoint
         self._background: BackgroundSave | None = None
+        self._own_names: list[str] = []
+        """Those of the module's ``state_dict()``, if a checkpoint has the same: not under ``torch.compile``."""
 
     @property
     def background_seconds(self) -> float:
@@ -75,7 +77,12 @@ class AsyncCheckpointing:
             found: StateDict = super().lightning_module_state_dict()  # type: ignore[misc]
             return found
         assert self.model is not None
-        return dict(get_model_state_dict(self.model, options=StateDictOptions()))
+        own = dict(self.model.state_dict())
+        if list(own) != self._own_names:  # torch looks at each name again, which takes longer than the copies
+            found = dict(get_model_state_dict(self.model, options=StateDictOptions()))
+            self._own_names = list(own) if list(own) == list(found) else []
+            return found
+        return own
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """The states of this process, likewise."""
