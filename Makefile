@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu test-extended test-slow test-of-aws test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-reduction bench-rehearsal bench-recipes bench-guard bench-pipeline bench-plan bench-memory bench-safe chaos chaos-recovery bench-recovery stopping-times compat docs picture docs-look test-docs peers clean
+.PHONY: help demo test gpu test-extended test-slow test-of-aws test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-reduction bench-rehearsal bench-recipes bench-guard bench-pipeline bench-plan bench-memory bench-safe bench-gpu chaos chaos-recovery bench-recovery stopping-times compat docs picture docs-look test-docs peers clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,14 +119,21 @@ test-of-aws: $(OF_AWS)/made ## unit tests, Lightning, the shim and a recipe with
 # Ranks are hosts that share the GPU, over nccl: tests/distributed/place.py.
 ON_GPU := $(patsubst %,tests/distributed/test_%.py,lightning reduction shim fsdp smp smp_sharded smp_shim version2 background)
 
-gpu: $(VENV)/dev ## what one NVIDIA GPU can decide, and the recipes' speed on it; minutes, and nothing without one
-	@if $(BIN)/python -c "import torch; raise SystemExit(not torch.cuda.is_available())"; then \
-	  $(PIP_INSTALL) accelerate && $(BIN)/python -m pytest -v tests/gpu && \
-	  LIGHTNING_SAGEMAKER_TEST_ACCELERATOR=cuda $(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m "not slow" $(ON_GPU) && \
-	  LIGHTNING_SAGEMAKER_TEST_ACCELERATOR=cuda $(BIN)/python -m tests.chaos.recovery --faults 4 --settings 0 9 && for job in "mlm-base --batch 64" "qa --batch 16 --peer best" \
+WITH_GPU := if $(BIN)/python -c "import torch; raise SystemExit(not torch.cuda.is_available())"; then
+WITHOUT := ; else echo "torch finds no NVIDIA GPU here: nothing was run"; fi
+CUDA := LIGHTNING_SAGEMAKER_TEST_ACCELERATOR=cuda $(BIN)/python -m
+
+gpu: $(VENV)/dev ## what one NVIDIA GPU can decide, and speeds on it; minutes, and nothing without one
+	@$(WITH_GPU) $(BIN)/python -m pytest -v tests/gpu && \
+	  $(CUDA) pytest --numprocesses 3 --dist loadfile -m "not slow" $(ON_GPU) && \
+	  $(CUDA) tests.chaos.recovery --faults 4 --settings 0 9 && $(MAKE) bench-gpu $(WITHOUT)
+
+bench-gpu: $(VENV)/dev ## on one NVIDIA GPU: recipes against transformers.Trainer, "smddp" against "ddp", saving beside training
+	@$(WITH_GPU) $(PIP_INSTALL) accelerate && for job in "mlm-base --batch 64" "qa --batch 16 --peer best" \
 	    "classification --batch 64 --peer best"; do \
-	    $(BIN)/python benchmarks/recipes.py $$job --precision bf16-mixed --rounds 1 --steps 40 || exit 1; done; \
-	else echo "torch finds no NVIDIA GPU here: no test was run"; fi
+	    $(BIN)/python benchmarks/recipes.py $$job --precision bf16-mixed --rounds 1 --steps 40 || exit 1; done && \
+	  $(BIN)/python benchmarks/step_overhead.py --accelerator gpu --width 4096 --batch 4096 --rounds 2 && \
+	  $(BIN)/python benchmarks/fsdp.py --accelerator gpu --saving --width 4096 --blocks 8 --rounds 1 $(WITHOUT)
 
 test-slow: $(VENV)/dev $(CONTAINERS) .containers/mlflow .containers/wandb ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
