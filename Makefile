@@ -132,7 +132,7 @@ bench-gpu: $(VENV)/dev ## on one NVIDIA GPU: recipes against transformers.Traine
 	@$(WITH_GPU) $(PIP_INSTALL) accelerate && for job in "mlm-base --batch 64" "qa --batch 16 --peer best" \
 	    "classification --batch 64 --peer best"; do \
 	    $(BIN)/python benchmarks/recipes.py $$job --precision bf16-mixed --rounds 1 --steps 40 || exit 1; done && \
-	  $(BIN)/python benchmarks/step_overhead.py --accelerator gpu --width 4096 --batch 4096 --rounds 2 && \
+	  $(BIN)/python benchmarks/step_overhead.py --accelerator gpu --width 8192 --batch 512 --steps 40 --rounds 2 && \
 	  $(BIN)/python benchmarks/fsdp.py --accelerator gpu --saving --width 4096 --blocks 8 --rounds 1 $(WITHOUT)
 
 test-slow: $(VENV)/dev $(CONTAINERS) .containers/mlflow .containers/wandb ## the tests that take minutes

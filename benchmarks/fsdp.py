@@ -16,13 +16,13 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from launching import PROCESSES, add_accelerator, torchrun  # beside this file
+
 WARMUP = 10
-PROCESSES = {"cpu": 2, "gpu": 1}
 SIZES = ("steps", "width", "blocks", "batch")
 SIDES = {"step": ("stock", "smddp_fsdp"), "saving": ("stock, at once", "at once", "beside")}
 
@@ -35,9 +35,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1024, help="width of the model's layers")
     parser.add_argument("--blocks", type=int, default=4, help="layers of the model")
     parser.add_argument("--batch", type=int, default=96, help="samples per process and step")
-    parser.add_argument(
-        "--accelerator", default="cpu", choices=PROCESSES, help="two processes on CPUs, or one on a GPU"
-    )
+    add_accelerator(parser)
     parser.add_argument("--worker", nargs=2, metavar=("SIDE", "OUT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -69,16 +67,9 @@ def compare(arguments: argparse.Namespace) -> None:
 def launch(side: str, arguments: argparse.Namespace) -> list[float]:
     """One run of two processes; for each step or save, the seconds of the slower one."""
     with tempfile.TemporaryDirectory() as folder:
-        launcher = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={PROCESSES[arguments.accelerator]}",
-        ]
         sizes = [f"--{name}={getattr(arguments, name)}" for name in (*SIZES, "accelerator")]
         subprocess.run(
-            [*launcher, __file__, *sizes, "--worker", side, folder],
+            [*torchrun(arguments.accelerator), __file__, *sizes, "--worker", side, folder],
             check=True,
             timeout=900,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

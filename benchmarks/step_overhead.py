@@ -17,15 +17,15 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from launching import PROCESSES, add_accelerator, torchrun  # beside this file
+
 SAFE = "ddp-safe"
 """``ddp`` with what keeps work from being lost."""
 WARMUP_STEPS = 10
-PROCESSES = {"cpu": 2, "gpu": 1}
 
 
 def main() -> None:
@@ -36,9 +36,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=96, help="samples per process and step")
     parser.add_argument("--safe", action="store_true", help=f"compare {SAFE} instead of smddp")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument(
-        "--accelerator", default="cpu", choices=PROCESSES, help="two processes on CPUs, or one on a GPU"
-    )
+    add_accelerator(parser)
     parser.add_argument("--worker", nargs=2, metavar=("STRATEGY", "OUT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -76,16 +74,9 @@ def launch(strategy: str, arguments: argparse.Namespace) -> list[float]:
     """One run of two processes; the step times in seconds of rank zero."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "times.json"
-        launcher = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={PROCESSES[arguments.accelerator]}",
-        ]
         sizes = [f"--{name}={getattr(arguments, name)}" for name in ("steps", "width", "batch", "accelerator")]
         subprocess.run(
-            [*launcher, __file__, *sizes, "--worker", strategy, str(out)],
+            [*torchrun(arguments.accelerator), __file__, *sizes, "--worker", strategy, str(out)],
             check=True,
             timeout=600,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

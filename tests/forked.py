@@ -109,7 +109,8 @@ def _become(request: dict[str, Any]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    code, _deadline[:] = 1, [time.monotonic() + request["timeout"]]
+    _deadline[:] = [time.monotonic() + request["timeout"]]
+    code = 1
     try:
         _launch(request["command"], request["processes"])
         code = 0

@@ -28,7 +28,9 @@ def abort() -> None:
     """Abort what this process waits for on the GPU, and leave the groups to the training thread; called by any thread."""
     for group in list(distributed_c10d._world.pg_map):
         with contextlib.suppress(RuntimeError, KeyError):  # without nccl; or destroyed meanwhile
-            group._get_backend(torch.device("cuda")).abort()
+            backend = group._get_backend(torch.device("cuda"))
+            if backend.name() == "nccl":  # gloo takes tensors of a GPU, too, and its connections are closed already
+                backend.abort()
 
 
 def is_whole(device: torch.device) -> bool:
