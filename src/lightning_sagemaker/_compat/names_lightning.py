@@ -48,6 +48,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "_should_accumulate",
     ),
     "{pytorch}.loops.loop:_Loop": ("_loaded_from_state_dict", "_restarting", "_resuming_from_checkpoint"),
+    "{pytorch}.loops.progress:_BaseProgress": (),
     "{pytorch}.loops.progress:_ProcessedTracker": (),
     "{pytorch}.loops.progress:_ReadyCompletedTracker": (),
     "{pytorch}.loops.training_epoch_loop:_TrainingEpochLoop": (

@@ -7,7 +7,7 @@ A test compares the table with the source.
 from __future__ import annotations
 
 NAMES: dict[str, tuple[str, ...]] = {
-    "torch": ("_foreach_norm",),
+    "torch": ("_foreach_copy_", "_foreach_norm"),
     "torch._C._distributed_c10d": ("_DistributedBackendOptions", "_create_work_from_future"),
     "torch._C._distributed_c10d:Backend": ("_set_sequence_number_for_group",),
     "torch._ops:OpOverload": ("_schema",),
@@ -32,7 +32,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "torch.distributed.fsdp._common_utils": ("clean_tensor_name",),
     "torch.distributed.pipelining._backward": ("stage_backward_input", "stage_backward_weight"),
     "torch.nn:Embedding": ("_fill_padding_idx_with_zero",),
-    "torch.nn:Module": ("_buffers", "_parameters"),
+    "torch.nn:Module": ("_buffers", "_modules", "_parameters"),
     "torch.nn.modules.batchnorm": ("_BatchNorm",),
     "torch.nn.parallel:DistributedDataParallel": (
         "_build_params_for_reducer",

@@ -15,6 +15,7 @@ from lightning_sagemaker._compat.connectors import (
     restore_trainer_memory,
     trainer_memory,
 )
+from lightning_sagemaker._compat.loop_state import loop_state
 from lightning_sagemaker._compat.loops import LoopEvents, Phase, phase_of
 from lightning_sagemaker._compat.resume_loops import go_on, is_cut, reopen_epoch
 from lightning_sagemaker._compat.trainer import counts
@@ -186,7 +187,7 @@ class FitState:
             "flags": module_flags(trainer.lightning_module),
             "batches": taken,
             "step": self._step,
-            "fit_loop": plain_copy(trainer.fit_loop.state_dict()) if full else None,
+            "fit_loop": loop_state(trainer.fit_loop) if full else None,
             "callbacks": callback_states(trainer) if full else None,
             "buffers": copied(buffers_of(trainer)),
         }

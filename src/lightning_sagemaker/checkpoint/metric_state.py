@@ -7,10 +7,12 @@ torchmetrics excludes its states from a module's ``state_dict``, and Lightning r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import torch
 from torch import nn
+
+from lightning_sagemaker.checkpoint.module_walk import named_modules
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -188,9 +190,9 @@ def _log_again(trainer: Trainer, results: ResultCollection, entry: LoggedEntry) 
 
 def _metrics(module: nn.Module) -> Iterator[tuple[str, Metric]]:
     """Detected by attributes, so that torchmetrics need not be imported."""
-    for name, child in module.named_modules():
+    for name, child in named_modules(module):
         if hasattr(type(child), "metric_state") and hasattr(child, "_update_count"):  # of the class: this is fast
-            yield name, child
+            yield name, cast("Metric", child)
 
 
 def _is_kept(metric: ResultMetric) -> bool:

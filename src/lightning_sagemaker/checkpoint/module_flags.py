@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from torch import nn
 
+from lightning_sagemaker.checkpoint.module_walk import named_modules, named_parameters
+
 _TRACKS = "track_running_stats"
 """Attribute of norms: Lightning's finetuning callbacks switch it off while a module is frozen."""
 
 
 def module_flags(module: nn.Module) -> dict[str, list[str]]:
     """Names of the parameters that need no gradient, of modules in evaluation mode, and of norms without running means."""
-    children = list(module.named_modules())
+    children = named_modules(module)
     return {
-        "frozen": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
+        "frozen": [name for name, parameter in named_parameters(children) if not parameter.requires_grad],
         "evaluating": [name for name, child in children if not child.training],
         "untracked": [name for name, child in children if not _tracks(child)],
     }

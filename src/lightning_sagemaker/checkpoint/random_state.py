@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import types
+from array import array
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -55,7 +56,7 @@ def restore_random_state(state: RandomState) -> None:
 def python_state(generator: types.ModuleType | random.Random) -> PythonState:
     """Of ``random`` or a ``random.Random``."""
     version, numbers, gauss = generator.getstate()
-    return [version, _tensor(np.array(numbers, dtype=np.uint32)), gauss]
+    return [version, torch.frombuffer(array("I", numbers), dtype=torch.int32), gauss]
 
 
 def restore_python_state(generator: types.ModuleType | random.Random, state: PythonState) -> None:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker.checkpoint.module_walk import named_buffers, named_modules
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
@@ -38,7 +39,7 @@ def buffers_in(modules: Mapping[str, object]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for prefix, module in modules.items():
         if isinstance(module, nn.Module):
-            named = module.named_buffers(prefix=prefix)
+            named = named_buffers(named_modules(module, prefix))
             found |= {name: buffer for name, buffer in named if type(buffer) is Tensor and buffer.numel() <= LARGEST}
     return found
 

@@ -65,11 +65,14 @@ class Capture:
 
     def take(self) -> Captured:
         """The state now, as plain containers and tensors."""
+        return {"random": random_state(), **self.take_objects()}
+
+    def take_objects(self) -> Captured:
+        """The state of all but the global generators."""
         found = list(self._found())
         counted = _scalars(found, counted=True) if _fingerprints(found) == self._others else {}
         orders = [one for one in found if one.kind is _Kind.ORDER]
         return {
-            "random": random_state(),
             "objects": {one.path: _state_of(one.value) for one in found if one.kind is _Kind.GENERATOR},
             "scalars": _scalars(found, counted=False),
             "counted": {path: value for path, value in counted.items() if value != self._first.get(path)},
@@ -84,7 +87,7 @@ class Capture:
         restore_random_state(captured["random"])
 
     def put_objects(self, captured: Captured) -> None:
-        """Restore all but the global generators."""
+        """Restore :meth:`take_objects`."""
         scalars = self._first | captured.get("counted", {}) | captured["scalars"]
         for path, kind, value, set_value in self._found():
             if kind is _Kind.GENERATOR and path in captured["objects"]:

@@ -105,14 +105,14 @@ class Watch:
                 dealt = {name: value for name, value in dealt.items() if name != "batches"}
                 dealt |= written_rest(self._reached["dealt"]["batches"])
             bits = self._reached.get("bits", None if dealt is None else dealt.get("bits"))
-            return {**self._reached, "now": self.capture.take(), "dealt": dealt, "bits": bits}
+            return {**self._reached, "now": self.capture.take_objects(), "dealt": dealt, "bits": bits}
         found = next((one for one in reversed(self._recent) if one["taken"] == taken), None) or self._now()
         following = next((one for one in self._recent if one["taken"] == taken + 1), None)
         states, began = read(found["states"]), read(found["began"])
         found = {key: value for key, value in found.items() if key not in ("before", "own")}
         dealt = None if self._dealt is None else {**written_rest(self._dealt), "after": self._dealt_after}
         found |= {
-            "now": self.capture.take(),
+            "now": self.capture.take_objects(),
             "ahead": None if following is None else following["before"],
             "states": states,
             "began": began,

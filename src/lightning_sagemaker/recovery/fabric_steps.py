@@ -164,7 +164,8 @@ class FabricSteps:
         if means is None or not decision["commit"]:
             self.fails = True
             return False
-        gradients.put_back(means)
+        for bucket in means:
+            bucket.put_back()
         self._buffers.put(statistics)
         self.averaged, self.changes, self.flags = True, bool(decision["change"]), flags.tolist()
         return True

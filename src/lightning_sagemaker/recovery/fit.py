@@ -64,7 +64,7 @@ class RecoveringFit(Callback):
         self._trainer = trainer
         if self._leads:
             begin_writing(trainer.loggers)
-        self._steps = Steps(trainer, self._rank.number, self._world_size, self._rank.seed)
+        self._steps = Steps(trainer, self._rank.number, self._world_size, self._rank.seed, self._commit)
         self._begin_quorum()
         events = self._events = events_of(trainer)
         resume = next(one for one in trainer.callbacks if isinstance(one, AutoResume)).fit_state
@@ -103,6 +103,8 @@ class RecoveringFit(Callback):
         if self._events is not None:
             self._events.release()
             self._events = None
+        if self._steps is not None:
+            self._steps.release()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """As :meth:`teardown`, which is not called then."""
@@ -132,14 +134,27 @@ class RecoveringFit(Callback):
 
         """
         assert self._steps is not None
-        result = self._steps.with_adopted(optimizer, closure)
+        return self._steps.with_adopted(optimizer, closure)
+
+    def reduce(self) -> None:
+        """A backward pass is over. Collective if it is a step's last.
+
+        Raises:
+            RanksChanged: If the step is not committed.
+
+        """
+        assert self._steps is not None
+        self._steps.reduce()
+
+    def _commit(self, is_valid: bool, meanwhile: Callable[[], None]) -> None:
         self._check_whole()
-        decision = self._member.commit(self._trainer.global_step + 1, ok=True)
+        vote = self._member.vote(self._trainer.global_step + 1, ok=is_valid)
+        meanwhile()
+        decision = self._member.decision(vote)
         if not decision["commit"]:
             raise RanksChanged("a rank was lost")
         assert self._held is not None
         self._changes, self._held.is_current = decision["change"], False
-        return result
 
     def _check_whole(self) -> None:
         if not self._rank.is_whole(self._trainer.strategy.root_device):

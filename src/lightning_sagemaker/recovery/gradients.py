@@ -7,16 +7,92 @@ divided first and then summed, as in DDP, so that with two processes the results
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 _BUCKET = 25 * 1024 * 1024
 """Bytes that are reduced together, as in DDP (``bucket_cap_mb``)."""
-Means = list[tuple[list[nn.Parameter], torch.Tensor]]
-"""Parameters of each bucket, and the reduced bucket."""
+NONE: Mapping[nn.Parameter, Tensor] = {}
+"""No gradients of adopted shards."""
+
+
+class Bucket:
+    """Gradients that are reduced together, followed by the number of ranks that have each of them.
+
+    Args:
+        parameters: Theirs, of one type and device.
+        shards: Number of shards of the step.
+
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], shards: int) -> None:
+        self.parameters, self._scale = parameters, 1.0 / shards
+        sizes, like = [one.numel() for one in parameters], parameters[0]
+        self._flat = torch.empty(sum(sizes) + len(sizes), dtype=like.dtype, device=like.device)
+        *parts, self._counts = torch.split(self._flat, [*sizes, len(sizes)])
+        self._parts = {one: part.view(one.shape) for one, part in zip(parameters, parts, strict=True)}
+        self._has: set[nn.Parameter] = set()
+        self._work: dist.Work | None = None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it is being reduced, or has been."""
+        return self._work is not None
+
+    def begin(self) -> None:
+        """Another step."""
+        self._work = None
+        self._has.clear()
+
+    def fill(self, parameter: nn.Parameter, adopted: Mapping[nn.Parameter, Tensor] = NONE) -> None:
+        """Put a gradient in, if there is one.
+
+        Args:
+            parameter: Whose it is.
+            adopted: Sums of gradients of shards that this rank has adopted, which are added.
+
+        """
+        part, found, other = self._parts[parameter], parameter.grad, adopted.get(parameter)
+        if found is not None and other is not None:
+            torch.add(found, other, out=part).mul_(self._scale)
+        elif (one := found if other is None else other) is not None:
+            torch.mul(one, self._scale, out=part)
+        else:
+            return
+        self._has.add(parameter)
+
+    def start(self, adopted: Mapping[nn.Parameter, Tensor] = NONE) -> None:
+        """Begin the sum over ranks; gradients that have not been put in are. Collective."""
+        for parameter in self.parameters:
+            if parameter not in self._has:
+                self.fill(parameter, adopted)
+        if len(self._has) == len(self.parameters):
+            self._counts.fill_(1)
+        else:
+            for parameter in self.parameters:
+                if parameter not in self._has:
+                    self._parts[parameter].zero_()
+            self._counts.copy_(torch.tensor([float(one in self._has) for one in self.parameters]))
+        self._work = dist.all_reduce(self._flat, async_op=True)
+
+    def wait(self) -> None:
+        """Wait for the sum."""
+        assert self._work is not None
+        self._work.wait()
+
+    def put_back(self) -> None:
+        """Replace each gradient by its mean."""
+        with torch.no_grad():
+            mine = [one for one in self.parameters if one.grad is not None]
+            torch._foreach_copy_([one.grad for one in mine], [self._parts[one] for one in mine])  # type: ignore[misc]
+            if len(mine) == len(self.parameters):
+                return
+            for parameter, count in zip(self.parameters, self._counts.tolist(), strict=True):
+                if parameter.grad is None and count:
+                    parameter.grad = self._parts[parameter].clone()
 
 
 def average(parameters: Sequence[nn.Parameter], shards: int) -> None:
@@ -31,14 +107,11 @@ def average(parameters: Sequence[nn.Parameter], shards: int) -> None:
         RuntimeError: If the group has lost a rank; the gradients are then invalid.
 
     """
-    with torch.no_grad():
-        pending = [(bucket, *_start(bucket, shards)) for bucket in _buckets(parameters)]
-        for bucket, flat, work in pending:
-            work.wait()
-            _put_back(bucket, flat)  # while later buckets are being reduced
+    for bucket in means(parameters, shards):
+        bucket.put_back()
 
 
-def means(parameters: Sequence[nn.Parameter], shards: int) -> Means:
+def means(parameters: Sequence[nn.Parameter], shards: int) -> list[Bucket]:
     """The means that :func:`average` puts in the place of the gradients, which stay as they are. Collective.
 
     Args:
@@ -49,22 +122,21 @@ def means(parameters: Sequence[nn.Parameter], shards: int) -> Means:
         RuntimeError: If the group has lost a rank.
 
     """
+    found = buckets_of(parameters, shards)
     with torch.no_grad():
-        pending = [(bucket, *_start(bucket, shards)) for bucket in _buckets(parameters)]
-        for _, _, work in pending:
-            work.wait()
-    return [(bucket, flat) for bucket, flat, _ in pending]
+        for bucket in found:
+            bucket.start()
+        for bucket in found:
+            bucket.wait()
+    return found
 
 
-def put_back(means: Means) -> None:
-    """Replace each gradient by its mean."""
-    with torch.no_grad():
-        for bucket, flat in means:
-            _put_back(bucket, flat)
+def buckets_of(parameters: Sequence[nn.Parameter], shards: int) -> list[Bucket]:
+    """Buckets in the order in which ranks reduce them: that of a backward pass, from the last parameter to the first."""
+    return [Bucket(parts, shards) for parts in _divided(parameters)]
 
 
-def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Parameters of one type and device, from the last to the first."""
+def _divided(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     bucket: list[nn.Parameter] = []
     size = 0
     for parameter in reversed(parameters):
@@ -76,36 +148,3 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]
         size += parameter.numel() * parameter.element_size()
     if bucket:
         yield bucket
-
-
-def _start(bucket: list[nn.Parameter], shards: int) -> tuple[torch.Tensor, dist.Work]:
-    """Start the sum of a bucket, followed by the number of ranks that have each gradient."""
-    has = torch.tensor([parameter.grad is not None for parameter in bucket], dtype=bucket[0].dtype)
-    flat = torch.empty(
-        sum(parameter.numel() for parameter in bucket) + len(bucket), dtype=bucket[0].dtype, device=bucket[0].device
-    )
-    begin = 0
-    for parameter in bucket:
-        part = flat[begin : begin + parameter.numel()].view(parameter.shape)
-        begin += parameter.numel()
-        if parameter.grad is None:
-            part.zero_()
-        else:
-            torch.mul(parameter.grad, 1.0 / shards, out=part)
-    flat[begin:] = has
-    work = dist.all_reduce(flat, async_op=True)
-    assert work is not None
-    return flat, work
-
-
-def _put_back(bucket: list[nn.Parameter], flat: torch.Tensor) -> None:
-    begin, counts = 0, flat[-len(bucket) :].tolist()
-    for parameter, count in zip(bucket, counts, strict=True):
-        part = flat[begin : begin + parameter.numel()].view(parameter.shape)
-        begin += parameter.numel()
-        if not count:
-            continue
-        if parameter.grad is None:
-            parameter.grad = part.clone()
-        else:
-            parameter.grad.copy_(part)

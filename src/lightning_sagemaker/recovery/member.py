@@ -78,7 +78,15 @@ class Member:
 
     def commit(self, step: int, ok: bool) -> wire.Reply:
         """Whether a step is committed: if all ranks of the quorum report ``ok``."""
-        return self._ask({"call": "commit", "quorum": self.quorum, "step": step, "ok": ok})
+        return self.decision(self.vote(step, ok))
+
+    def vote(self, step: int, ok: bool) -> int:
+        """As :meth:`commit`, without waiting; its number is for :meth:`decision`, before anything else is asked."""
+        return self._put({"call": "commit", "quorum": self.quorum, "step": step, "ok": ok})
+
+    def decision(self, vote: int) -> wire.Reply:
+        """Wait for what all ranks' votes have decided."""
+        return self._answer(vote)
 
     def finish(self) -> None:
         """The first fit has ended. Later code needs a coordinator only if it trains again."""
@@ -97,8 +105,14 @@ class Member:
         return reply
 
     def _ask(self, question: dict[str, object]) -> wire.Reply:
+        return self._answer(self._put(question))
+
+    def _put(self, question: dict[str, object]) -> int:
         number = next(self._numbers)
         self._send({"id": number, **question})
+        return number
+
+    def _answer(self, number: int) -> wire.Reply:
         while True:
             reply = self._replies.get()
             if reply is None:

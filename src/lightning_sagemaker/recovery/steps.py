@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from lightning_sagemaker._compat.in_job import call_module, call_strategy, closure_result
-from lightning_sagemaker.recovery import gradients, shards
+from lightning_sagemaker.checkpoint.module_walk import named_modules, named_parameters
+from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
+from lightning_sagemaker.recovery.overlapped import OverlappedMeans
 from lightning_sagemaker.recovery.seeds import seed_batch
 
 
@@ -24,11 +26,16 @@ class Steps:
         shard: This rank's own.
         world_size: Shards of the job.
         seed: The job's seed of random numbers.
+        commit: Has all ranks agree on a step whose gradients are reduced. It is given whether this rank's are valid, and
+            what to do while they agree: nothing that another rank takes part in.
 
     """
 
-    def __init__(self, trainer: Any, shard: int, world_size: int, seed: int) -> None:
+    def __init__(
+        self, trainer: Any, shard: int, world_size: int, seed: int, commit: Callable[[bool, Callable[[], None]], None]
+    ) -> None:
         self._trainer, self._shard, self._world_size, self.seed = trainer, shard, world_size, seed
+        self._commit, self._means = commit, OverlappedMeans(world_size)
         self._adopted: list[int] = []
         self._iterators: dict[int, Iterator[Any]] = {}
         self._epoch = -1
@@ -54,6 +61,7 @@ class Steps:
         self._first = shards.rank_of(FIRST, order, self._world_size)
         self._iterators, self._batches = {}, []
         self._evaluation.close()
+        self._means.abandon()
 
     def begin_batch(self, batch: Any, batch_idx: int) -> None:
         """Lightning begins a batch of this rank's own shard."""
@@ -70,7 +78,7 @@ class Steps:
             self._evaluation.enter_context(self._buffers.of_start())
 
     def with_adopted(self, optimizer: Any, closure: Callable[[], Any]) -> Any:
-        """Compute this rank's sum of gradients, and average it. Collective.
+        """Compute the mean of gradients over all shards. Collective.
 
         Args:
             optimizer: Whose step it is.
@@ -78,17 +86,33 @@ class Steps:
 
         """
         adopted = self._train_adopted(optimizer) if self._adopted else {}
+        self._means.begin(self._parameters, adopted)
         result = closure()
-        for parameter, gradient in adopted.items():
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        gradients.average(self._parameters, self._world_size)
-        self._buffers.put(self._buffers.of_first(self._first))
+        self.reduce()  # if there was no loss to differentiate
         self._batches = []
         return result
 
+    def reduce(self) -> None:
+        """After the step's last backward pass: have the means in the place of the gradients. Collective."""
+        if not self._means.is_under_way:
+            return
+        is_valid = self._means.wait()
+        buffers = self._buffers.of_first(self._first)
+
+        def put() -> None:
+            self._means.put_back()
+            self._buffers.put(buffers)
+
+        self._commit(is_valid, put)
+
+    def release(self) -> None:
+        """The fit is over."""
+        self._means.release()
+
     @property
     def _parameters(self) -> list[torch.nn.Parameter]:
-        return [one for one in self._trainer.lightning_module.parameters() if one.requires_grad]
+        named = named_parameters(named_modules(self._trainer.lightning_module))
+        return [parameter for _, parameter in named if parameter.requires_grad]
 
     def _train_adopted(self, optimizer: Any) -> dict[torch.nn.Parameter, torch.Tensor]:
         """Gradients of the step's batches of adopted shards; those of the own shard stay as they are."""

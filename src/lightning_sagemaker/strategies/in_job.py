@@ -155,6 +155,25 @@ class InJobDDPStrategy(JobDDPStrategy):
         self._fit.begin_batch(batch, batch_idx)
 
     @override
+    def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *args: object, **kwargs: object) -> Tensor:
+        """As Lightning's; the hooks after the last backward pass of a step have averaged gradients, as with DDP.
+
+        Raises:
+            RanksChanged: If the step is not committed.
+
+        """
+        precision, module = self.precision_plugin, self.lightning_module
+        assert module is not None
+        assert self._fit is not None
+        self.pre_backward(closure_loss)
+        loss = precision.pre_backward(closure_loss, module)
+        precision.backward(loss, module, optimizer, *args, **kwargs)
+        self._fit.reduce()
+        loss = precision.post_backward(loss, module)
+        self.post_backward(loss)
+        return loss
+
+    @override
     def optimizer_step(
         self, optimizer: Optimizer, closure: Callable[[], object], model: nn.Module | None = None, **kwargs: object
     ) -> object:
