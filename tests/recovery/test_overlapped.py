@@ -18,15 +18,17 @@ def results(tmp_path_factory):
     return json.loads((folder / "results.json").read_text())
 
 
-@pytest.mark.parametrize("case", ["plain", "one rank lacks some", "adopted", "recomputed", "recomputed at last"])
+@pytest.mark.parametrize(
+    "case", ["plain", "one rank lacks some", "adopted", "recomputed", "recomputed at last", "used late"]
+)
 def test_the_means_are_equal(results, case):
     assert results[case]["equal"]
     assert not any(results[case]["hooks"])  # once it is released
 
 
-@pytest.mark.parametrize("case", ["adopted", "recomputed"])
+@pytest.mark.parametrize("case", ["plain", "adopted", "recomputed"])
 def test_buckets_are_reduced_within_the_backward_pass(results, case):
-    assert results[case]["early"] > 0
+    assert results[case]["early"] > 6 * 3  # of ten; in the first step of four none is
 
 
 @pytest.mark.parametrize("case", ["plain", "one rank lacks some", "adopted", "recomputed"])
@@ -34,5 +36,6 @@ def test_all_steps_are_valid(results, case):
     assert results[case]["valid"] == [True] * 4
 
 
-def test_a_gradient_that_comes_once_more_than_before_makes_its_step_invalid_and_no_later_one(results):
-    assert results["recomputed at last"]["valid"] in ([True, True, False, True], [True, True, True, True])
+@pytest.mark.parametrize("case", ["recomputed at last", "used late"])
+def test_a_gradient_that_comes_once_more_than_before_makes_its_step_invalid_and_no_later_one(results, case):
+    assert results[case]["valid"] == [True, True, False, True]

@@ -87,7 +87,8 @@ class Bucket:
         """Replace each gradient by its mean."""
         with torch.no_grad():
             mine = [one for one in self.parameters if one.grad is not None]
-            torch._foreach_copy_([one.grad for one in mine], [self._parts[one] for one in mine])  # type: ignore[misc]
+            if mine:  # foreach functions refuse empty lists
+                torch._foreach_copy_([one.grad for one in mine], [self._parts[one] for one in mine])  # type: ignore[misc]
             if len(mine) == len(self.parameters):
                 return
             for parameter, count in zip(self.parameters, self._counts.tolist(), strict=True):

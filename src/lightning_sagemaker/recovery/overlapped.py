@@ -3,7 +3,7 @@
 
 All ranks reduce the buckets in one order, whatever becomes ready first on each, so that a step has the same collectives
 everywhere. A gradient is awaited as often as it came in the step before: more than once where a layer that is used again is
-recomputed by reentrant checkpointing.
+recomputed by reentrant checkpointing, and not at all while it has never come, as those of a pooler that the loss leaves out.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class OverlappedMeans:
         self._adopted = NONE
         self._came: Counter[nn.Parameter] = Counter()
         self._expected = self._came
+        self._seen: set[nn.Parameter] = set()
         self._left: list[float] = []
         self._next = 0
         self._is_late = False
@@ -58,6 +59,7 @@ class OverlappedMeans:
         if not self._is_clean or [*map(id, parameters)] != self._known:
             self._plan(parameters)
         self._adopted, self._expected, self._came = adopted, self._came, Counter()
+        self._seen.update(self._expected)
         self._left = [self._awaited(bucket) for bucket in self._buckets]
         for bucket in self._buckets:
             bucket.begin()
@@ -110,12 +112,13 @@ class OverlappedMeans:
         self._buckets = buckets_of(parameters, self._shards)
         self._bucket_of = {one: number for number, bucket in enumerate(self._buckets) for one in bucket.parameters}
         self._hooks = [one.register_post_accumulate_grad_hook(self._arrived) for one in parameters]  # type: ignore[no-untyped-call]
-        self._came = Counter()
+        self._came, self._seen = Counter(), set()
 
     def _awaited(self, bucket: Bucket) -> float:
         """How many gradients it waits for; infinity if until the end of the pass."""
-        counts = [self._expected[parameter] for parameter in bucket.parameters]
-        return sum(counts) if self._overlaps and all(counts) else inf
+        known = [one for one in bucket.parameters if one in self._seen]
+        counts = [self._expected[parameter] for parameter in known]
+        return sum(counts) if self._overlaps and self._seen and all(counts) else inf
 
     def _arrived(self, parameter: nn.Parameter) -> None:
         """Called within a backward pass."""
