@@ -2,7 +2,8 @@
 """Step time of ``"smddp_fsdp"`` against stock FSDP2, and what saving beside the training costs the step that saves.
 
     python benchmarks/fsdp.py                     # step time: Lightning's ModelParallelStrategy with fully_shard
-    python benchmarks/fsdp.py --saving            # async_checkpoint=True against saving at once, stock's and ours
+    python benchmarks/fsdp.py --saving            # async_checkpoint=True and MemoryCheckpoint against saving at once,
+                                                  # stock's and ours
 
 Two processes, gloo, runs in an order that alternates, one table. The figure of a side is the median over all its steps, or
 over all its saves, of the slower process. The wait of the next update for the copies of optimizer states counts as saving.
@@ -24,7 +25,7 @@ from launching import PROCESSES, add_accelerator, torchrun  # beside this file
 
 WARMUP = 10
 SIZES = ("steps", "width", "blocks", "batch")
-SIDES = {"step": ("stock", "smddp_fsdp"), "saving": ("stock, at once", "at once", "beside")}
+SIDES = {"step": ("stock", "smddp_fsdp"), "saving": ("stock, at once", "at once", "in memory", "beside")}
 
 
 def main() -> None:
@@ -60,8 +61,9 @@ def compare(arguments: argparse.Namespace) -> None:
     for name, found in times.items():
         deciles = statistics.quantiles(found, n=10)
         print(f"{name:<16}{1e3 * medians[name]:>11.2f}{1e3 * deciles[0]:>9.2f}{1e3 * deciles[-1]:>9.2f}{len(found):>6}")
-    for other in sides[:-1]:
-        print(f"{sides[-1]} / {other}: {medians[sides[-1]] / medians[other]:.4f}")
+    ours, others = (sides[2:], sides[:2]) if arguments.saving else (sides[1:], sides[:1])
+    for own, other in itertools.product(ours, others):
+        print(f"{own} / {other}: {medians[own] / medians[other]:.4f}")
 
 
 def launch(side: str, arguments: argparse.Namespace) -> list[float]:
@@ -88,7 +90,7 @@ def measure(side: str, folder: Path, arguments: argparse.Namespace) -> None:
     from torch.distributed.fsdp import fully_shard
     from torch.utils.data import DataLoader, TensorDataset
 
-    from lightning_sagemaker import SMDDPFSDPStrategy
+    from lightning_sagemaker import MemoryCheckpoint, SMDDPFSDPStrategy
 
     saving, width = side in SIDES["saving"], arguments.width
     steps = arguments.steps + WARMUP
@@ -126,7 +128,7 @@ def measure(side: str, folder: Path, arguments: argparse.Namespace) -> None:
             self.starts.append(time.perf_counter())
 
         def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
-            if saving and (batch_idx + 1) % 10 == 0:
+            if saving and side != "in memory" and (batch_idx + 1) % 10 == 0:
                 if side == "beside":
                     trainer.strategy.finish_saving()  # the last one, which a real run has long written
                     if self.saves:
@@ -138,6 +140,15 @@ def measure(side: str, folder: Path, arguments: argparse.Namespace) -> None:
                 trainer.save_checkpoint(folder / "last.ckpt")
                 self.saves.append(time.perf_counter() - begin)
 
+    class TimedCopies(MemoryCheckpoint):
+        def _begin(self, trainer, memory) -> None:
+            if clock.saves:
+                clock.saves[-1] += self._deferred.waited
+            trainer.strategy.barrier()
+            begin = time.perf_counter()
+            super()._begin(trainer, memory)
+            clock.saves.append(time.perf_counter() - begin)
+
     clock = Clock()
     strategy = {
         "stock": lambda: ModelParallelStrategy(PROCESSES[arguments.accelerator], 1),
@@ -146,6 +157,7 @@ def measure(side: str, folder: Path, arguments: argparse.Namespace) -> None:
         ),
         "smddp_fsdp": SMDDPFSDPStrategy,
         "at once": lambda: SMDDPFSDPStrategy(save_distributed_checkpoint=True),
+        "in memory": SMDDPFSDPStrategy,
         "beside": lambda: SMDDPFSDPStrategy(async_checkpoint=True),
     }[side]()
     trainer = Trainer(
@@ -153,7 +165,7 @@ def measure(side: str, folder: Path, arguments: argparse.Namespace) -> None:
         accelerator=arguments.accelerator,
         devices=PROCESSES[arguments.accelerator],
         max_steps=steps,
-        callbacks=[clock],
+        callbacks=[clock, *([TimedCopies(10)] if side == "in memory" else [])],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

@@ -144,7 +144,7 @@ def _launch(command: list[str], processes: int) -> None:
     )
 
     config = LaunchConfig(1, 1, processes, rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method="fork")
-    config.max_restarts, config.monitor_interval = 0, 0.1
+    config.max_restarts, config.monitor_interval = int(os.environ.get("TEST_MAX_RESTARTS", "0")), 0.1
     elastic_launch(config, _run)(command)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker.callbacks.fabric_loop import InterruptibleLoop
     from lightning_sagemaker.callbacks.heartbeat import Heartbeat
     from lightning_sagemaker.callbacks.interruption import SpotInterruption
+    from lightning_sagemaker.callbacks.memory_checkpoint import MemoryCheckpoint
     from lightning_sagemaker.callbacks.metrics import MetricLogger
     from lightning_sagemaker.checkpoint.export import export_huggingface
     from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
@@ -51,6 +52,7 @@ _HOMES = {
     "Launcher": "job",
     "MLflowLogger": "loggers.mlflow_logger",
     "OfflineWandbLogger": "loggers.wandb_logger",
+    "MemoryCheckpoint": "callbacks.memory_checkpoint",
     "MetricLogger": "callbacks.metrics",
     "ParallelConfigError": "parallel.degrees",
     "ParallelDegrees": "parallel.degrees",
@@ -86,6 +88,7 @@ __all__ = [
     "InterruptibleLoop",
     "Launcher",
     "MLflowLogger",
+    "MemoryCheckpoint",
     "MetricLogger",
     "OfflineWandbLogger",
     "ParallelConfigError",

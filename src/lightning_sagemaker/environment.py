@@ -33,6 +33,7 @@ class SageMakerEnvironment(ClusterEnvironment):
         self.job = SageMakerJob.from_environment() if job is None else job
         self._global_rank = self.job.global_rank or 0
         self._world_size = self.job.world_size or 1
+        self._main_address: str | None = None
         self._main_port: int | None = None
 
     @property
@@ -48,7 +49,7 @@ class SageMakerEnvironment(ClusterEnvironment):
     @property
     @override
     def main_address(self) -> str:
-        return self.job.main_address
+        return self._main_address or self.job.main_address
 
     @property
     @override
@@ -60,6 +61,10 @@ class SageMakerEnvironment(ClusterEnvironment):
     def use_port(self, port: int) -> None:
         """Use ``port`` for the rendezvous, whatever the launcher set."""
         self._main_port = port
+
+    def use_place(self, address: str, port: int) -> None:
+        """Use another host and port for the rendezvous."""
+        self._main_address, self._main_port = address, port
 
     def _choose_port(self) -> int:
         if (self.launched and self.job.world_size != 1) or self.job.num_nodes > 1 or "MASTER_PORT" in os.environ:

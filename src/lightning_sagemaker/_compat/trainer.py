@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from lightning_sagemaker._types import (
         Callback,
+        Checkpoint,
         LightningDataModule,
         ProcessedTracker,
         ReadyCompletedTracker,
@@ -24,6 +25,12 @@ def callbacks_of(trainer: Trainer) -> list[Callback]:
 def datamodule_of(trainer: Trainer) -> LightningDataModule | None:
     """The data module of the present or last run."""
     found: LightningDataModule | None = trainer.datamodule  # type: ignore[attr-defined]
+    return found
+
+
+def whole_checkpoint(trainer: Trainer) -> Checkpoint:
+    """What the Trainer would write into a checkpoint now. Collective."""
+    found: Checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
     return found
 
 

@@ -46,6 +46,7 @@ class AutoResume(Callback):
 
     def __init__(self, dirpath: str | Path | None = None, weights_only: bool = True, search: bool = True) -> None:
         self._dirpath, self._weights_only, self._search = dirpath, weights_only, search
+        self._in_memory: Callable[[int], str | None] | None = None
         self._events: LoopEvents | None = None
         self._state: FitState | None = None
         self._ended: FitState | None = None
@@ -66,18 +67,24 @@ class AutoResume(Callback):
             self._resume(trainer)
 
     def _resume(self, trainer: Trainer) -> None:
-        if self._search and self.fit_state.found is None:
+        if (self._search or self._in_memory) and self.fit_state.found is None:
             with reading_own_objects(trainer):
                 self._resume_from_newest(trainer)
 
     def _resume_from_newest(self, trainer: Trainer) -> None:
         folder = checkpoint_folder(trainer, self._dirpath)
-        path, failure = trainer.strategy.broadcast(self._look(trainer, folder))
+        found, failure = trainer.strategy.broadcast(self._look(trainer, folder))
         if failure is not None:
             raise CheckpointError(failure)
-        if path is None:
-            rank_zero_info(f"No checkpoint in {folder}: starting from scratch.")
+        path, step = found or (None, 0)
+        if self._in_memory is not None and (own := self._in_memory(step)) is not None:
+            path = own
+        elif path is None:
+            if self._search:
+                rank_zero_info(f"No checkpoint in {folder}: starting from scratch.")
             return
+        else:
+            rank_zero_info(f"Resuming from step {step}: {path}")
         if not is_remote(path) and not trainer.strategy.reduce_boolean_decision(Path(path).exists()):
             raise CheckpointError(
                 f"{path} is on the first host, but not on all. HINT: give all hosts the same checkpoint_s3_uri or folder."
@@ -86,11 +93,11 @@ class AutoResume(Callback):
         trainer._checkpoint_connector.resume_start(path, weights_only=self._weights_only)
         self.fit_state.found = path, self._weights_only
 
-    def _look(self, trainer: Trainer, folder: str) -> tuple[str | None, str | None]:
-        if not trainer.is_global_zero:
+    def _look(self, trainer: Trainer, folder: str) -> tuple[tuple[str, int] | None, str | None]:
+        if not trainer.is_global_zero or not self._search:
             return None, None
         try:
-            found = self._find(trainer, folder)
+            return self._find(trainer, folder), None
         except CheckpointError as error:
             return None, str(error)
         except Exception as error:  # raised here alone, it would leave the others waiting
@@ -98,10 +105,6 @@ class AutoResume(Callback):
                 f"{folder} could not be searched for checkpoints ({type(error).__name__}: {error}). HINT: name a folder that"
                 " this process may read."
             )
-        if found is None:
-            return None, None
-        rank_zero_info(f"Resuming from step {found[1]}: {found[0]}")
-        return found[0], None
 
     def _find(self, trainer: Trainer, folder: str) -> tuple[str, int] | None:
         if is_remote(folder):
@@ -112,6 +115,15 @@ class AutoResume(Callback):
     def search(self) -> None:
         """Search for a checkpoint after all: the job was restarted."""
         self._search = True
+
+    def look_in(self, memory: Callable[[int], str | None]) -> None:
+        """Resume from a checkpoint in memory, if there is one.
+
+        Args:
+            memory: Called on all ranks; returns this rank's file of one that has at least so many steps, or None.
+
+        """
+        self._in_memory = memory
 
     @property
     def fit_state(self) -> FitState:

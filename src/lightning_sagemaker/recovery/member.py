@@ -88,6 +88,10 @@ class Member:
         """Wait for what all ranks' votes have decided."""
         return self._answer(vote)
 
+    def report(self, step: int) -> None:
+        """A step is over, of ranks that do not vote."""
+        self._send({"call": "step", "id": 0, "step": step})
+
     def finish(self) -> None:
         """The first fit has ended. Later code needs a coordinator only if it trains again."""
         self._has_finished = True

@@ -17,13 +17,17 @@ HOST = "LIGHTNING_SAGEMAKER_HOST"
 MODE = "LIGHTNING_SAGEMAKER_RECOVERY"
 """``in_job`` if the job's ranks continue without those that die."""
 
+RESTART = 75
+"""Exit code of a rank that is to be restarted because another is lost: EX_TEMPFAIL of sysexits.h."""
+
 
 class Info(TypedDict, total=False):
-    """Facts of a rank: where its store is, and its seed of random numbers."""
+    """Facts of a rank: where its store is, its seed of random numbers, and whether all ranks restart if one is lost."""
 
     host: str
     store: int
     seed: int
+    together: bool
 
 
 class End(TypedDict, total=False):

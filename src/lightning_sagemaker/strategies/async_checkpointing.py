@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
@@ -11,7 +14,10 @@ from torch.optim import Optimizer
 
 from lightning_sagemaker._lightning import MisconfigurationException
 from lightning_sagemaker.checkpoint.background import BackgroundSave
+from lightning_sagemaker.checkpoint.host_memory import SUFFIX
+from lightning_sagemaker.checkpoint.rank_state import read_rank
 from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
+from lightning_sagemaker.collectives.agreement import from_first
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, LightningModule, PathLike, StateDict
@@ -57,6 +63,7 @@ class AsyncCheckpointing:
         in_parts = async_checkpoint or bool(save_distributed_checkpoint)
         super().__init__(*args, **{**kwargs, "save_distributed_checkpoint": in_parts})
         self.async_checkpoint = async_checkpoint
+        self._in_own_parts = async_checkpoint
         self._background: BackgroundSave | None = None
         self._own_names: list[str] = []
         """Those of the module's ``state_dict()``, if a checkpoint has the same: not under ``torch.compile``."""
@@ -71,9 +78,18 @@ class AsyncCheckpointing:
         """Seconds that the update after the start of the last checkpoint waited for copies of the optimizer states."""
         return self._background.deferred.waited if self._background is not None else 0.0
 
+    @contextmanager
+    def own_parts(self) -> Iterator[None]:
+        """Within it a checkpoint has the weights and optimizer states of this process, not copied."""
+        before, self._in_own_parts = self._in_own_parts, True
+        try:
+            yield
+        finally:
+            self._in_own_parts = before
+
     def lightning_module_state_dict(self) -> StateDict:
         """The weights of this process; without a copy where the checkpoint copies them anyway."""
-        if not self.async_checkpoint:
+        if not self._in_own_parts:
             found: StateDict = super().lightning_module_state_dict()  # type: ignore[misc]
             return found
         assert self.model is not None
@@ -86,7 +102,7 @@ class AsyncCheckpointing:
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """The states of this process, likewise."""
-        if not self.async_checkpoint:
+        if not self._in_own_parts:
             found: dict[str, Any] = super().optimizer_state(optimizer)  # type: ignore[misc]
             return found
         optimizer = getattr(optimizer, "_optimizer", optimizer)  # without LightningOptimizer around it
@@ -133,6 +149,9 @@ class AsyncCheckpointing:
     def load_checkpoint(self, checkpoint_path: PathLike, weights_only: bool | None = None) -> Checkpoint:
         """Read a checkpoint; called on all processes."""
         self.finish_saving()
+        if Path(checkpoint_path).suffix == SUFFIX:
+            assert self.model is not None
+            return from_first(read_rank(Path(checkpoint_path), self.model, self.optimizers)) or {}
         found: Checkpoint = super().load_checkpoint(checkpoint_path, weights_only)  # type: ignore[misc]
         return found
 

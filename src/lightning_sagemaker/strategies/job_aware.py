@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from lightning_sagemaker._lightning import (
     ClusterEnvironment,
@@ -20,6 +21,8 @@ from lightning_sagemaker.data.sharing import prepare_sharing
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
 from lightning_sagemaker.job.hosts import driver_gpus
+from lightning_sagemaker.recovery.supervised import is_supervised
+from lightning_sagemaker.recovery.together import meet
 from lightning_sagemaker.strategies import starting
 from lightning_sagemaker.strategies.host import Host
 from lightning_sagemaker.strategies.keywords import check_keywords
@@ -47,6 +50,9 @@ class JobAware(Host):
         TypeError: If this strategy does not have an argument.
 
     """
+
+    recovers = False
+    """Whether the other ranks continue when one is lost."""
 
     def __init__(self, *args: object, job: SageMakerJob | None = None, **kwargs: Any) -> None:
         check_keywords(kwargs, type(self))
@@ -137,10 +143,18 @@ class JobAware(Host):
         assert self._environment is not None
         starting.check(self)
         forks.guard()
+        if is_supervised() and not self.recovers and not dist.is_initialized():
+            self._meet(self._environment)
         with restarts.own_store(self._environment.global_rank(), self._environment.world_size()) as port:
             if port is not None and isinstance(self._environment, SageMakerEnvironment):
                 self._environment.use_port(port)
             super().setup_environment()
+
+    def _meet(self, environment: ClusterEnvironment) -> None:
+        """Wait for the other ranks of a supervised job; they are restarted together when one of them is lost."""
+        address, port = meet(environment.global_rank(), environment.world_size()).address
+        if isinstance(environment, SageMakerEnvironment):
+            environment.use_place(address, port)
 
 
 def _is_detected(environment: ClusterEnvironment | None) -> bool:

@@ -10,6 +10,7 @@ from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.job.failure import write_failure
 from lightning_sagemaker.preflight import preflight
+from lightning_sagemaker.recovery.supervised import is_supervised
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import LightningModule, Trainer
@@ -33,11 +34,14 @@ class JobDefaults(Host):
     """
 
     job: SageMakerJob
+    recovers: bool
     stops_together = False
 
     def connect(self, model: LightningModule) -> None:
         """Called when the Trainer begins a stage."""
         super().connect(model)
+        if is_supervised() and not self.recovers:
+            add_restart_callbacks(model.trainer, self)
         if self.stops_together:
             add_callbacks(model.trainer)
             _look_before(self.job)
@@ -56,6 +60,27 @@ def _look_before(job: SageMakerJob) -> None:
     if not job.local_rank:
         for problem in preflight(job):
             _log.warning("%s: %s", job.current_host, problem)
+
+
+def add_restart_callbacks(trainer: Trainer, strategy: object) -> None:
+    """Add callbacks that continue after a restart of all ranks, from memory where the strategy shards parameters.
+
+    Args:
+        trainer: Its existing callbacks are kept.
+        strategy: Its strategy.
+
+    """
+    from lightning_sagemaker.callbacks.auto_resume import AutoResume
+    from lightning_sagemaker.callbacks.memory_checkpoint import MemoryCheckpoint
+    from lightning_sagemaker.recovery.together import RestartsTogether
+
+    present = callbacks_of(trainer)
+    if not any(isinstance(callback, AutoResume) for callback in present):
+        present.append(AutoResume(search=False))
+    if hasattr(strategy, "own_parts") and not any(isinstance(callback, MemoryCheckpoint) for callback in present):
+        present.append(MemoryCheckpoint())
+    if not any(isinstance(callback, RestartsTogether) for callback in present):
+        present.insert(0, RestartsTogether())
 
 
 def add_callbacks(trainer: Trainer, beats: bool = True) -> None:

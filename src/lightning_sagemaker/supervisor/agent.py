@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.supervisor.link import Training
 
 _POLL = 0.02
@@ -117,6 +118,7 @@ class Agent:
         if 0 in codes and not self._failed_later:
             return 0
         failed = self._failed_later or [code for code in codes if code]
+        failed = [code for code in failed if code != wire.RESTART]
         failed.sort(key=lambda code: code < 0)  # an exit code says more than a signal
         return next((code if code > 0 else 128 - code for code in failed), _GAVE_UP)
 
@@ -171,6 +173,9 @@ class Agent:
             self._due.append(rank)
             _say(f"rank {rank.number} ended with {why}; restarting it once the coordinator is reachable.")
             return
+        if code == wire.RESTART:
+            self._start(rank)
+            return
         step = training.step
         rank.deaths[step] += 1
         if rank.deaths.total() > self._max_restarts:
@@ -178,14 +183,20 @@ class Agent:
         elif code > 0 and not step:
             _say(f"rank {rank.number} ended with {why} before the first step, and is not replaced.")
             if not training.has_started:  # the others would wait for it
-                self._gave_up = True
-                self._kill_all()
+                self._give_up()
         elif rank.deaths[step] >= _WITHOUT_PROGRESS:
             died = f"it died {rank.deaths[step]} times after step {step}"
             _say(f"rank {rank.number} ended with {why}, and is not replaced: {died}.")
         else:
             _say(f"rank {rank.number} ended with {why}; starting a replacement.")
             self._start(rank)
+        if training.together and rank.pid is None:
+            training.give_up()
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._gave_up = True
+        self._kill_all()
 
     def _start_due_ones(self) -> None:
         """Restart ranks that were lost in a network failure, once it has recovered."""

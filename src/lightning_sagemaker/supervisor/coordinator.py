@@ -74,9 +74,11 @@ class Coordinator:
         """Whether the ranks were told to exit, with a checkpoint."""
         self.is_stopping = False
         """Whether the ranks were asked to stop: one that exits is not replaced."""
+        self.together = False
+        """Whether all ranks are restarted when one is lost, as each has a part of the model."""
         self.is_reachable, self.is_gone = True, False
         self._closed = threading.Event()
-        self._hosts = Hosts(settings.silence, self._status, self.lose, self._stop, self.leave)
+        self._hosts = Hosts(settings.silence, self._status, self.lose, self._stop, self.leave, self.give_up)
         note("start", world_size=settings.world_size)
         self._reception = Reception(host, port, settings.world_size, token, self._serve, self._hosts.serve)
         self.port = self._reception.port
@@ -108,6 +110,12 @@ class Coordinator:
                 self._drop(member)
             if rank in self._left:  # it has failed; the others may be in another fit
                 self._break()
+
+    def give_up(self) -> None:
+        """A rank that the others cannot do without is not restarted: no rank is."""
+        with self._lock:
+            self.ended = True
+            self._form_first()
 
     def leave(self, ranks: Collection[int]) -> None:
         """Release ranks, as planned, at the end of a step: no work is repeated.
@@ -145,7 +153,7 @@ class Coordinator:
         return bool(self._active) and not (self.finished or self.ended or self.is_stopping)
 
     def _status(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("step", "has_started", "finished", "ended")}
+        return {name: getattr(self, name) for name in ("step", "has_started", "finished", "ended", "together")}
 
     def _serve(self, connection: socket.socket, hello: dict[str, Any]) -> None:
         """Serve a rank until its connection ends."""
@@ -155,6 +163,7 @@ class Coordinator:
             if (old := self._members.get(member.rank)) is not None:
                 self._drop(old)
             self._members[member.rank] = member
+            self.together = bool(member.info.get("together"))
         member.tell({"silence": self._settings.silence})
         while (message := wire.receive(connection)) is not None:
             with self._lock:
@@ -175,6 +184,10 @@ class Coordinator:
             self._form()
         elif call == "commit":
             self._vote(member, message)
+        elif call == "step":
+            if int(message["step"]) > self.step:
+                self.step = int(message["step"])
+                self._steps.counted(self.step, len(self._active))
         elif call == "finish":
             self._finish(member, message["id"])
         elif call == "sign":
@@ -199,7 +212,7 @@ class Coordinator:
         if self.finished or self.ended or self._active:
             for member in waiting:
                 self._reply(member, "starting", self._over or {"kind": "join"})
-        elif len(waiting) >= (self._settings.to_begin or self._settings.world_size):
+        elif len(waiting) >= (self._settings.world_size if self.together else self._settings.fewest):
             self._begin(waiting, "starting")
 
     @property
@@ -316,8 +329,11 @@ class Coordinator:
             elif not self.is_stopping:
                 self._lost_at.setdefault(self.step, []).append(member.rank)
                 self._note("lost", rank=member.rank, step=self.step, since=round(self._steps.last, 3))
-                self._say(f"rank {member.rank} is lost after step {self.step}; {len(self._active)} continue.")
+                others = "all restart" if self.together else f"{len(self._active)} continue"
+                self._say(f"rank {member.rank} is lost after step {self.step}; {others}.")
                 self._break()
+                if self.together:
+                    self._active, self._broken_at = [], None
         self._form()
 
     def _finish(self, member: Member, number: int) -> None:

@@ -21,6 +21,7 @@ class Hosts:
         lose: Called with a rank that has exited.
         stop: Called when a host was asked to stop its ranks.
         leave: Called with the ranks of a host that leaves the job.
+        give_up: Called when a rank is not restarted.
 
     """
 
@@ -31,8 +32,10 @@ class Hosts:
         lose: Callable[[int], None],
         stop: Callable[[], None],
         leave: Callable[[Collection[int]], None],
+        give_up: Callable[[], None],
     ) -> None:
         self._silence, self._status, self._lose, self._stop, self._leave = silence, status, lose, stop, leave
+        self._give_up = give_up
         self._of_rank: dict[int, _Host] = {}
         self._to_kill: set[int] = set()
         self._lock = threading.Lock()
@@ -53,6 +56,8 @@ class Hosts:
             if "lost" in message:
                 self.is_replaced(int(message["lost"]))
                 self._lose(int(message["lost"]))
+            if "gave_up" in message:
+                self._give_up()
             if "leaving" in message:
                 self._leave([int(rank) for rank in message["leaving"]])
             host.tell({"id": message["id"], **self._status()})

@@ -45,6 +45,10 @@ class Training(Protocol):
         """Whether the ranks were told to end, with a checkpoint."""
 
     @property
+    def together(self) -> bool:
+        """Whether all ranks are restarted when one is lost."""
+
+    @property
     def is_reachable(self) -> bool:
         """Whether a rank that is started now can take part."""
 
@@ -54,6 +58,9 @@ class Training(Protocol):
 
     def lose(self, rank: int) -> None:
         """A rank's supervisor has seen it end."""
+
+    def give_up(self) -> None:
+        """A rank that the others cannot do without is not restarted."""
 
     def leave(self, ranks: Collection[int]) -> None:
         """Ranks of a host leave the job by plan, at the end of a step."""
@@ -127,6 +134,11 @@ class Link:
         return bool(self._status.get("ended"))
 
     @property
+    def together(self) -> bool:
+        """Whether all ranks are restarted when one is lost."""
+        return bool(self._status.get("together"))
+
+    @property
     def is_reachable(self) -> bool:
         """Whether there is a connection now."""
         return self._connection is not None
@@ -139,6 +151,10 @@ class Link:
         if self._send({"id": number, "lost": rank, "stopping": self.is_stopping}):
             while (reply := self._replies.get()) is not None and reply != number:
                 pass
+
+    def give_up(self) -> None:
+        """Report it."""
+        self._send({"id": 0, "gave_up": True, "stopping": self.is_stopping})
 
     def leave(self, ranks: Collection[int]) -> None:
         """Report it; the ranks are told when they may exit."""

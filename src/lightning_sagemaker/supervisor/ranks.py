@@ -35,6 +35,11 @@ class Settings:
     patience: float = 60.0
     to_begin: int | None = None
 
+    @property
+    def fewest(self) -> int:
+        """Number of ranks to start training with."""
+        return self.to_begin or self.world_size
+
 
 @dataclass
 class Member:

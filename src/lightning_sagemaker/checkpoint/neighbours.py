@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of the ranks of one host in the memory of the next: what survives the loss of a host.
+
+The hosts form a ring. Files are sent over a gloo group of their own, as bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lightning_sagemaker.checkpoint.host_memory import HostMemory, RankFile
+
+_CHUNK = 256 * 2**20
+"""Bytes of one message."""
+
+
+class Neighbours:
+    """Sends and receives files.
+
+    Args:
+        memory: Those of this host.
+        rank: Rank of this process.
+        hosts: Name of each rank's host, by rank.
+        group: Process group of all ranks, used for nothing else; None: the default one.
+
+    """
+
+    def __init__(self, memory: HostMemory, rank: int, hosts: Sequence[str], group: dist.ProcessGroup | None) -> None:
+        self._memory, self._rank, self._hosts, self._group = memory, rank, hosts, group
+        names = list(dict.fromkeys(hosts))
+        ranks = {name: [one for one, host in enumerate(hosts) if host == name] for name in names}
+        after = dict(zip(names, [*names[1:], names[0]], strict=True))
+        keeper = {}
+        for name in names if len(names) > 1 else []:
+            for place, one in enumerate(ranks[name]):
+                others = ranks[after[name]]
+                keeper[one] = others[place % len(others)]
+        self._keeper = keeper.get(rank)
+        self._kept = [one for one, by in keeper.items() if by == rank]
+
+    @property
+    def there_are_some(self) -> bool:
+        """Whether there is another host."""
+        return self._keeper is not None
+
+    def exchange(self, file: RankFile, path: Path | None) -> None:
+        """Send this rank's file to a rank of the next host, and keep those that others send. Collective.
+
+        Args:
+            file: This rank's.
+            path: Where it is; None if it could not be written.
+
+        Raises:
+            OSError: If memory is full.
+
+        """
+        works = []
+        if self._keeper is not None:
+            works = self._send(path, self._keeper)
+        failures = [self._receive(RankFile(file.step, one, file.world_size), one) for one in self._kept]
+        for work in works:
+            work.wait()
+        for failure in filter(None, failures):
+            raise failure
+
+    def fetch(self, step: int, seen: Sequence[Collection[RankFile]]) -> int:
+        """Have each rank's file of a step on its own host. Collective.
+
+        Args:
+            step: A step of which each rank's file is somewhere.
+            seen: The files that each rank sees on its host.
+
+        Returns:
+            Number of files that came from another host.
+
+        Raises:
+            OSError: If memory is full.
+
+        """
+        size, fetched = len(seen), 0
+        for rank in range(size):
+            file = RankFile(step, rank, size)
+            if file in seen[rank]:
+                continue
+            fetched += 1
+            source = next(one for one in range(size) if file in seen[one])
+            if self._rank == source:
+                for work in self._send(self._memory.path(file), rank):
+                    work.wait()
+            elif self._rank == rank and (failure := self._receive(file, source)):
+                raise failure
+        return fetched
+
+    def _send(self, path: Path | None, to: int) -> list[_Sent]:
+        size = 0 if path is None else path.stat().st_size
+        parts = [torch.tensor([size])]
+        if path is not None:
+            parts += torch.split(torch.from_file(str(path), size=size, dtype=torch.uint8), _CHUNK)
+        return [_Sent(part, to, self._group) for part in parts]
+
+    def _receive(self, file: RankFile, source: int) -> OSError | None:
+        size = torch.zeros(1, dtype=torch.int64)
+        dist.recv(size, source, self._group)
+        received, length = 0, int(size)
+
+        def fill(path: Path) -> None:
+            nonlocal received
+            with path.open("r+b") as opened:
+                os.posix_fallocate(opened.fileno(), 0, length)  # a mapped page that does not exist ends the process
+            content = torch.from_file(str(path), shared=True, size=length, dtype=torch.uint8)
+            for part in torch.split(content, _CHUNK):
+                dist.recv(part, source, self._group)
+                received += part.numel()
+
+        if not length:
+            return None
+        try:
+            self._memory.write(file, fill)
+        except OSError as error:
+            while received < length:  # or the sender would wait
+                part = torch.empty(min(_CHUNK, length - received), dtype=torch.uint8)
+                dist.recv(part, source, self._group)
+                received += part.numel()
+            return error
+        return None
+
+
+class _Sent:
+    """A message; it is kept until it has arrived, as gloo does not keep what it sends."""
+
+    def __init__(self, part: Tensor, to: int, group: dist.ProcessGroup | None) -> None:
+        self._part = part
+        self._work = dist.isend(part, to, group)
+
+    def wait(self) -> None:
+        if self._work is not None:
+            self._work.wait()

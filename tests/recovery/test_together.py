@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sharded training under ``supervise``: a rank is lost, all are restarted, and continue from what is in memory."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_sagemaker.simulator.hosts import free_port
+from tests.conftest import PATIENCE, fork_ranks
+from tests.distributed.test_memory import EVERY, WORKER, repeated, same_as_undisturbed, steps_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    fork_ranks(WORKER, folder, "[]", EVERY, processes=2, timeout=120)
+    return folder
+
+
+def start(folder: Path, deaths: list, *options: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", "--silence", "3", *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    log = (folder / "output.txt").open("a")
+    return subprocess.Popen(
+        [*command, str(WORKER), str(folder), json.dumps(deaths), str(EVERY)], stdout=log, stderr=log, env=environment
+    )
+
+
+def test_ranks_are_killed_and_frozen(tmp_path, undisturbed):
+    supervisor = start(tmp_path, [[[1], 8], [[0], 14, "stop"], [[0, 1], 22]], "--processes=2")
+    try:
+        assert supervisor.wait(90 * PATIENCE) == 0, (tmp_path / "output.txt").read_text()
+    finally:
+        supervisor.kill()
+    assert same_as_undisturbed(tmp_path, undisturbed)
+    assert repeated(tmp_path) == [8 - 6, 14 - 12, 22 - 21]
+    found = steps_of(tmp_path)
+    pauses = [after["at"] - before["at"] for before, after in itertools.pairwise(found)]
+    assert sorted(pauses)[-2] < 10 * PATIENCE  # the longest includes the silence
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_rank_that_fails_again_and_again_ends_the_job(tmp_path):
+    supervisor = start(tmp_path, [[[1], 8, "raise"]] * 5, "--processes=2")
+    try:
+        assert supervisor.wait(90 * PATIENCE) == 1
+    finally:
+        supervisor.kill()
+    output = (tmp_path / "output.txt").read_text()
+    assert "is not replaced: it died 3 times after step 8" in output
+    assert [one["step"] for one in steps_of(tmp_path)].count(8) == 3
+
+
+def test_a_host_dies_and_another_takes_its_place(tmp_path, undisturbed):
+    """Two supervisors are two hosts: each has memory of its own."""
+    place = ["--processes=1", "--hosts=2", f"--coordinator=127.0.0.1:{free_port()}"]
+    deaths = [[[1], 8, "host"], [[0], 15]]
+    supervisors = [start(tmp_path, deaths, *place, f"--host-rank={rank}") for rank in range(2)]
+    try:
+        supervisors[1].wait(60 * PATIENCE)
+        supervisors.append(start(tmp_path, deaths, *place, "--host-rank=1"))
+        codes = [one.wait(90 * PATIENCE) for one in supervisors]
+        assert codes == [0, -9, 0], (tmp_path / "output.txt").read_text()
+    finally:
+        for one in supervisors:
+            one.kill()
+    assert same_as_undisturbed(tmp_path, undisturbed)
+    assert repeated(tmp_path) == [8 - 6, 15 - 12]
+    assert "the copies of 2 ranks in memory, 1 of them from another host" in (tmp_path / "output.txt").read_text()
+
+
+def test_a_rank_of_another_host_that_fails_again_and_again_ends_the_job(tmp_path):
+    place = ["--processes=1", "--hosts=2", f"--coordinator=127.0.0.1:{free_port()}"]
+    supervisors = [start(tmp_path, [[[1], 8, "raise"]] * 5, *place, f"--host-rank={rank}") for rank in range(2)]
+    try:
+        assert [one.wait(90 * PATIENCE) for one in supervisors] == [1, 1], (tmp_path / "output.txt").read_text()
+    finally:
+        for one in supervisors:
+            one.kill()
