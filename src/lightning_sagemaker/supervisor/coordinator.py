@@ -23,6 +23,7 @@ from typing import Any
 from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.supervisor.events import no_notes
 from lightning_sagemaker.supervisor.hosts import Hosts
+from lightning_sagemaker.supervisor.progress import Progress
 from lightning_sagemaker.supervisor.ranks import Member, Settings
 from lightning_sagemaker.supervisor.reception import Reception
 from lightning_sagemaker.supervisor.step_notes import StepNotes
@@ -32,7 +33,7 @@ _OTHERS_END = 150.0
 """Seconds in which the other hosts' ranks may still exit: SageMaker gives 120."""
 
 
-class Coordinator:
+class Coordinator(Progress):
     """Serves the ranks of one job until it is closed.
 
     Args:
@@ -54,11 +55,11 @@ class Coordinator:
         port: int = 0,
         note: Callable[..., None] = no_notes,
     ) -> None:
+        super().__init__()
         self._settings, self._on_silent, self._say = settings, on_silent, say
         self._note, self._steps, self._is_waiting = note, StepNotes(note), False
         self._lock = threading.RLock()
         self._members: dict[int, Member] = {}
-        self._quorum = 0
         self._active: list[int] = []
         self._votes: dict[int, int] = {}
         self._left: set[int] = set()
@@ -66,19 +67,8 @@ class Coordinator:
         self._broken_at: float | None = None
         self._failures: Counter[int] = Counter()
         self._lost_at: dict[int, list[int]] = {}
-        self.step = 0
-        """Number of committed steps."""
-        self.finished = False
-        """Whether the ranks have reached the end of their first fit."""
-        self.ended = False
-        """Whether the ranks were told to exit, with a checkpoint."""
-        self.is_stopping = False
-        """Whether the ranks were asked to stop: one that exits is not replaced."""
-        self.together = False
-        """Whether all ranks are restarted when one is lost, as each has a part of the model."""
-        self.is_reachable, self.is_gone = True, False
         self._closed = threading.Event()
-        self._hosts = Hosts(settings.silence, self._status, self.lose, self._stop, self.leave, self.give_up)
+        self._hosts = Hosts(settings.silence, self.status, self.lose, self._stop, self.leave, self.give_up)
         note("start", world_size=settings.world_size)
         self._reception = Reception(host, port, settings.world_size, token, self._serve, self._hosts.serve)
         self.port = self._reception.port
@@ -96,11 +86,6 @@ class Coordinator:
         with self._lock:
             for member in list(self._members.values()):
                 member.connection.close()
-
-    @property
-    def has_started(self) -> bool:
-        """Whether all ranks have joined."""
-        return self._quorum > 0
 
     def lose(self, rank: int) -> None:
         """A rank's supervisor has seen it exit."""
@@ -151,9 +136,6 @@ class Coordinator:
     @property
     def _trains(self) -> bool:
         return bool(self._active) and not (self.finished or self.ended or self.is_stopping)
-
-    def _status(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("step", "has_started", "finished", "ended", "together")}
 
     def _serve(self, connection: socket.socket, hello: dict[str, Any]) -> None:
         """Serve a rank until its connection ends."""
@@ -253,26 +235,26 @@ class Coordinator:
         self._begin(list(asking.values()), "asking", end)
 
     def _begin(self, members: list[Member], waiting: str, end: dict[str, Any] | None = None) -> None:
-        self._quorum += 1
+        self.quorum += 1
         self.ended = end is not None
-        members = sorted(members, key=lambda member: (member.joined or self._quorum, member.rank))
+        members = sorted(members, key=lambda member: (member.joined or self.quorum, member.rank))
         self._active = [member.rank for member in members]
         self._votes, self._left, self._broken_at = {}, set(), None
         self._steps.is_first, self._is_waiting = True, False
-        self._note("quorum", number=self._quorum, step=self.step, ranks=self._active)
+        self._note("quorum", number=self.quorum, step=self.step, ranks=self._active)
         if end is not None:
             self._note("end", **end)
         newest = max((member.at for member in members if member.at is not None), default=None)
         reply = {
             "kind": "first" if waiting == "starting" else "quorum",
-            "quorum": self._quorum,
+            "quorum": self.quorum,
             "order": self._active,
             "sources": [member.rank for member in members if newest is not None and member.at == newest],
             "infos": [member.info for member in members],
             "end": end,
         }
         for member in members:
-            member.joined = member.joined or self._quorum
+            member.joined = member.joined or self.quorum
             self._reply(member, waiting, reply)
 
     def _reply(self, member: Member, waiting: str, reply: dict[str, Any]) -> None:
@@ -281,7 +263,7 @@ class Coordinator:
         member.tell({"id": number, **reply})
 
     def _vote(self, member: Member, message: dict[str, Any]) -> None:
-        if message["quorum"] != self._quorum or self._broken_at is not None or member.rank not in self._active:
+        if message["quorum"] != self.quorum or self._broken_at is not None or member.rank not in self._active:
             member.tell({"id": message["id"], "commit": False})
             return
         self._votes[member.rank] = message["id"]
@@ -311,7 +293,7 @@ class Coordinator:
             self._failures[self.step] += 1
         self._decide({"commit": False})
         for rank in self._active:
-            self._members[rank].tell({"notice": "changed", "quorum": self._quorum})
+            self._members[rank].tell({"notice": "changed", "quorum": self.quorum})
 
     def _drop(self, member: Member) -> None:
         self._members.pop(member.rank, None)

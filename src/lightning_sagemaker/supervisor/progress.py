@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a job is, as its supervisors know it: the first host's, and through it the others'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Progress:
+    """How far a job is.
+
+    Attributes:
+        quorum: Number of the current quorum; 0 before the first.
+        step: Number of committed steps.
+        finished: Whether the ranks have reached the end of their first fit.
+        ended: Whether the ranks were told to exit, with a checkpoint.
+        is_stopping: Whether the ranks were asked to stop: one that exits is not replaced.
+        together: Whether all ranks are restarted when one is lost, as each has a part of the model.
+        is_reachable: Whether a rank that is started now can take part.
+        is_gone: Whether ranks that are started later cannot either.
+
+    """
+
+    def __init__(self) -> None:
+        self.quorum = self.step = 0
+        self.finished = self.ended = self.is_stopping = self.together = self.is_gone = False
+        self.is_reachable = True
+
+    @property
+    def has_started(self) -> bool:
+        """Whether all ranks have joined."""
+        return self.quorum > 0
+
+    def status(self) -> dict[str, Any]:
+        """What the other hosts' supervisors need to know."""
+        return {name: getattr(self, name) for name in ("step", "has_started", "finished", "ended", "together")}
