@@ -74,16 +74,16 @@ def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
 def test_a_launcher_has_a_folder_and_those_of_dead_launchers_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(host_memory, "_SHARED", tmp_path)
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    assert launcher_folder() is None
+    assert launcher_folder(0) is None
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     base = tmp_path / f"lightning-sagemaker-{os.getuid()}"
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
-    for name in (f"{done.pid}-1", f"{os.getpid()}-1"):  # the second one's number is in use again
+    for name in (f"{done.pid}-1.0", f"{os.getpid()}-1.0"):  # the second one's number is in use again
         (base / name).mkdir(parents=True)
-    alive = base / f"{os.getpid()}-{host_memory._started(os.getpid())}"
+    alive = base / f"{os.getpid()}-{host_memory._started(os.getpid())}.1"
     alive.mkdir()
-    assert launcher_folder() == base / f"{os.getppid()}-{host_memory._started(os.getppid())}"
+    assert launcher_folder(2) == base / f"{os.getppid()}-{host_memory._started(os.getppid())}.2"
     assert list(base.iterdir()) == [alive]
 
 
@@ -91,4 +91,4 @@ def test_a_machine_without_shared_memory_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(host_memory, "_SHARED", tmp_path / "missing")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     with pytest.raises(CheckpointError, match="HINT"):
-        launcher_folder()
+        launcher_folder(0)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from lightning_sagemaker._types import LightningModule, Trainer
+
+_FITS = itertools.count()
+"""Numbers of the fits of this script, so that a restarted one does not take a later fit's state for an earlier one's."""
 
 
 class _Sharded(Protocol):
@@ -93,7 +97,14 @@ class MemoryCheckpoint(Callback):
                 " HINT: start the script with 'lightning-sagemaker supervise', which recovers in the job, or use"
                 " strategy='smddp_fsdp'."
             )
-        found = launcher_folder() if self._folder is None else Path(self._folder)
+        fit = next(_FITS)
+        found = launcher_folder(fit) if self._folder is None else Path(self._folder) / str(fit)
+        if trainer.ckpt_path is not None:
+            rank_zero_warn(
+                f"MemoryCheckpoint makes no copies: fit was given ckpt_path={str(trainer.ckpt_path)!r}, from which a"
+                " restarted script begins again. HINT: leave it out, and let AutoResume find the newest checkpoint."
+            )
+            return
         if found is None:
             rank_zero_warn(
                 "MemoryCheckpoint makes no copies: nothing restarts these processes. HINT: start them with 'torchrun"
@@ -236,7 +247,7 @@ class MemoryCheckpoint(Callback):
             self._thread = None
             self._deferred.release()
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove the files: what follows does not need them."""
         memory = self._memory
         self._join()

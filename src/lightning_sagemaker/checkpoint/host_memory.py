@@ -135,8 +135,11 @@ def newest_complete(found: Sequence[Collection[RankFile]]) -> int | None:
     return max((step for step, of in ranks.items() if len(of) == size), default=None)
 
 
-def launcher_folder() -> Path | None:
-    """Folder of the jobs of the process that has started this one, and would start it again.
+def launcher_folder(fit: int) -> Path | None:
+    """Folder of a fit of the process that has started this one, and would start it again.
+
+    Args:
+        fit: Its number in the script, which a restarted script repeats from the first one on.
 
     Returns:
         None if torch's elastic agent (torchrun) has not started this process: nobody would start it again.
@@ -151,7 +154,7 @@ def launcher_folder() -> Path | None:
         raise CheckpointError(f"there is no {_SHARED}. HINT: MemoryCheckpoint(folder=...), a folder on a tmpfs.")
     base = _SHARED / f"lightning-sagemaker-{os.getuid()}"
     _remove_orphans(base)
-    return base / f"{os.getppid()}-{_started(os.getppid())}"
+    return base / f"{os.getppid()}-{_started(os.getppid())}.{fit}"
 
 
 def _remove_orphans(base: Path) -> None:
@@ -159,7 +162,7 @@ def _remove_orphans(base: Path) -> None:
     with contextlib.suppress(OSError):
         for folder in base.iterdir():
             pid, _, started = folder.name.partition("-")
-            if pid.isdigit() and _started(int(pid)) != started:
+            if pid.isdigit() and _started(int(pid)) != started.partition(".")[0]:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
