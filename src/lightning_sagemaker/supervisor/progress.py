@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 
 class Progress:
     """How far a job is.
@@ -31,6 +29,6 @@ class Progress:
         """Whether all ranks have joined."""
         return self.quorum > 0
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """What the other hosts' supervisors need to know."""
         return {name: getattr(self, name) for name in ("step", "has_started", "finished", "ended", "together")}
