@@ -26,13 +26,14 @@ def undisturbed(tmp_path_factory):
     return folder
 
 
-def start(folder: Path, deaths: list, *options: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", "--silence", "3", *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def supervise(folder: Path, options: list[str], script: list[str]) -> subprocess.Popen:
+    command = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", "--silence", "3", *options, *script]
     log = (folder / "output.txt").open("a")
-    return subprocess.Popen(
-        [*command, str(WORKER), str(folder), json.dumps(deaths), str(EVERY)], stdout=log, stderr=log, env=environment
-    )
+    return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def start(folder: Path, deaths: list, *options: str) -> subprocess.Popen:
+    return supervise(folder, [*options], [str(WORKER), str(folder), json.dumps(deaths), str(EVERY)])
 
 
 def test_ranks_are_killed_and_frozen(tmp_path, undisturbed):
@@ -86,3 +87,24 @@ def test_a_rank_of_another_host_that_fails_again_and_again_ends_the_job(tmp_path
     finally:
         for one in supervisors:
             one.kill()
+
+
+@pytest.mark.parametrize(("kind", "first"), [("stages", 7), ("restart", 7), ("fabric", 1)])
+def test_others_continue_from_the_newest_checkpoint(tmp_path, kind, first):
+    """Pipelines, and data parallel training that was asked to; a plain loop has none, and begins again."""
+    losses = {}
+    for name in ("undisturbed", "killed"):
+        folder = tmp_path / name
+        folder.mkdir()
+        if name == "undisturbed":
+            (folder / "died").touch()
+        job = supervise(
+            folder, ["--processes=2"], [str(Path(__file__).with_name("together_worker.py")), str(folder), kind]
+        )
+        try:
+            assert job.wait(60 * PATIENCE) == 0, (folder / "output.txt").read_text()
+        finally:
+            job.kill()
+        losses[name] = [line.split() for line in (folder / "steps.txt").read_text().splitlines()]
+    expected, found = losses["undisturbed"], losses["killed"]
+    assert found in ([*expected[:7], *expected[first - 1 :]], [*expected[:6], *expected[first - 1 :]])
