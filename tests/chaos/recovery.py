@@ -238,6 +238,8 @@ def run(
                 job.inflict(kind, rng, lambda: _steps(folder))
                 _wait_for_all(folder, setting.ranks, job, patience=15 if net is None else 25)
         code = job.poll()
+        if code is None:
+            _say_where_they_are(folder, setting.ranks)
     finally:
         job.kill()
     outcome = Outcome(-1 if code is None else code, time.monotonic() - begin, job.output)
@@ -246,6 +248,13 @@ def run(
     steps = [row[2] for row in rows(folder / "steps.jsonl") if row[0] == "step"]
     outcome.gaps, outcome.faults = [(kind, _gap(steps, at)) for kind, at in times], times
     return outcome
+
+
+def _say_where_they_are(folder: Path, ranks: int) -> None:
+    """The ranks print their threads' tracebacks: they were started with PYTHONFAULTHANDLER."""
+    for rank in range(ranks):
+        _signal(folder, rank, signal.SIGABRT)
+    time.sleep(1.0)
 
 
 def inflict(kind: str, folder: Path, ranks: int, rng: random.Random) -> None:
@@ -321,6 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="that the job takes, with --every")
     parser.add_argument("--picture", type=Path, help="of the goodput, with --every")
     options = parser.parse_args(arguments)
+    os.environ["PYTHONFAULTHANDLER"] = "1"
     if options.hosts == 1:
         return _in_place(options, None)
     if (reason := obstacle()) is not None:
@@ -365,7 +375,7 @@ def _run_jobs(options: argparse.Namespace, net: Network | None, place: Path) -> 
         print(f"  {problems or 'equal'}", flush=True)
         if problems:
             failed += 1
-            print(outcome.output[-4000:], flush=True)
+            print(outcome.output[-24000:], flush=True)
     _report(gaps, jobs, failed)
     return int(failed > 0)
 

@@ -79,8 +79,8 @@ class HostedJob:
 
     @property
     def output(self) -> str:
-        """What all hosts have printed."""
-        return "\n".join(path.read_text() for path in sorted(self._folder.glob("output-*.txt")))
+        """What all hosts have printed last."""
+        return "\n".join(path.read_text()[-8000:] for path in sorted(self._folder.glob("output-*.txt")))
 
     def ranks_of(self, host: int) -> range:
         """Their numbers."""

@@ -25,6 +25,8 @@ from lightning_sagemaker.recovery.bars import is_bar
 from lightning_sagemaker.recovery.steps import Steps
 
 _State = dict[str, Any]
+_COUNTER = "_enable_version_counter"
+"""Whether a ModelCheckpoint asks all ranks if a file exists, to give another one a new name."""
 _PACKAGES = ("lightning", "pytorch_lightning", "lightning_sagemaker")
 
 
@@ -99,7 +101,7 @@ class HeldState:
             for group, settings in zip(optimizer.param_groups, groups, strict=True):
                 group.update(settings)
         for callback in trainer.checkpoint_callbacks:
-            if getattr(callback, "_enable_version_counter", False):  # a file that is saved again is not a new version
+            if getattr(callback, _COUNTER, False):  # a file that is saved again is not a new version
                 callback._enable_version_counter = False
                 self._counting.append(callback)
         self.fit_state.go_on_from(cast(FitEntry, {**held, "again": self._call_hooks}))
@@ -180,8 +182,10 @@ def _flags(callback: Any) -> dict[str, bool]:
     """Flags of Lightning's callbacks and ours; a custom callback's may be rank-specific, such as whether it writes."""
     kinds = [kind for kind in type(callback).__mro__ if kind.__name__ not in ("Callback", "Checkpoint", "object")]
     known = any(kind.__module__.partition(".")[0] in _PACKAGES for kind in kinds)
-    own = getattr(callback, "flags_are_its_own", False) or is_bar(callback)
-    return {name: value for name, value in vars(callback).items() if isinstance(value, bool) and known and not own}
+    if not known or getattr(callback, "flags_are_its_own", False) or is_bar(callback):
+        return {}
+    # A sender that is about to save a file again has switched the counter off, and would do so for good in another rank.
+    return {name: value for name, value in vars(callback).items() if isinstance(value, bool) and name != _COUNTER}
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
