@@ -53,8 +53,8 @@ class MemoryCheckpoint(Callback):
     """Keeps each rank's training state in memory, from which :class:`AutoResume` continues after a restart of the processes.
 
     For models that exist once, sharded across the ranks by ``"smddp_fsdp"`` or ``"smp"``, whose ranks cannot do without
-    each other: when one dies, all are restarted (``torchrun --max-restarts``), but not from a disk, and with the last few
-    steps to repeat. Every ``every_n_steps`` steps each rank copies its shards, as an asynchronous checkpoint does, and
+    each other: when one dies, all are restarted (``supervise``, ``torchrun --max-restarts``), but not from a disk, and
+    with the last few steps to repeat. Every ``every_n_steps`` steps each rank copies its shards, as an asynchronous checkpoint does, and
     writes them to its host's memory while training continues; with several hosts, to the next host's memory too. A
     restarted rank whose host is new gets its file from there. Without a complete set, the newest checkpoint is used.
 
@@ -94,8 +94,8 @@ class MemoryCheckpoint(Callback):
         if not hasattr(trainer.strategy, "own_parts"):
             raise MisconfigurationException(
                 f"MemoryCheckpoint was given with {type(trainer.strategy).__name__}, whose ranks all have the whole state."
-                " HINT: start the script with 'lightning-sagemaker supervise', which recovers in the job, or use"
-                " strategy='smddp_fsdp'."
+                " HINT: leave it out, and start the script with 'lightning-sagemaker supervise', which recovers in the job;"
+                " or use strategy='smddp_fsdp'."
             )
         fit = next(_FITS)
         found = launcher_folder(fit) if self._folder is None else Path(self._folder) / str(fit)

@@ -58,10 +58,7 @@ class HostMemory:
     """
 
     def __init__(self, folder: Path) -> None:
-        for one in (folder.parent, folder):
-            one.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.stat().st_uid != os.getuid():
-            raise CheckpointError(f"{folder} belongs to another user. HINT: MemoryCheckpoint(folder=...).")
+        make_own(folder)
         self.folder = folder
         self.host = f"{socket.gethostname()}:{folder}"
         """Names this host among the job's."""
@@ -116,7 +113,22 @@ class HostMemory:
         """Remove everything, the folder too."""
         self.keep(())
         self.remove_unfinished()
-        self.folder.rmdir()
+        with contextlib.suppress(OSError):  # somebody else has put something there
+            self.folder.rmdir()
+
+
+def make_own(folder: Path) -> None:
+    """Create a folder that only this user can read.
+
+    Raises:
+        CheckpointError: If it belongs to another user, whose files would be loaded.
+
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (owner := folder.stat().st_uid) != os.getuid():
+        raise CheckpointError(
+            f"{folder} is needed for copies in memory, and belongs to another user ({owner}). HINT: MemoryCheckpoint(folder=...)."
+        )
 
 
 def newest_complete(found: Sequence[Collection[RankFile]]) -> int | None:
@@ -145,14 +157,17 @@ def launcher_folder(fit: int) -> Path | None:
         None if torch's elastic agent (torchrun) has not started this process: nobody would start it again.
 
     Raises:
-        CheckpointError: If this machine has no folder in memory that all processes share.
+        CheckpointError: If this machine has no folder in memory that all processes share, or another user's is in the way.
 
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     if not _SHARED.is_dir():
-        raise CheckpointError(f"there is no {_SHARED}. HINT: MemoryCheckpoint(folder=...), a folder on a tmpfs.")
+        raise CheckpointError(
+            f"MemoryCheckpoint was given, and there is no {_SHARED}. HINT: MemoryCheckpoint(folder=...), on a tmpfs."
+        )
     base = _SHARED / f"lightning-sagemaker-{os.getuid()}"
+    make_own(base)
     _remove_orphans(base)
     return base / f"{os.getppid()}-{_started(os.getppid())}.{fit}"
 

@@ -32,7 +32,7 @@ class Neighbours:
     """
 
     def __init__(self, memory: HostMemory, rank: int, hosts: Sequence[str], group: dist.ProcessGroup | None) -> None:
-        self._memory, self._rank, self._hosts, self._group = memory, rank, hosts, group
+        self._memory, self._rank, self._group = memory, rank, group
         names = list(dict.fromkeys(hosts))
         ranks = {name: [one for one, host in enumerate(hosts) if host == name] for name in names}
         after = dict(zip(names, [*names[1:], names[0]], strict=True))
@@ -43,11 +43,6 @@ class Neighbours:
                 keeper[one] = others[place % len(others)]
         self._keeper = keeper.get(rank)
         self._kept = [one for one, by in keeper.items() if by == rank]
-
-    @property
-    def there_are_some(self) -> bool:
-        """Whether there is another host."""
-        return self._keeper is not None
 
     def exchange(self, file: RankFile, path: Path | None) -> None:
         """Send this rank's file to a rank of the next host, and keep those that others send. Collective.
@@ -84,6 +79,7 @@ class Neighbours:
 
         """
         size, fetched = len(seen), 0
+        failure: OSError | None = None  # raised at the end: others may wait for what this rank has
         for rank in range(size):
             file = RankFile(step, rank, size)
             if file in seen[rank]:
@@ -93,8 +89,10 @@ class Neighbours:
             if self._rank == source:
                 for work in self._send(self._memory.path(file), rank):
                     work.wait()
-            elif self._rank == rank and (failure := self._receive(file, source)):
-                raise failure
+            elif self._rank == rank:
+                failure = self._receive(file, source)
+        if failure is not None:
+            raise failure
         return fetched
 
     def _send(self, path: Path | None, to: int) -> list[_Sent]:

@@ -51,7 +51,7 @@ class TogetherRank:
         self._member = Member(os.environ[wire.ADDRESS], os.environ[wire.TOKEN], number, info, _end)
         reply = self._member.start()
         if reply["kind"] != "first":
-            raise SystemExit(reply.get("code", 0))
+            raise SystemExit(reply.get("code", 1))
         if len(reply["order"]) != world_size:
             raise RecoveryError(
                 f"{len(reply['order'])} of {world_size} ranks are there, and each has a part of the model. HINT: start"

@@ -27,6 +27,8 @@ _START = "import sys; from lightning_sagemaker.supervisor import template; templ
 _GROUPS = "torch,transformers,torchmetrics,lightning"
 _WITHOUT_PROGRESS = 3
 """Times that a rank is replaced without a committed step."""
+_WITH_ANOTHER = -1
+"""In place of a step: the rank was restarted because another was lost."""
 _GAVE_UP = 1
 
 
@@ -118,7 +120,8 @@ class Agent:
         if 0 in codes and not self._failed_later:
             return 0
         failed = self._failed_later or [code for code in codes if code]
-        failed = [code for code in failed if code != wire.RESTART]
+        if self._training.together:
+            failed = [code for code in failed if code != wire.RESTART]
         failed.sort(key=lambda code: code < 0)  # an exit code says more than a signal
         return next((code if code > 0 else 128 - code for code in failed), _GAVE_UP)
 
@@ -173,13 +176,12 @@ class Agent:
             self._due.append(rank)
             _say(f"rank {rank.number} ended with {why}; restarting it once the coordinator is reachable.")
             return
-        if code == wire.RESTART:
-            self._start(rank)
-            return
-        step = training.step
-        rank.deaths[step] += 1
+        step, follows = training.step, training.together and code == wire.RESTART
+        rank.deaths[_WITH_ANOTHER if follows else step] += 1
         if rank.deaths.total() > self._max_restarts:
             _say(f"rank {rank.number} ended with {why}, and is not replaced: --max-restarts is {self._max_restarts}.")
+        elif follows:
+            self._start(rank)
         elif code > 0 and not step:
             _say(f"rank {rank.number} ended with {why} before the first step, and is not replaced.")
             if not training.has_started:  # the others would wait for it
