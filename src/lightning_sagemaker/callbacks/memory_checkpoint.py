@@ -53,10 +53,11 @@ class MemoryCheckpoint(Callback):
     """Keeps each rank's training state in memory, from which :class:`AutoResume` continues after a restart of the processes.
 
     For models that exist once, sharded across the ranks by ``"smddp_fsdp"`` or ``"smp"``, whose ranks cannot do without
-    each other: when one dies, all are restarted (``supervise``, ``torchrun --max-restarts``), but not from a disk, and
-    with the last few steps to repeat. Every ``every_n_steps`` steps each rank copies its shards, as an asynchronous checkpoint does, and
-    writes them to its host's memory while training continues; with several hosts, to the next host's memory too. A
-    restarted rank whose host is new gets its file from there. Without a complete set, the newest checkpoint is used.
+    each other: when one dies, all are restarted (by ``supervise``, or ``torchrun --max-restarts``), but not from a disk,
+    and with the last few steps to repeat. Every ``every_n_steps`` steps each rank copies its shards, as an asynchronous
+    checkpoint does, and writes them to its host's memory while training continues; with several hosts, to the next host's
+    memory too. A restarted rank whose host is new gets its file from there. Without a complete set, the newest checkpoint
+    is used.
 
     Args:
         every_n_steps: Optimizer steps between copies. One that is due while the last is being written is left out.

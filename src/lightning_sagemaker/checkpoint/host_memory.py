@@ -127,7 +127,8 @@ def make_own(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if (owner := folder.stat().st_uid) != os.getuid():
         raise CheckpointError(
-            f"{folder} is needed for copies in memory, and belongs to another user ({owner}). HINT: MemoryCheckpoint(folder=...)."
+            f"{folder} is needed for copies in memory, and belongs to another user ({owner}). HINT:"
+            " MemoryCheckpoint(folder=...)."
         )
 
 
@@ -157,7 +158,8 @@ def launcher_folder(fit: int) -> Path | None:
         None if torch's elastic agent (torchrun) has not started this process: nobody would start it again.
 
     Raises:
-        CheckpointError: If this machine has no folder in memory that all processes share, or another user's is in the way.
+        CheckpointError: If this machine has no folder in memory that all processes share, or another user's is in the
+            way.
 
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
