@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import sys
+from argparse import ArgumentError
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from lightning.pytorch.callbacks import Callback
 
 from lightning_sagemaker import SageMakerJob, cli
 from lightning_sagemaker.job import job
+from lightning_sagemaker.recipes._common.cli.arguments import ArgumentNameError
 from lightning_sagemaker.recipes._common.outputs import folders as folders_module
 from lightning_sagemaker.recipes._common.outputs.folders import LATEST, RunFolders
 from lightning_sagemaker.recipes.sequence_classification.train import main
@@ -179,6 +181,12 @@ def test_errors_end_with_one_sentence(place, words, said):
         run("fit", *words)
     assert "\n" not in str(ended.value.code)
     assert not list(RUNS.glob("2*"))
+
+
+def test_debug_shows_the_traceback_of_wrong_options(place):
+    for words in (["--no_such_option", "1"], ["--trainer.max_steps", "one"]):
+        with pytest.raises((ArgumentError, ArgumentNameError)):
+            run("fit", "--debug", *words)
 
 
 @pytest.mark.slow

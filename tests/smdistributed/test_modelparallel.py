@@ -123,6 +123,7 @@ def step(model, x):
 for _ in range(2):
     step(model, torch.ones(4, 2))
 print(*events)
+smp.DistributedModel(torch.nn.Linear(2, 1))
 """
 
 
@@ -130,4 +131,6 @@ def test_hooks_are_called_where_each_process_has_the_full_model(tmp_path):
     (tmp_path / "script.py").write_text(HOOKS)
     command = [sys.executable, "-m", "lightning_sagemaker", str(tmp_path / "script.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["partitioned", "forward", "forward", "stepped", "forward", "forward"], done.stderr
+    events, said = done.stdout.splitlines()
+    assert events.split() == ["partitioned", "forward", "forward", "stepped", "forward", "forward"], done.stderr
+    assert said.startswith("A second DistributedModel takes the place of the first")

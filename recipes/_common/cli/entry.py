@@ -25,7 +25,7 @@ def run_recipe(package: str, arguments: Sequence[str] | None = None) -> None:
     """Run one stage of the recipe in ``package``, or print its help; ``arguments`` are ``sys.argv[1:]`` by default.
 
     An unknown or wrong option, or an error whose message has a ``HINT:``, ends the program with that message and exit
-    code 1. The traceback of the latter is shown with ``--debug``, and in a container, where only the log remains.
+    code 1. Its traceback is shown with ``--debug``; that of the latter in a container too, where only the log remains.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     recipe: Recipe = import_module(f"{package}.recipe").RECIPE
@@ -47,8 +47,12 @@ def _run(recipe: Recipe, words: list[str], debug: bool) -> None:
     try:
         RecipeCLI(recipe, words)
     except (ArgumentNameError, RepeatedOptionError) as error:
+        if debug:
+            raise
         sys.exit(_sentence(error))
     except ArgumentError as error:  # a value of the wrong type, a file of settings that is not there
+        if debug:
+            raise
         sys.exit(f"{_sentence(error)} HINT: `lightning-sagemaker run {recipe.name} --help-all` lists the options.")
     except Exception as error:
         if debug or "HINT:" not in str(error) or SageMakerJob.from_environment().in_container:

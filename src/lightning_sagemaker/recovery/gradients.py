@@ -32,9 +32,9 @@ class Bucket:
         self.parameters, self._scale = parameters, 1.0 / shards
         sizes, like = [one.numel() for one in parameters], parameters[0]
         self._flat = torch.empty(sum(sizes) + len(sizes), dtype=like.dtype, device=like.device)
-        *parts, self._counts = torch.split(self._flat, [*sizes, len(sizes)])
+        self._values, self._counts = torch.split(self._flat, [sum(sizes), len(sizes)])
+        parts = torch.split(self._values, sizes)
         self._parts = {one: part.view(one.shape) for one, part in zip(parameters, parts, strict=True)}
-        self._has: set[nn.Parameter] = set()
         self._work: dist.Work | None = None
 
     @property
@@ -45,37 +45,29 @@ class Bucket:
     def begin(self) -> None:
         """Another step."""
         self._work = None
-        self._has.clear()
 
-    def fill(self, parameter: nn.Parameter, adopted: Mapping[nn.Parameter, Tensor] = NONE) -> None:
-        """Put a gradient in, if there is one.
+    def start(self, adopted: Mapping[nn.Parameter, Tensor] = NONE) -> None:
+        """Put the gradients in, and begin the sum over ranks. Collective.
 
         Args:
-            parameter: Whose it is.
             adopted: Sums of gradients of shards that this rank has adopted, which are added.
 
         """
-        part, found, other = self._parts[parameter], parameter.grad, adopted.get(parameter)
-        if found is not None and other is not None:
-            torch.add(found, other, out=part).mul_(self._scale)
-        elif (one := found if other is None else other) is not None:
-            torch.mul(one, self._scale, out=part)
-        else:
-            return
-        self._has.add(parameter)
-
-    def start(self, adopted: Mapping[nn.Parameter, Tensor] = NONE) -> None:
-        """Begin the sum over ranks; gradients that have not been put in are. Collective."""
+        own = [one for one in self.parameters if one.grad is not None]
+        if own:  # foreach functions refuse empty lists
+            torch._foreach_copy_([self._parts[one] for one in own], [one.grad for one in own])  # type: ignore[misc]
+        has = {*own, *(one for one in self.parameters if one in adopted)}
         for parameter in self.parameters:
-            if parameter not in self._has:
-                self.fill(parameter, adopted)
-        if len(self._has) == len(self.parameters):
+            part, other = self._parts[parameter], adopted.get(parameter)
+            if parameter.grad is None:
+                part.zero_() if other is None else part.copy_(other)
+            elif other is not None:
+                part.add_(other)
+        if len(has) == len(self.parameters):
             self._counts.fill_(1)
         else:
-            for parameter in self.parameters:
-                if parameter not in self._has:
-                    self._parts[parameter].zero_()
-            self._counts.copy_(torch.tensor([float(one in self._has) for one in self.parameters]))
+            self._counts.copy_(torch.tensor([float(one in has) for one in self.parameters]))
+        self._values.mul_(self._scale)
         self._work = dist.all_reduce(self._flat, async_op=True)
 
     def wait(self) -> None:

@@ -135,7 +135,6 @@ class OverlappedMeans:
                 self._left[number] -= 1
             else:
                 self._left[number] = inf  # more may come
-            bucket.fill(parameter, self._adopted)
             while self._next < len(self._buckets) and not self._left[self._next]:
                 self._buckets[self._next].start(self._adopted)
                 self._next += 1

@@ -82,7 +82,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         self._pending: list[Tensor | None] | None = None
         self._after_partition, self._after_step = {}, {}
         self.sharded: ShardedParameters | None = None
-        state.model = self
+        state.take(self)
         if self._is_alone:
             delayed.materialize(self.module)
             self.module.to(state.device)

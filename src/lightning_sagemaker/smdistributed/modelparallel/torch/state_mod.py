@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from lightning_sagemaker.collectives import ending
 from lightning_sagemaker.job import SageMakerJob
@@ -142,6 +143,15 @@ class State:
             for note in notes:
                 if not any(name in note for name in _USED_HERE):
                     print(note)
+
+    def take(self, model: nn.Module) -> None:
+        """Use a model in :func:`step`, the optimizer and checkpoints from here on; a process has one."""
+        if self.model is not None and dist.get_rank() == 0:
+            print(
+                "A second DistributedModel takes the place of the first: smp.step, the optimizer and checkpoints use it from"
+                " now on. HINT: to train two models, make both parts of one module."
+            )
+        self.model = model
 
 
 def init_process_group(job: SageMakerJob) -> None:
