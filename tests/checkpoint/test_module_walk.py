@@ -6,7 +6,13 @@ import torch
 from torch import nn
 from transformers import AlbertConfig, AlbertModel
 
-from lightning_sagemaker.checkpoint.module_walk import named_buffers, named_modules, named_parameters
+from lightning_sagemaker.checkpoint.module_walk import (
+    modules_of,
+    named_buffers,
+    named_modules,
+    named_parameters,
+    parameters_of,
+)
 
 
 class Tied(nn.Module):
@@ -42,3 +48,21 @@ def test_it_is_as_torchs(make, prefix):
 def test_a_compiled_module_has_its_names():
     module = torch.compile(nn.Linear(2, 2))
     assert [name for name, _ in named_parameters(named_modules(module))] == ["_orig_mod.weight", "_orig_mod.bias"]
+
+
+def test_names_follow_the_structure():
+    module = nn.Module()
+    module.a, module.b = nn.Sequential(), nn.ReLU()
+    assert [name for name, _ in named_modules(module)] == ["", "a", "b"]
+    module.a.add_module("b", module.b)
+    del module.b  # the same modules in the same order, and the same keys
+    assert [name for name, _ in named_modules(module)] == ["", "a", "a.b"]
+    module.c = module._modules.pop("a")
+    assert [name for name, _ in named_modules(module)] == ["", "c", "c.b"]
+    module.c = nn.Tanh()
+    assert [(name, type(one)) for name, one in named_modules(module)] == [("", nn.Module), ("c", nn.Tanh)]
+
+
+def test_parameters_come_once():
+    module = Tied()
+    assert [*map(id, parameters_of(modules_of(module)))] == [*map(id, module.parameters())]

@@ -25,6 +25,7 @@ from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.schedules import stretch_schedules
 from lightning_sagemaker.checkpoint.metric_state import merged_metrics, metric_states, restore_logged, restore_metrics
 from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
+from lightning_sagemaker.checkpoint.module_walk import named_modules
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_of, copied, differing, restore_buffers
 from lightning_sagemaker.checkpoint.resume import STATE
@@ -177,19 +178,19 @@ class FitState:
         """This rank's state; ``full``: with everything that a checkpoint saved later would take from the Trainer."""
         trainer = self._trainer
         loop = trainer.fit_loop.epoch_loop
-        batch = loop.batch_progress.current
+        batch, children = loop.batch_progress.current, named_modules(trainer.lightning_module)
         taken = batch.ready if phase_of(trainer, self._events) is not Phase.AMID else batch.completed
         return {
             "random": random_state(),
-            "metrics": metric_states(trainer.lightning_module, loop._results, loop.val_loop._results),
+            "metrics": metric_states(children, loop._results, loop.val_loop._results),
             "memory": trainer_memory(trainer),
             "loaders": self.loaders.positions(taken),
-            "flags": module_flags(trainer.lightning_module),
+            "flags": module_flags(children),
             "batches": taken,
             "step": self._step,
             "fit_loop": loop_state(trainer.fit_loop) if full else None,
             "callbacks": callback_states(trainer) if full else None,
-            "buffers": copied(buffers_of(trainer)),
+            "buffers": copied(buffers_of(trainer, children)),
         }
 
     def hold(self) -> FitEntry:

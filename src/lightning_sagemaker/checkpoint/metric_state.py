@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 import torch
 from torch import nn
 
-from lightning_sagemaker.checkpoint.module_walk import named_modules
+from lightning_sagemaker.checkpoint.module_walk import Children, named_modules
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,11 +60,11 @@ _SETTINGS = (
 """Arguments of ``self.log``, by name."""
 
 
-def metric_states(module: nn.Module, results: ResultCollection, evaluated: ResultCollection) -> MetricStates:
+def metric_states(children: Children, results: ResultCollection, evaluated: ResultCollection) -> MetricStates:
     """The states of this process, as plain containers and tensors.
 
     Args:
-        module: The LightningModule.
+        children: :func:`~.module_walk.named_modules` of the LightningModule.
         results: The Trainer's collection of values logged in training.
         evaluated: That of validation. Its metrics have no state to resume from: Lightning resets them after the last
             hook of a validation, in which checkpoints are saved.
@@ -73,7 +73,7 @@ def metric_states(module: nn.Module, results: ResultCollection, evaluated: Resul
     over = {id(getattr(value, "value", None)) for value in evaluated.values()}
     own: dict[str, MetricEntry] = {
         name: {"count": metric._update_count, "states": _copied(metric.metric_state)}
-        for name, metric in _metrics(module)
+        for name, metric in _metrics(children)
         if metric._update_count and id(metric) not in over
     }
     logged = {key: _logged_state(metric) for key, metric in results.items() if _is_kept(metric)}
@@ -82,7 +82,7 @@ def metric_states(module: nn.Module, results: ResultCollection, evaluated: Resul
 
 def restore_metrics(module: nn.Module, states: MetricStates) -> None:
     """Restore the module's metrics from :func:`metric_states`; missing ones are unchanged."""
-    metrics = dict(_metrics(module))
+    metrics = dict(_metrics(named_modules(module)))
     for name, entry in states["metrics"].items():
         metric = metrics.get(name)
         if metric is None:
@@ -109,7 +109,7 @@ def merged_metrics(module: nn.Module, ranks: list[MetricStates], rank: int, worl
         world_size: Current number of processes.
 
     """
-    metrics = dict(_metrics(module))
+    metrics = dict(_metrics(named_modules(module)))
     found: MetricStates = {"metrics": {}, "logged": {}}
     own = ranks[rank::world_size]
     for name in {name for states in own for name in states["metrics"]}:
@@ -188,9 +188,9 @@ def _log_again(trainer: Trainer, results: ResultCollection, entry: LoggedEntry) 
     metric._forward_cache = cache.to(module.device) if isinstance(cache, torch.Tensor) else cache
 
 
-def _metrics(module: nn.Module) -> Iterator[tuple[str, Metric]]:
+def _metrics(children: Children) -> Iterator[tuple[str, Metric]]:
     """Detected by attributes, so that torchmetrics need not be imported."""
-    for name, child in named_modules(module):
+    for name, child in children:
         if hasattr(type(child), "metric_state") and hasattr(child, "_update_count"):  # of the class: this is fast
             yield name, cast("Metric", child)
 

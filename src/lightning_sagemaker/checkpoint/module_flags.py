@@ -5,26 +5,25 @@ from __future__ import annotations
 
 from torch import nn
 
-from lightning_sagemaker.checkpoint.module_walk import named_modules, named_parameters
+from lightning_sagemaker.checkpoint.module_walk import Children, named_parameters, parameters_of
 
 _TRACKS = "track_running_stats"
 """Attribute of norms: Lightning's finetuning callbacks switch it off while a module is frozen."""
 
 
-def module_flags(module: nn.Module) -> dict[str, list[str]]:
-    """Names of the parameters that need no gradient, of modules in evaluation mode, and of norms without running means."""
-    children = named_modules(module)
+def module_flags(children: Children) -> dict[str, list[str]]:
+    """Names of the parameters that need no gradient, of modules in evaluation mode, and of norms without running means.
+
+    Args:
+        children: :func:`~.module_walk.named_modules` of the module.
+
+    """
+    trained = all(parameter.requires_grad for parameter in parameters_of(child for _, child in children))
     return {
-        "frozen": [name for name, parameter in named_parameters(children) if not parameter.requires_grad],
+        "frozen": [] if trained else [name for name, one in named_parameters(children) if not one.requires_grad],
         "evaluating": [name for name, child in children if not child.training],
-        "untracked": [name for name, child in children if not _tracks(child)],
+        "untracked": [name for name, child in children if not vars(child).get(_TRACKS, True)],
     }
-
-
-def _tracks(module: nn.Module) -> bool:
-    """Not by ``getattr`` alone, which takes a module ten times as long for what it does not have."""
-    own = vars(module)
-    return bool(own[_TRACKS] if _TRACKS in own else getattr(type(module), _TRACKS, True))
 
 
 def restore_module_flags(module: nn.Module, flags: dict[str, list[str]] | None) -> None:
@@ -37,5 +36,5 @@ def restore_module_flags(module: nn.Module, flags: dict[str, list[str]] | None) 
             parameter.requires_grad = name not in frozen
     for name, child in module.named_modules():
         child.training = name not in evaluating
-        if hasattr(child, _TRACKS):
+        if _TRACKS in vars(child):
             child.track_running_stats = name not in untracked

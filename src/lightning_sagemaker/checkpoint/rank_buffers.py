@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lightning_sagemaker._compat.trainer import callbacks_of
-from lightning_sagemaker.checkpoint.module_walk import named_buffers, named_modules
+from lightning_sagemaker.checkpoint.module_walk import Children, named_buffers, named_modules
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
@@ -26,27 +26,48 @@ LARGEST = 1 << 20
 """Elements of a buffer: larger ones are constant tables."""
 
 
-def buffers_of(trainer: Trainer) -> dict[str, Tensor]:
-    """Buffers of the module and of modules kept by callbacks, by name."""
-    modules = {"module": trainer.lightning_module}
+def buffers_of(trainer: Trainer, children: Children | None = None) -> dict[str, Tensor]:
+    """Buffers of the module and of modules kept by callbacks, by name.
+
+    Args:
+        trainer: Whose they are.
+        children: :func:`~.module_walk.named_modules` of its module, if at hand.
+
+    """
+    found = _buffers(named_modules(trainer.lightning_module) if children is None else children, "module")
     for number, callback in enumerate(callbacks_of(trainer)):
-        modules |= {f"{number}.{name}": value for name, value in vars(callback).items()}
-    return buffers_in(modules)
+        found |= buffers_in(vars(callback), f"{number}.")
+    return found
 
 
-def buffers_in(modules: Mapping[str, object]) -> dict[str, Tensor]:
+def buffers_in(modules: Mapping[str, object], prefix: str = "") -> dict[str, Tensor]:
     """Buffers of those values that are modules, by name."""
     found: dict[str, Tensor] = {}
-    for prefix, module in modules.items():
+    for name, module in modules.items():
         if isinstance(module, nn.Module):
-            named = named_buffers(named_modules(module, prefix))
-            found |= {name: buffer for name, buffer in named if type(buffer) is Tensor and buffer.numel() <= LARGEST}
+            found |= _buffers(named_modules(module), prefix + name)
     return found
+
+
+def _buffers(children: Children, prefix: str) -> dict[str, Tensor]:
+    named = named_buffers(children)
+    return {f"{prefix}.{name}": one for name, one in named if type(one) is Tensor and one.numel() <= LARGEST}
 
 
 def copied(buffers: dict[str, Tensor]) -> dict[str, Tensor]:
     """Their values now, on the CPU."""
-    return {name: buffer.detach().cpu().clone() for name, buffer in buffers.items()}
+    found = {name: one.detach().clone() for name, one in buffers.items() if one.device.type == "cpu"}
+    for kind in dict.fromkeys((one.device, one.dtype) for one in buffers.values() if one.device.type != "cpu"):
+        of_kind = {name: one for name, one in buffers.items() if (one.device, one.dtype) == kind}
+        found |= dict(zip(of_kind, fetched([*of_kind.values()]), strict=True))
+    return found
+
+
+def fetched(tensors: list[Tensor]) -> list[Tensor]:
+    """Copies on the CPU of tensors of one device and type, in one transfer: each waits for the GPU."""
+    flat = torch.cat([one.detach().reshape(-1) for one in tensors]).cpu()
+    parts = torch.split(flat, [one.numel() for one in tensors])
+    return [part.view(one.shape) for part, one in zip(parts, tensors, strict=True)]
 
 
 def differing(own: dict[str, Tensor], buffers: dict[str, Tensor], world_size: int) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lightning_sagemaker._compat.in_job import call_module, call_strategy, closure_result
-from lightning_sagemaker.checkpoint.module_walk import named_modules, named_parameters
+from lightning_sagemaker.checkpoint.module_walk import modules_of, parameters_of
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
 from lightning_sagemaker.recovery.overlapped import OverlappedMeans
@@ -111,8 +111,7 @@ class Steps:
 
     @property
     def _parameters(self) -> list[torch.nn.Parameter]:
-        named = named_parameters(named_modules(self._trainer.lightning_module))
-        return [parameter for _, parameter in named if parameter.requires_grad]
+        return [one for one in parameters_of(modules_of(self._trainer.lightning_module)) if one.requires_grad]
 
     def _train_adopted(self, optimizer: Any) -> dict[torch.nn.Parameter, torch.Tensor]:
         """Gradients of the step's batches of adopted shards; those of the own shard stay as they are."""
