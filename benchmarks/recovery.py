@@ -21,11 +21,11 @@ _TRAINING = Path(__file__).parents[1] / "tests" / "chaos" / "recovery_training.p
 _WARM_UP = 10
 
 
-def step_seconds(launcher: list[str], strategy: str, pause: float, steps: int, width: int) -> float:
+def step_seconds(launcher: list[str], strategy: str, training: list[str], steps: int) -> float:
     """Median seconds of a step of one run."""
     with tempfile.TemporaryDirectory() as place:
-        options = ["--strategy", strategy, "--pause", str(pause), "--samples", str(16 * steps), "--epochs", "1"]
-        command = [*launcher, str(_TRAINING), place, *options, "--width", str(width), "--no-validation"]
+        options = ["--strategy", strategy, "--samples", str(16 * steps), "--epochs", "1", "--no-validation"]
+        command = [*launcher, str(_TRAINING), place, *options, *training]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         rows = [json.loads(line) for line in (Path(place) / "steps.jsonl").read_text().splitlines()]
     times = [row[2] for row in rows if row[0] == "step"]
@@ -39,13 +39,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--pause", type=float, default=0.05, help="seconds of a step that are slept")
     parser.add_argument("--width", type=int, default=512, help="units of the hidden layers: 2 x width^2 parameters")
+    parser.add_argument(
+        "--depth", type=int, default=0, help="further layers: 48 make as many parameters as a BERT-base has"
+    )
     options = parser.parse_args()
+    training = [f"--{name}={getattr(options, name)}" for name in ("pause", "width", "depth")]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     supervise = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", "--processes", "2"]
     ratios = []
     for _ in range(options.rounds):
-        plain = step_seconds(torchrun, "ddp", options.pause, options.steps, options.width)
-        recovering = step_seconds(supervise, "sagemaker", options.pause, options.steps, options.width)
+        plain = step_seconds(torchrun, "ddp", training, options.steps)
+        recovering = step_seconds(supervise, "sagemaker", training, options.steps)
         ratios.append(recovering / plain)
         print(f"ddp {plain * 1e3:.2f} ms, in_job {recovering * 1e3:.2f} ms: {ratios[-1]:.3f}", flush=True)
     print(f"in_job / ddp: median {statistics.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}")

@@ -53,12 +53,16 @@ class Points(Dataset[Any]):
 class Module(LightningModule):
     """A plain module with metrics, and a pause in each step in the place of a large one."""
 
-    def __init__(self, folder: Path, pause: float, dropout: float, optimizer: str, width: int, norm: int) -> None:
+    def __init__(
+        self, folder: Path, pause: float, dropout: float, optimizer: str, width: int, norm: int, depth: int
+    ) -> None:
         super().__init__()
         self.net = nn.Sequential(nn.Linear(20, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, 4))
         if width > _SMALL:
             self.net.insert(1, nn.Linear(width, width))
             self.net.insert(2, nn.Linear(width, width))
+        for _ in range(depth):
+            self.net.insert(1, nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.Dropout(dropout)))
         if norm:
             self.net.insert(1, nn.BatchNorm1d(width))
         self.accuracy, self.validation = MulticlassAccuracy(4), MulticlassAccuracy(4)
@@ -168,6 +172,7 @@ def options_of_script() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--optimizer", default="sgd")
     parser.add_argument("--width", type=int, default=_SMALL)
+    parser.add_argument("--depth", type=int, default=0, help="further hidden layers, each of four modules")
     parser.add_argument("--order", default="shuffled", choices=["shuffled", "weighted"])
     parser.add_argument("--norm", type=int, default=0, help="whether with BatchNorm")
     parser.add_argument("--no-validation", action="store_true")
@@ -202,7 +207,9 @@ def main() -> None:
         log_every_n_steps=1,
         callbacks=callbacks,
     )
-    module = Module(folder, options.pause, options.dropout, options.optimizer, options.width, options.norm)
+    module = Module(
+        folder, options.pause, options.dropout, options.optimizer, options.width, options.norm, options.depth
+    )
     training, validation = Points(options.samples), Points(200)
     if options.order == "weighted":
         order = {"sampler": WeightedRandomSampler((1.0 + training.y).tolist(), options.samples)}

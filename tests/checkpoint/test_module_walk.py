@@ -6,13 +6,7 @@ import torch
 from torch import nn
 from transformers import AlbertConfig, AlbertModel
 
-from lightning_sagemaker.checkpoint.module_walk import (
-    modules_of,
-    named_buffers,
-    named_modules,
-    named_parameters,
-    parameters_of,
-)
+from lightning_sagemaker.checkpoint.module_walk import ModuleWalk, named_buffers, named_modules, named_parameters
 
 
 class Tied(nn.Module):
@@ -50,19 +44,27 @@ def test_a_compiled_module_has_its_names():
     assert [name for name, _ in named_parameters(named_modules(module))] == ["_orig_mod.weight", "_orig_mod.bias"]
 
 
-def test_names_follow_the_structure():
+def test_a_walk_follows_the_structure():
     module = nn.Module()
     module.a, module.b = nn.Sequential(), nn.ReLU()
-    assert [name for name, _ in named_modules(module)] == ["", "a", "b"]
+    walk = ModuleWalk(module)
+
+    def check(*names):
+        children, parameters = walk.look()
+        assert [name for name, _ in children] == list(names)
+        assert [*map(id, parameters)] == [*map(id, module.parameters())]
+        assert walk.look()[0] is children
+
+    check("", "a", "b")
     module.a.add_module("b", module.b)
     del module.b  # the same modules in the same order, and the same keys
-    assert [name for name, _ in named_modules(module)] == ["", "a", "a.b"]
+    check("", "a", "a.b")
     module.c = module._modules.pop("a")
-    assert [name for name, _ in named_modules(module)] == ["", "c", "c.b"]
-    module.c = nn.Tanh()
-    assert [(name, type(one)) for name, one in named_modules(module)] == [("", nn.Module), ("c", nn.Tanh)]
-
-
-def test_parameters_come_once():
-    module = Tied()
-    assert [*map(id, parameters_of(modules_of(module)))] == [*map(id, module.parameters())]
+    check("", "c", "c.b")
+    module.c = nn.Linear(2, 2)
+    check("", "c")
+    module.c.weight = nn.Parameter(module.c.weight.detach())
+    module.c.bias = module.d = None
+    check("", "c")
+    module.d = module.c.weight
+    check("", "c")

@@ -7,11 +7,12 @@ A test compares the table with the source.
 from __future__ import annotations
 
 NAMES: dict[str, tuple[str, ...]] = {
-    "torch": ("_foreach_copy_", "_foreach_norm"),
+    "torch": ("_foreach_norm",),
     "torch._C._distributed_c10d": ("_DistributedBackendOptions", "_create_work_from_future"),
     "torch._C._distributed_c10d:Backend": ("_set_sequence_number_for_group",),
     "torch._ops:OpOverload": ("_schema",),
     "torch._subclasses.fake_tensor": ("FakeTensor", "FakeTensorMode", "unset_fake_temporarily"),
+    "torch._utils": ("_flatten_dense_tensors", "_unflatten_dense_tensors"),
     "torch._weights_only_unpickler": ("_get_allowed_globals",),
     "torch.amp:GradScaler": ("_per_optimizer_states",),
     "torch.distributed:Backend": ("_plugins",),

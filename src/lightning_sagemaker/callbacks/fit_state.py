@@ -25,7 +25,7 @@ from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.schedules import stretch_schedules
 from lightning_sagemaker.checkpoint.metric_state import merged_metrics, metric_states, restore_logged, restore_metrics
 from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
-from lightning_sagemaker.checkpoint.module_walk import named_modules
+from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
 from lightning_sagemaker.checkpoint.rank_buffers import buffers_of, copied, differing, restore_buffers
 from lightning_sagemaker.checkpoint.resume import STATE
@@ -48,12 +48,14 @@ class FitState:
     Attributes:
         found: The checkpoint to resume from, and whether only data is loaded from it.
         complete: Called with the states of all ranks; returns those to write.
+        modules: A walk over the module that is trained.
 
     """
 
     def __init__(self, trainer: Trainer, events: LoopEvents, steps_are_long: Callable[[], bool]) -> None:
         self._trainer, self._events, self._steps_are_long = trainer, events, steps_are_long
         self.loaders = FitLoaders(trainer, rank_zero_warn)
+        self.modules = ModuleWalk(trainer.lightning_module)
         self.found: tuple[str, bool | None] | None = None
         self.complete: Callable[[list[RankState]], list[RankState]] = list
         if trainer.ckpt_path is not None:  # which is another one after a finder's trial
@@ -174,18 +176,25 @@ class FitState:
     def _note_validation(self) -> None:
         self._before_validation = self._now(full=True)
 
-    def _now(self, full: bool = False) -> RankState:
-        """This rank's state; ``full``: with everything that a checkpoint saved later would take from the Trainer."""
+    def _now(self, full: bool = False, looks: bool = True) -> RankState:
+        """This rank's state.
+
+        Args:
+            full: With everything that a checkpoint saved later would take from the Trainer.
+            looks: Whether modules may have been added since somebody has last looked.
+
+        """
         trainer = self._trainer
         loop = trainer.fit_loop.epoch_loop
-        batch, children = loop.batch_progress.current, named_modules(trainer.lightning_module)
+        children, parameters = self.modules.look() if looks else self.modules.recent()
+        batch = loop.batch_progress.current
         taken = batch.ready if phase_of(trainer, self._events) is not Phase.AMID else batch.completed
         return {
             "random": random_state(),
             "metrics": metric_states(children, loop._results, loop.val_loop._results),
             "memory": trainer_memory(trainer),
             "loaders": self.loaders.positions(taken),
-            "flags": module_flags(children),
+            "flags": module_flags(children, parameters),
             "batches": taken,
             "step": self._step,
             "fit_loop": loop_state(trainer.fit_loop) if full else None,
@@ -193,9 +202,9 @@ class FitState:
             "buffers": copied(buffers_of(trainer, children)),
         }
 
-    def hold(self) -> FitEntry:
+    def hold(self, looks: bool = True) -> FitEntry:
         """This rank's current state, for :meth:`go_on_from`: on this rank only, and not collective."""
-        phase, snapshot = phase_of(self._trainer, self._events), self._now(full=True)
+        phase, snapshot = phase_of(self._trainer, self._events), self._now(full=True, looks=looks)
         facts = cast("FitEntry", self.loaders.facts(snapshot["batches"]))
         return {**facts, "phase": phase.value, "cut": False, "own": snapshot}
 

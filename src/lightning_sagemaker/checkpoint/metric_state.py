@@ -190,8 +190,9 @@ def _log_again(trainer: Trainer, results: ResultCollection, entry: LoggedEntry) 
 
 def _metrics(children: Children) -> Iterator[tuple[str, Metric]]:
     """Detected by attributes, so that torchmetrics need not be imported."""
+    kinds = {kind for kind in {type(child) for _, child in children} if hasattr(kind, "metric_state")}
     for name, child in children:
-        if hasattr(type(child), "metric_state") and hasattr(child, "_update_count"):  # of the class: this is fast
+        if type(child) in kinds and hasattr(child, "_update_count"):
             yield name, cast("Metric", child)
 
 

@@ -3,26 +3,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from operator import attrgetter
+
 from torch import nn
 
-from lightning_sagemaker.checkpoint.module_walk import Children, named_parameters, parameters_of
+from lightning_sagemaker.checkpoint.module_walk import Children, named_parameters
 
 _TRACKS = "track_running_stats"
 """Attribute of norms: Lightning's finetuning callbacks switch it off while a module is frozen."""
 
 
-def module_flags(children: Children) -> dict[str, list[str]]:
+def module_flags(children: Children, parameters: Iterable[nn.Parameter]) -> dict[str, list[str]]:
     """Names of the parameters that need no gradient, of modules in evaluation mode, and of norms without running means.
 
     Args:
         children: :func:`~.module_walk.named_modules` of the module.
+        parameters: Its parameters.
 
     """
-    trained = all(parameter.requires_grad for parameter in parameters_of(child for _, child in children))
+    trained = all(map(attrgetter("requires_grad"), parameters))
     return {
         "frozen": [] if trained else [name for name, one in named_parameters(children) if not one.requires_grad],
         "evaluating": [name for name, child in children if not child.training],
-        "untracked": [name for name, child in children if not vars(child).get(_TRACKS, True)],
+        "untracked": [name for name, child in children if not child.__dict__.get(_TRACKS, True)],
     }
 
 

@@ -64,10 +64,11 @@ class RecoveringFit(Callback):
         self._trainer = trainer
         if self._leads:
             begin_writing(trainer.loggers)
-        self._steps = Steps(trainer, self._rank.number, self._world_size, self._rank.seed, self._commit)
+        resume = next(one for one in trainer.callbacks if isinstance(one, AutoResume)).fit_state
+        number, seed = self._rank.number, self._rank.seed
+        self._steps = Steps(trainer, resume.modules, number, self._world_size, seed, self._commit)
         self._begin_quorum()
         events = self._events = events_of(trainer)
-        resume = next(one for one in trainer.callbacks if isinstance(one, AutoResume)).fit_state
         self._held = HeldState(trainer, resume, self._steps, self._rank.number)
         resume.complete = lambda states: of_all_shards(states, self._rank.order, self._world_size, pl_module)
         inner = events.goes_on

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 _BUCKET = 25 * 1024 * 1024
 """Bytes that are reduced together, as in DDP (``bucket_cap_mb``)."""
@@ -22,6 +23,9 @@ NONE: Mapping[nn.Parameter, Tensor] = {}
 class Bucket:
     """Gradients that are reduced together, followed by the number of ranks that have each of them.
 
+    Each step has a tensor of its own, of which the means are views: a script may keep a gradient, and a group that has
+    failed may still write to its tensor.
+
     Args:
         parameters: Theirs, of one type and device.
         shards: Number of shards of the step.
@@ -30,12 +34,10 @@ class Bucket:
 
     def __init__(self, parameters: Sequence[nn.Parameter], shards: int) -> None:
         self.parameters, self._scale = parameters, 1.0 / shards
-        sizes, like = [one.numel() for one in parameters], parameters[0]
-        self._flat = torch.empty(sum(sizes) + len(sizes), dtype=like.dtype, device=like.device)
-        self._values, self._counts = torch.split(self._flat, [sum(sizes), len(sizes)])
-        parts = torch.split(self._values, sizes)
-        self._parts = {one: part.view(one.shape) for one, part in zip(parameters, parts, strict=True)}
+        self._ones = torch.ones(len(parameters), dtype=parameters[0].dtype, device=parameters[0].device)
+        self._flat: Tensor | None = None
         self._work: dist.Work | None = None
+        self._has_all = False
 
     @property
     def is_started(self) -> bool:
@@ -44,7 +46,7 @@ class Bucket:
 
     def begin(self) -> None:
         """Another step."""
-        self._work = None
+        self._flat = self._work = None
 
     def start(self, adopted: Mapping[nn.Parameter, Tensor] = NONE) -> None:
         """Put the gradients in, and begin the sum over ranks. Collective.
@@ -53,21 +55,17 @@ class Bucket:
             adopted: Sums of gradients of shards that this rank has adopted, which are added.
 
         """
-        own = [one for one in self.parameters if one.grad is not None]
-        if own:  # foreach functions refuse empty lists
-            torch._foreach_copy_([self._parts[one] for one in own], [one.grad for one in own])  # type: ignore[misc]
-        has = {*own, *(one for one in self.parameters if one in adopted)}
-        for parameter in self.parameters:
-            part, other = self._parts[parameter], adopted.get(parameter)
-            if parameter.grad is None:
-                part.zero_() if other is None else part.copy_(other)
-            elif other is not None:
-                part.add_(other)
-        if len(has) == len(self.parameters):
-            self._counts.fill_(1)
-        else:
-            self._counts.copy_(torch.tensor([float(one in has) for one in self.parameters]))
-        self._values.mul_(self._scale)
+        found = [one.grad for one in self.parameters]
+        if adopted:
+            found = [_sum(own, adopted.get(one)) for own, one in zip(found, self.parameters, strict=True)]
+        there = [one is not None for one in found]
+        self._has_all = all(there)
+        tensors = [
+            torch.zeros_like(one) if own is None else own for own, one in zip(found, self.parameters, strict=True)
+        ]
+        counts = self._ones if self._has_all else torch.tensor(there).to(self._ones)
+        self._flat = _flatten_dense_tensors([*tensors, counts])  # type: ignore[no-untyped-call]
+        self._flat.mul_(self._scale)
         self._work = dist.all_reduce(self._flat, async_op=True)
 
     def wait(self) -> None:
@@ -77,15 +75,18 @@ class Bucket:
 
     def put_back(self) -> None:
         """Replace each gradient by its mean."""
-        with torch.no_grad():
-            mine = [one for one in self.parameters if one.grad is not None]
-            if mine:  # foreach functions refuse empty lists
-                torch._foreach_copy_([one.grad for one in mine], [self._parts[one] for one in mine])  # type: ignore[misc]
-            if len(mine) == len(self.parameters):
-                return
-            for parameter, count in zip(self.parameters, self._counts.tolist(), strict=True):
-                if parameter.grad is None and count:
-                    parameter.grad = self._parts[parameter].clone()
+        assert self._flat is not None
+        like = [*self.parameters, self._ones]
+        *means, counts = _unflatten_dense_tensors(self._flat, like)  # type: ignore[no-untyped-call]
+        has = [True] * len(means) if self._has_all else counts.tolist()
+        for parameter, mean, count in zip(self.parameters, means, has, strict=True):
+            if count:
+                parameter.grad = mean if parameter.is_contiguous() else torch.empty_like(parameter).copy_(mean)
+        self._flat = None
+
+
+def _sum(own: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if own is None else own if other is None else own + other
 
 
 def average(parameters: Sequence[nn.Parameter], shards: int) -> None:

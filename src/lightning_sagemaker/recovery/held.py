@@ -82,7 +82,7 @@ class HeldState:
         while self._counting:
             self._counting.pop()._enable_version_counter = True
         self._held = {
-            **self.fit_state.hold(),
+            **self.fit_state.hold(looks=moment is Moment.EPOCH),  # the step itself has looked
             "hooks": hooks,
             "schedules": [plain_copy(config.scheduler.state_dict()) for config in trainer.lr_scheduler_configs],
             "groups": [[_settings(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers],

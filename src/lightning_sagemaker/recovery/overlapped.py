@@ -9,8 +9,8 @@ recomputed by reentrant checkpointing, and not at all while it has never come, a
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import inf
 
 import torch
@@ -38,15 +38,15 @@ class OverlappedMeans:
         self._is_clean = self._overlaps = True
         self._known: list[int] = []
         self._buckets: list[Bucket] = []
-        self._bucket_of: dict[nn.Parameter, int] = {}
+        self._bucket_of: list[int] = []
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._adopted = NONE
-        self._came: Counter[nn.Parameter] = Counter()
+        self._came: list[int] = []
         self._expected = self._came
-        self._seen: set[nn.Parameter] = set()
         self._left: list[float] = []
         self._next = 0
         self._is_late = False
+        self._seen: list[bool] = []
 
     def begin(self, parameters: Sequence[nn.Parameter], adopted: Mapping[nn.Parameter, Tensor]) -> None:
         """The backward pass that follows is the step's last.
@@ -58,9 +58,8 @@ class OverlappedMeans:
         """
         if not self._is_clean or [*map(id, parameters)] != self._known:
             self._plan(parameters)
-        self._adopted, self._expected, self._came = adopted, self._came, Counter()
-        self._seen.update(self._expected)
-        self._left = [self._awaited(bucket) for bucket in self._buckets]
+        self._adopted, self._expected, self._came = adopted, self._came, [0] * len(parameters)
+        self._left = self._awaited()
         for bucket in self._buckets:
             bucket.begin()
         self._next, self._is_late, self._is_clean, self.is_under_way = 0, False, False, True
@@ -103,38 +102,43 @@ class OverlappedMeans:
         """Forget the parameters."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks, self._buckets, self._bucket_of, self._known = [], [], {}, []
+        self._hooks, self._buckets, self._bucket_of, self._known = [], [], [], []
 
     def _plan(self, parameters: Sequence[nn.Parameter]) -> None:
-        """New buckets: what a group that has failed may still write to is not used again."""
+        """New buckets: no gradient has been seen."""
         self.release()
         self._known = [*map(id, parameters)]
         self._buckets = buckets_of(parameters, self._shards)
-        self._bucket_of = {one: number for number, bucket in enumerate(self._buckets) for one in bucket.parameters}
-        self._hooks = [one.register_post_accumulate_grad_hook(self._arrived) for one in parameters]  # type: ignore[no-untyped-call]
-        self._came, self._seen = Counter(), set()
+        place = {id(one): number for number, bucket in enumerate(self._buckets) for one in bucket.parameters}
+        self._bucket_of = [place[one] for one in self._known]
+        self._hooks = [
+            one.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-untyped-call]
+            for index, one in enumerate(parameters)
+        ]
+        self._came = [0] * len(parameters)
+        self._seen = [False] * len(parameters)
 
-    def _awaited(self, bucket: Bucket) -> float:
-        """How many gradients it waits for; infinity if until the end of the pass."""
-        known = [one for one in bucket.parameters if one in self._seen]
-        counts = [self._expected[parameter] for parameter in known]
-        return sum(counts) if self._overlaps and self._seen and all(counts) else inf
+    def _awaited(self) -> list[float]:
+        """How many gradients each bucket waits for; infinity if until the end of the pass."""
+        expected = self._expected
+        seen = self._seen = [known or count > 0 for known, count in zip(self._seen, expected, strict=True)]
+        left = [0.0 if self._overlaps and any(seen) else inf] * len(self._buckets)
+        for number, count, known in zip(self._bucket_of, expected, seen, strict=True):
+            if known:
+                left[number] += count or inf
+        return left
 
-    def _arrived(self, parameter: nn.Parameter) -> None:
+    def _arrived(self, index: int, _: nn.Parameter) -> None:
         """Called within a backward pass."""
         if not self.is_under_way:
             return
-        number = self._bucket_of[parameter]
-        bucket = self._buckets[number]
-        if bucket.is_started:
+        number = self._bucket_of[index]
+        if self._buckets[number].is_started:
             self._is_late = True
             return
-        self._came[parameter] += 1
-        with torch.no_grad():
-            if self._came[parameter] <= self._expected[parameter]:
-                self._left[number] -= 1
-            else:
-                self._left[number] = inf  # more may come
-            while self._next < len(self._buckets) and not self._left[self._next]:
+        self._came[index] += 1
+        self._left[number] += -1 if self._came[index] <= self._expected[index] else inf  # more may come
+        while self._next < len(self._buckets) and not self._left[self._next]:
+            with torch.no_grad():
                 self._buckets[self._next].start(self._adopted)
-                self._next += 1
+            self._next += 1

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lightning_sagemaker._compat.in_job import call_module, call_strategy, closure_result
-from lightning_sagemaker.checkpoint.module_walk import modules_of, parameters_of
+from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
 from lightning_sagemaker.recovery.overlapped import OverlappedMeans
@@ -23,6 +23,7 @@ class Steps:
 
     Args:
         trainer: Whose they are.
+        modules: A walk over the module that is trained; each step looks.
         shard: This rank's own.
         world_size: Shards of the job.
         seed: The job's seed of random numbers.
@@ -32,10 +33,17 @@ class Steps:
     """
 
     def __init__(
-        self, trainer: Any, shard: int, world_size: int, seed: int, commit: Callable[[bool, Callable[[], None]], None]
+        self,
+        trainer: Any,
+        modules: ModuleWalk,
+        shard: int,
+        world_size: int,
+        seed: int,
+        commit: Callable[[bool, Callable[[], None]], None],
     ) -> None:
         self._trainer, self._shard, self._world_size, self.seed = trainer, shard, world_size, seed
         self._commit, self._means = commit, OverlappedMeans(world_size)
+        self._modules = modules
         self._adopted: list[int] = []
         self._iterators: dict[int, Iterator[Any]] = {}
         self._epoch = -1
@@ -111,7 +119,7 @@ class Steps:
 
     @property
     def _parameters(self) -> list[torch.nn.Parameter]:
-        return [one for one in parameters_of(modules_of(self._trainer.lightning_module)) if one.requires_grad]
+        return [one for one in self._modules.look()[1] if one.requires_grad]
 
     def _train_adopted(self, optimizer: Any) -> dict[torch.nn.Parameter, torch.Tensor]:
         """Gradients of the step's batches of adopted shards; those of the own shard stay as they are."""
