@@ -7,10 +7,9 @@ take five times as long for a BERT.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import attrgetter, is_, methodcaller
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -58,7 +57,7 @@ def _shape(modules: list[nn.Module]) -> tuple[list[int], list[str], list[nn.Modu
     return [*map(len, within)], [*chain.from_iterable(within)], [*chain.from_iterable(map(_values, within))]
 
 
-def _are(found: list[Any], known: list[Any]) -> bool:
+def _are(found: Sequence[object], known: Sequence[object]) -> bool:
     """Whether the same objects; a metric of torchmetrics has an ``==`` of its own."""
     return len(found) == len(known) and all(map(is_, found, known))
 
