@@ -34,6 +34,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="measured steps per run")
     parser.add_argument("--width", type=int, default=1024, help="width of the model's layers")
     parser.add_argument("--batch", type=int, default=96, help="samples per process and step")
+    parser.add_argument(
+        "--layers", type=int, default=4, help="of the model: 100 have as many parameters as a BERT-base"
+    )
     parser.add_argument("--safe", action="store_true", help=f"compare {SAFE} instead of smddp")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     add_accelerator(parser)
@@ -74,7 +77,9 @@ def launch(strategy: str, arguments: argparse.Namespace) -> list[float]:
     """One run of two processes; the step times in seconds of rank zero."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "times.json"
-        sizes = [f"--{name}={getattr(arguments, name)}" for name in ("steps", "width", "batch", "accelerator")]
+        sizes = [
+            f"--{name}={getattr(arguments, name)}" for name in ("steps", "width", "batch", "layers", "accelerator")
+        ]
         subprocess.run(
             [*torchrun(arguments.accelerator), __file__, *sizes, "--worker", strategy, str(out)],
             check=True,
@@ -99,7 +104,7 @@ def measure(strategy: str, out: Path, arguments: argparse.Namespace) -> None:
     class Perceptron(LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(4)))
+            self.net = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(arguments.layers)))
 
         def training_step(self, batch, batch_idx):
             return self.net(batch[0]).square().mean()
