@@ -39,3 +39,8 @@ def test_all_steps_are_valid(results, case):
 @pytest.mark.parametrize("case", ["recomputed at last", "used late"])
 def test_a_gradient_that_comes_once_more_than_before_makes_its_step_invalid_and_no_later_one(results, case):
     assert results[case]["valid"] == [True, True, False, True]
+
+
+def test_gradients_are_the_scripts_to_keep(results):
+    assert all(results["kept"]["strides"])
+    assert all(results["kept"]["kept"])
