@@ -13,7 +13,14 @@ from lightning_sagemaker.checkpoint.host_memory import HostMemory, RankFile, new
 from lightning_sagemaker.checkpoint.neighbours import Neighbours
 from lightning_sagemaker.collectives.agreement import of_all
 
-LAYOUTS = {"two hosts": "aabb", "three hosts": "abcc", "unequal hosts": "aaab", "one host": "aaaa"}
+LAYOUTS = {
+    "two hosts": "aabb",
+    "three hosts": "abcc",
+    "unequal hosts": "aaab",
+    "one host": "aaaa",
+    "four hosts": "abcd",
+}
+LOST_TOGETHER = {"four hosts": ["ac", "bd", "ab"]}  # of the last, a's file was on b only
 
 
 def content(rank: int, step: int) -> bytes:
@@ -31,8 +38,8 @@ def run(folder: Path, hosts: str, rank: int) -> dict:
         path = memory.write(file, lambda new, step=step: new.write_bytes(content(rank, step))) if can else None
         kept.exchange(file, path)
     dist.barrier()
-    for lost in sorted(set(hosts)):
-        if hosts[rank] == lost and hosts.index(lost) == rank:
+    for lost in LOST_TOGETHER.get(folder.name, sorted(set(hosts))):
+        if hosts[rank] in lost and hosts.index(hosts[rank]) == rank:
             memory.keep(())
         dist.barrier()
         seen = of_all(memory.files(), len(hosts))
@@ -46,11 +53,35 @@ def run(folder: Path, hosts: str, rank: int) -> dict:
     return found
 
 
+def full(folder: Path, rank: int) -> list[str]:
+    """Two ranks lack their file, and the memory of one is full, whose host has the other's: what each has in the end."""
+    memory = HostMemory(folder / str(rank))
+    kept, file = Neighbours(memory, rank, ["a", "b", "c", "d"], None), RankFile(1, rank, 4)
+    kept.exchange(file, memory.write(file, lambda new: new.write_bytes(content(rank, 1))))
+    dist.barrier()
+    if rank in (0, 3):  # the first still has the last one's
+        memory.path(file).unlink()
+    dist.barrier()
+    if rank == 0:
+        memory.write = _no_space
+    try:
+        kept.fetch(1, of_all(memory.files(), 4))
+        end = "has it" if memory.path(file).read_bytes() == content(rank, 1) else "has another"
+    except OSError as error:
+        end = str(error)
+    return of_all(end, 4)
+
+
+def _no_space(*_: object) -> Path:
+    raise OSError("no space")
+
+
 def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     neighbours._CHUNK = 700  # bytes: several messages for each file
     results = {name: run(folder / name, hosts, rank) for name, hosts in LAYOUTS.items()}
+    results["a full host"] = full(folder / "full", rank)
     if rank == 0:
         (folder / "new").write_text(json.dumps(results))
         os.replace(folder / "new", folder / "results.json")

@@ -29,3 +29,16 @@ def test_each_host_can_be_replaced(results, hosts, ranks):
 
 def test_the_only_host_cannot(results):
     assert results["one host"] == {"a": {"step": None, "fetched": None, "whole": True}}
+
+
+def test_hosts_that_are_not_neighbours_can_be_replaced_together(results):
+    recovered = {"step": 2, "fetched": 2, "whole": True}
+    assert results["four hosts"] == {
+        "ac": recovered,
+        "bd": recovered,
+        "ab": {**recovered, "step": None, "fetched": None},
+    }
+
+
+def test_a_rank_whose_memory_is_full_keeps_no_other_from_its_file(results):
+    assert results["a full host"] == ["no space", "has it", "has it", "has it"]
