@@ -25,7 +25,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "distributed/test_restarts": (".*",),
     "recovery/test_several_fits": (".*",),
     "recovery/test_together": ("test_a_rank_of_another_host_.*", "test_others_continue_.*"),
-    "distributed/test_memory": ("test_a_new_host_.*",),
+    "distributed/test_memory": ("test_a_new_host_.*", "test_a_later_fit_.*"),
     "recovery/test_in_job": ("test_a_batch_that_kills_.*", r"test_a_wrong_script_.*\[schedule.*"),
     "recovery/test_fabric_loop": ("test_asked_to_stop_.*", "test_a_loop_without_ours_.*", "test_a_wrong_script_.*"),
     "callbacks/test_interruption": (r".*_ends\[alive-.*",),

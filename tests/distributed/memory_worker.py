@@ -26,7 +26,7 @@ from lightning_sagemaker.callbacks import memory_checkpoint
 
 OUT, DEATHS = Path(sys.argv[1]), json.loads(sys.argv[2])
 EVERY = int(sys.argv[3]) if len(sys.argv) > 3 else 3
-RANK = int(os.environ["RANK"])
+RANK, FITS = int(os.environ["RANK"]), int(os.environ.get("FITS", "1"))
 LINES = (OUT / "steps.jsonl").read_text().splitlines() if (OUT / "steps.jsonl").exists() else []
 LIFE = json.loads(LINES[-1])["life"] + 1 if LINES else 0
 STEPS, SAMPLES, BATCH, WIDTH = 24, 64, 2, 16
@@ -72,15 +72,18 @@ def launcher() -> int:
 
 
 class Steps(Callback):
-    """Writes each step, and kills ranks."""
+    """Writes each step, and kills ranks; in the last fit only."""
+
+    def __init__(self, fit: int) -> None:
+        self.fit = fit
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         loss = trainer.strategy.reduce(outputs["loss"].detach(), reduce_op="mean").item()
         if RANK == 0:
-            line = {"life": LIFE, "step": trainer.global_step, "loss": loss, "at": time.monotonic()}
+            line = {"life": LIFE, "fit": self.fit, "step": trainer.global_step, "loss": loss, "at": time.monotonic()}
             with (OUT / "steps.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
-        ranks, step, *how = DEATHS[LIFE] if len(DEATHS) > LIFE else ([], 0)
+        ranks, step, *how = DEATHS[LIFE] if len(DEATHS) > LIFE and self.fit == FITS - 1 else ([], 0)
         if trainer.global_step == step:
             time.sleep(0.3)  # what is being written is complete
             if RANK in ranks:
@@ -109,7 +112,12 @@ def main() -> None:
     if "MEMORY_IS_FULL" in os.environ:
         fill_memory(*json.loads(os.environ["MEMORY_IS_FULL"]))
     logging.getLogger("lightning_sagemaker").setLevel(logging.INFO)
-    seed_everything(0, verbose=False)
+    for number in range(FITS):
+        fit(number)
+
+
+def fit(number: int) -> None:
+    seed_everything(number, verbose=False)
     data = TensorDataset(torch.randn(SAMPLES, WIDTH), torch.randn(SAMPLES))
     trainer = Trainer(
         strategy=SMDDPFSDPStrategy(),
@@ -117,7 +125,7 @@ def main() -> None:
         devices=int(os.environ["LOCAL_WORLD_SIZE"]),
         num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
         max_steps=STEPS,
-        callbacks=[Steps(), AutoResume(OUT / "checkpoints"), MemoryCheckpoint(EVERY)],
+        callbacks=[Steps(number), AutoResume(OUT / "checkpoints"), MemoryCheckpoint(EVERY)],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

@@ -83,6 +83,19 @@ def test_training_goes_on_without_copies_when_memory_is_full(tmp_path, runs):
     assert "HINT: give the container more shared memory" in said
 
 
+def test_a_later_fit_of_a_script_continues_from_its_own_copies(tmp_path):
+    """The first fit is over and begins again with the processes; only the second has copies."""
+    for name, deaths in (("left alone", []), ("killed", [[[1], 8]])):
+        (tmp_path / name).mkdir()
+        lives = {"TEST_MAX_RESTARTS": str(len(deaths)), "FITS": "2"}
+        fork_ranks(WORKER, tmp_path / name, json.dumps(deaths), EVERY, processes=2, timeout=120, **lives)
+    expected, found = (steps_of(tmp_path / name) for name in ("left alone", "killed"))
+    losses = {(one["fit"], one["step"]): one["loss"] for one in expected}
+    assert all(one["loss"] == losses[one["fit"], one["step"]] for one in found)
+    assert [one["step"] for one in found if one["life"] == 1 and one["fit"] == 0] == [*range(1, STEPS + 1)]
+    assert next(one["step"] for one in found if one["life"] == 1 and one["fit"] == 1) == 7
+
+
 def agent(folder: Path, port: int, deaths: list, name: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=2"]
     command += [
