@@ -41,6 +41,8 @@ from tests.chaos.recovery_gpu import OneGPU
 from tests.chaos.recovery_hosts import HostedJob
 
 _TIME_LIMIT = 400.0
+_LONGEST = 15.0
+"""Seconds that no recovery takes on one host."""
 KINDS = ("kill", "kill", "kill the first", "kill two", "kill during recovery", "kill the replacement", "freeze")
 
 
@@ -369,6 +371,8 @@ def _run_jobs(options: argparse.Namespace, net: Network | None, place: Path) -> 
             problems.append(f"exit code {outcome.code}")
         gaps += outcome.gaps
         worst = max((gap for _, gap in outcome.gaps), default=0.0)
+        if worst > (longest := _LONGEST if net is None else 2 * _LONGEST):
+            problems.append(f"a pause of more than {longest:.0f} s: the next fault may have ended a hang")
         print(
             f"{setting}: {len(outcome.gaps)} faults in {outcome.seconds:.0f} s, worst pause {worst:.2f} s;", flush=True
         )

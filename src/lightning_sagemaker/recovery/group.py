@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
+import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -20,8 +23,18 @@ from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.sockets import open_sockets, shut_down
 from lightning_sagemaker.recovery.wire import Info
 
-_TO_MEET = timedelta(seconds=30)
-"""Seconds that ranks which were just alive wait for each other."""
+_TO_MEET = 5.0
+"""Seconds that ranks which were just alive wait for each other's connections: gloo waits for one that dies before it has
+connected, and nothing can be shut down to wake it. Twice as long after each failure: the machine may be slow."""
+_MOST = 40.0
+_PER_RANK = 0.1
+"""Seconds more for each rank: each connects to all others."""
+_TO_BEGIN = timedelta(seconds=30)
+"""For the first collective, in which nccl initializes; it is aborted if a rank is lost."""
+_CONNECT = 3.0
+"""Seconds for one try to connect to a store."""
+_AGAIN = 0.05
+"""Seconds between two looks at what a group that is being formed has opened."""
 
 
 class QuorumGroup:
@@ -35,16 +48,20 @@ class QuorumGroup:
     """
 
     def __init__(self, host: str) -> None:
-        self._server = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_TO_MEET)
+        self._server = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_TO_BEGIN)
+        self._patience = _TO_MEET
         self.info: Info = {"host": host, "store": self._server.port}
         self._lock = threading.Lock()
         self._before: set[int] | None = None
+        self._forming: object | None = None
         share_default_group()
         ending.register()
         forks.guard()
         os.register_at_fork(after_in_child=self._close_copies)
 
-    def form(self, backend: str, quorum: int, rank: int, infos: list[Info]) -> None:
+    def form(
+        self, backend: str, quorum: int, rank: int, infos: list[Info], is_lost: Callable[[], bool] = lambda: False
+    ) -> None:
         """Replace the default group by that of a quorum. Collective over its ranks.
 
         Args:
@@ -52,6 +69,7 @@ class QuorumGroup:
             quorum: Its number.
             rank: Rank of this process in it.
             infos: Facts of its ranks in order.
+            is_lost: Whether one of them has been lost meanwhile; true before :meth:`leave` is called for that.
 
         Raises:
             RuntimeError: If one of them is lost meanwhile.
@@ -67,17 +85,24 @@ class QuorumGroup:
         on_gpu.let_survive()
         self.dissolve()
         with self._lock:
-            self._before = open_sockets()
-        first = infos[0]
-        store = dist.TCPStore(first["host"], first["store"], is_master=False, wait_for_workers=False, timeout=_TO_MEET)
-        dist.init_process_group(
-            backend,
-            store=dist.PrefixStore(f"quorum-{quorum}", store),
-            rank=rank,
-            world_size=len(infos),
-            timeout=_TO_MEET,  # who waits for another's connection has none yet that could be shut down
-        )
-        dist.barrier()  # who is missing is missed here, not within the training
+            self._before, self._forming = open_sockets(), object()
+        patience = self._patience + _PER_RANK * len(infos)
+        self._patience = min(2 * self._patience, _MOST)
+        try:
+            store = _store_of(infos[0], patience, is_lost)
+            dist.init_process_group(
+                backend,
+                store=dist.PrefixStore(f"quorum-{quorum}", store),
+                rank=rank,
+                world_size=len(infos),
+                timeout=timedelta(seconds=patience),
+            )
+            _set_pg_timeout(_TO_BEGIN)
+            dist.barrier()  # who is missing is missed here, not within the training
+        finally:
+            with self._lock:
+                self._forming = None
+        self._patience = _TO_MEET
         _set_pg_timeout(default_pg_timeout)
 
     def dissolve(self) -> None:
@@ -92,10 +117,24 @@ class QuorumGroup:
     def leave(self) -> None:
         """Abort every collective that this process waits for; called by any thread."""
         with self._lock:
-            if self._before is not None:
-                # Others may form the next group already, and have connected to this store for it.
-                shut_down(open_sockets() - self._before, but_at=self._server.port)
+            self._shut_down()
+            forming = self._forming
+        if forming is not None:  # it may be about to wait on a connection that is not there yet
+            threading.Thread(target=self._keep_leaving, args=(forming,), name="leave", daemon=True).start()
         on_gpu.abort()
+
+    def _keep_leaving(self, forming: object) -> None:
+        while True:
+            time.sleep(_AGAIN)
+            with self._lock:
+                if self._forming is not forming:
+                    return
+                self._shut_down()
+
+    def _shut_down(self) -> None:
+        if self._before is not None:
+            # Others may form the next group already, and have connected to this store for it.
+            shut_down(open_sockets() - self._before, but_at=self._server.port)
 
     def _close_copies(self) -> None:
         """In a process that was forked: copies would keep the connections open when this rank dies."""
@@ -103,3 +142,20 @@ class QuorumGroup:
             for number in open_sockets() - self._before:
                 with contextlib.suppress(OSError):
                     os.close(number)
+
+
+def _store_of(first: Info, patience: float, is_lost: Callable[[], bool]) -> dist.TCPStore:
+    """The store of a quorum's first rank, which may be lost: torch would try to connect to it for all of the timeout."""
+    deadline = time.monotonic() + patience
+    while not is_lost():
+        try:
+            socket.create_connection((first["host"], first["store"]), timeout=_CONNECT).close()
+            break
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"Connection to the first rank at {first['host']} failed: {error}") from error
+            time.sleep(_AGAIN)
+    if is_lost():
+        raise RuntimeError("Connection to a quorum that has lost a rank")
+    timeout = timedelta(seconds=patience)
+    return dist.TCPStore(first["host"], first["store"], is_master=False, wait_for_workers=False, timeout=timeout)

@@ -55,7 +55,8 @@ class JobRank:
     def form(self, reply: wire.Reply) -> None:
         """Create the default group of a quorum. Collective over its ranks."""
         self.order = reply["order"]
-        self._group.form(self._backend, reply["quorum"], self.order.index(self.number), reply["infos"])
+        number, member = self.order.index(self.number), self.member
+        self._group.form(self._backend, reply["quorum"], number, reply["infos"], is_lost=lambda: member.changed)
         self.joins = False
 
     def is_whole(self, device: torch.device) -> bool:
