@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -31,8 +31,6 @@ _PER_RANK = 0.1
 """Seconds more for each rank: each connects to all others."""
 _TO_BEGIN = timedelta(seconds=30)
 """For the first collective, in which nccl initializes; it is aborted if a rank is lost."""
-_CONNECT = 3.0
-"""Seconds for one try to connect to a store."""
 _AGAIN = 0.05
 """Seconds between two looks at what a group that is being formed has opened."""
 
@@ -145,17 +143,25 @@ class QuorumGroup:
 
 
 def _store_of(first: Info, patience: float, is_lost: Callable[[], bool]) -> dist.TCPStore:
-    """The store of a quorum's first rank, which may be lost: torch would try to connect to it for all of the timeout."""
-    deadline = time.monotonic() + patience
-    while not is_lost():
-        try:
-            socket.create_connection((first["host"], first["store"]), timeout=_CONNECT).close()
-            break
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"Connection to the first rank at {first['host']} failed: {error}") from error
-            time.sleep(_AGAIN)
-    if is_lost():
-        raise RuntimeError("Connection to a quorum that has lost a rank")
+    """The store of a quorum's first rank, which may be lost: torch goes on trying to connect to it, uninterruptibly."""
+    made: queue.SimpleQueue[dist.TCPStore | RuntimeError] = queue.SimpleQueue()
     timeout = timedelta(seconds=patience)
-    return dist.TCPStore(first["host"], first["store"], is_master=False, wait_for_workers=False, timeout=timeout)
+
+    def make() -> None:
+        try:
+            store = dist.TCPStore(first["host"], first["store"], None, False, timeout, wait_for_workers=False)
+        except RuntimeError as error:
+            made.put(error)
+        else:
+            made.put(store)
+
+    threading.Thread(target=make, name="store", daemon=True).start()
+    found = None
+    while found is None and not is_lost():
+        with contextlib.suppress(queue.Empty):
+            found = made.get(timeout=_AGAIN)
+    if isinstance(found, RuntimeError):
+        raise found
+    if found is None or is_lost():
+        raise RuntimeError("Connection to a quorum that has lost a rank")
+    return found
