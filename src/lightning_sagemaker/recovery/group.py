@@ -25,7 +25,7 @@ from lightning_sagemaker.recovery.wire import Info
 
 _TO_MEET = 5.0
 """Seconds that ranks which were just alive wait for each other's connections: gloo waits for one that dies before it has
-connected, and nothing can be shut down to wake it. Twice as long after each failure: the machine may be slow."""
+connected, and nothing can be shut down to wake it. Twice as long after each failure without a loss: a slow machine."""
 _MOST = 40.0
 _PER_RANK = 0.1
 """Seconds more for each rank: each connects to all others."""
@@ -85,7 +85,6 @@ class QuorumGroup:
         with self._lock:
             self._before, self._forming = open_sockets(), object()
         patience = self._patience + _PER_RANK * len(infos)
-        self._patience = min(2 * self._patience, _MOST)
         try:
             store = _store_of(infos[0], patience, is_lost)
             dist.init_process_group(
@@ -97,10 +96,14 @@ class QuorumGroup:
             )
             _set_pg_timeout(_TO_BEGIN)
             dist.barrier()  # who is missing is missed here, not within the training
+            self._patience = _TO_MEET
+        except RuntimeError:
+            if not is_lost():
+                self._patience = min(2 * self._patience, _MOST)
+            raise
         finally:
             with self._lock:
                 self._forming = None
-        self._patience = _TO_MEET
         _set_pg_timeout(default_pg_timeout)
 
     def dissolve(self) -> None:
