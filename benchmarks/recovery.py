@@ -40,7 +40,10 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.05, help="seconds of a step that are slept")
     parser.add_argument("--width", type=int, default=512, help="units of the hidden layers: 2 x width^2 parameters")
     parser.add_argument(
-        "--depth", type=int, default=0, help="further layers: 48 make as many parameters as a BERT-base has"
+        "--depth",
+        type=int,
+        default=0,
+        help="further layers: with 48 there are as many parameter tensors as in a BERT-base",
     )
     options = parser.parse_args()
     training = [f"--{name}={getattr(options, name)}" for name in ("pause", "width", "depth")]

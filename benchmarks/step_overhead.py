@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1024, help="width of the model's layers")
     parser.add_argument("--batch", type=int, default=96, help="samples per process and step")
     parser.add_argument(
-        "--layers", type=int, default=4, help="of the model: 100 have as many parameters as a BERT-base"
+        "--layers", type=int, default=4, help="of the model: 100 have as many parameter tensors as a BERT-base"
     )
     parser.add_argument("--safe", action="store_true", help=f"compare {SAFE} instead of smddp")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")

@@ -11,4 +11,5 @@ def test_tensors_that_are_fetched_together_are_equal():
     copies = fetched(tensors)
     tensors[0] += 1
     assert copies[0] == 3
+    assert all(copy.untyped_storage().nbytes() == copy.nbytes for copy in copies)  # a checkpoint may hold one of them
     assert all(torch.equal(one, copy) for one, copy in zip(tensors[1:], copies[1:], strict=True))

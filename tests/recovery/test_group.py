@@ -14,7 +14,8 @@ from lightning_sagemaker.simulator.hosts import free_port
 
 
 @pytest.fixture
-def own():
+def own(monkeypatch):
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")  # which forming a group sets for good
     one = QuorumGroup("127.0.0.1")
     yield one
     one.dissolve()

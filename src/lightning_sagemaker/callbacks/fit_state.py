@@ -203,7 +203,7 @@ class FitState:
         }
 
     def hold(self, looks: bool = True) -> FitEntry:
-        """This rank's current state, for :meth:`go_on_from`: on this rank only, and not collective."""
+        """This rank's current state, for :meth:`go_on_from`: not collective. ``looks`` is as for :meth:`_now`."""
         phase, snapshot = phase_of(self._trainer, self._events), self._now(full=True, looks=looks)
         facts = cast("FitEntry", self.loaders.facts(snapshot["batches"]))
         return {**facts, "phase": phase.value, "cut": False, "own": snapshot}

@@ -62,17 +62,11 @@ def _are(found: Sequence[object], known: Sequence[object]) -> bool:
     return len(found) == len(known) and all(map(is_, found, known))
 
 
-def named_modules(module: nn.Module, prefix: str = "") -> Children:
-    """The module and all modules within it, each once.
-
-    Args:
-        module: Where to begin.
-        prefix: Its own name.
-
-    """
+def named_modules(module: nn.Module) -> Children:
+    """The module and all modules within it, each once."""
     found: Children = []
     seen: set[int] = set()
-    pending = [(prefix, module)]
+    pending = [("", module)]
     while pending:
         name, child = pending.pop()
         if id(child) in seen:

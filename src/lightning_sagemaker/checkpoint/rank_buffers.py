@@ -67,7 +67,7 @@ def fetched(tensors: list[Tensor]) -> list[Tensor]:
     """Copies on the CPU of tensors of one device and type, in one transfer: each waits for the GPU."""
     flat = torch.cat([one.detach().reshape(-1) for one in tensors]).cpu()
     parts = torch.split(flat, [one.numel() for one in tensors])
-    return [part.view(one.shape) for part, one in zip(parts, tensors, strict=True)]
+    return [part.view(one.shape).clone() for part, one in zip(parts, tensors, strict=True)]
 
 
 def differing(own: dict[str, Tensor], buffers: dict[str, Tensor], world_size: int) -> dict[str, Tensor]:

@@ -27,6 +27,7 @@ _TO_MEET = 5.0
 """Seconds that ranks which were just alive wait for each other's connections: gloo waits for one that dies before it has
 connected, and nothing can be shut down to wake it. Twice as long after each failure without a loss: a slow machine."""
 _MOST = 40.0
+"""Seconds that they wait at most, however many tries have failed."""
 _PER_RANK = 0.1
 """Seconds more for each rank: each connects to all others."""
 _TO_BEGIN = timedelta(seconds=30)

@@ -17,7 +17,7 @@ def seed_batch(seed: int, batch: int, shard: int) -> None:
 
 def seed_all(*numbers: int) -> None:
     """Seed all generators of this process with a function of some numbers."""
-    # A twentieth of the time of NumPy's SeedSequence, at each batch.
+    # At each batch: NumPy's SeedSequence would take several times as long.
     number = int.from_bytes(blake2b(repr([*map(int, numbers)]).encode(), digest_size=8).digest(), "little")
     # torch.manual_seed looks for every kind of device, which takes a millisecond.
     torch.default_generator.manual_seed(number)
