@@ -37,9 +37,9 @@ def register(backend: str | None = None) -> None:
 def let_threads_finish() -> None:
     """Release the GIL before gloo's threads are joined by a thread that holds it.
 
-    torch's process group does so in its destructor: if one of its threads was about to free what Python gave it (the
-    function in ``future.then``, a tensor of ``broadcast_object_list``), the process hung. Seen with torch 2.5.1
-    within 3000 plain groups, not with 2.13.
+    Before torch 2.8 (pytorch/pytorch#154976), its process group does so in its destructor: if one of its threads was about
+    to free what Python gave it (the function in ``future.then``, a tensor of ``broadcast_object_list``), the process hung.
+    Seen with torch 2.5.1 within 3000 plain groups, and on a busy machine in one of five that gathered objects just before.
     """
     time.sleep(_PAUSE_OF_A_GROUP)
 

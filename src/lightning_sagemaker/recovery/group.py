@@ -113,6 +113,7 @@ class QuorumGroup:
         with self._lock:
             self._before = None
         if dist.is_initialized():
+            ending.let_threads_finish()
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
 
