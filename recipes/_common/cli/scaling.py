@@ -7,6 +7,8 @@ import logging
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lightning_sagemaker.recipes._common.data.data_module import data_of
+
 _log = logging.getLogger(__name__)
 
 
@@ -27,7 +29,9 @@ class TotalExamples(Callback):
         """Set the number of steps before the learning-rate schedule is created."""
         if stage != "fit":
             return
-        batch = trainer.datamodule.global_batch_size  # type: ignore[attr-defined]
+        data = data_of(trainer)
+        assert data is not None
+        batch = data.global_batch_size
         steps = max(1, round(self._total / batch))
         trainer.fit_loop.epoch_loop.max_steps = steps
         trainer.fit_loop.max_epochs = -1

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import LightningDataModule, Trainer
 from torch.utils.data import Dataset, Sampler
 
 from lightning_sagemaker import SageMakerJob
@@ -110,6 +110,10 @@ class RecipeData(LightningDataModule):
     def report(self) -> dict[str, Any] | None:
         """The data report, ``None`` without one; after :meth:`setup`."""
         return None
+
+    def facts(self) -> dict[str, Any]:
+        """Facts for the model card; after :meth:`setup`."""
+        return {}
 
     def can_test(self) -> bool:
         """Whether there is a test split; after :meth:`setup`."""
@@ -317,3 +321,9 @@ class RecipeData(LightningDataModule):
         self._num_workers = number
         if self._training is not None:
             self._training.workers_wanted = number
+
+
+def data_of(trainer: Trainer) -> RecipeData | None:
+    """The recipe's data; Lightning does not declare the attribute."""
+    data = getattr(trainer, "datamodule", None)
+    return data if isinstance(data, RecipeData) else None

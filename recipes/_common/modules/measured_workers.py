@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning_sagemaker.callbacks import DataWait
 from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.preflight import unusable_shared_memory
+from lightning_sagemaker.recipes._common.data.data_module import data_of
 from lightning_sagemaker.recipes._common.modules.speed import cores_of_each
 from lightning_sagemaker.recovery.supervised import is_supervised
 
@@ -86,9 +87,9 @@ class MeasuredWorkers(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the search if ``num_workers`` is ``auto``."""
-        data = trainer.datamodule  # type: ignore[attr-defined]
+        data = data_of(trainer)
         self._search = None
-        if getattr(data, "measures_workers", False) and not is_supervised() and unusable_shared_memory() is None:
+        if data is not None and data.measures_workers and not is_supervised() and unusable_shared_memory() is None:
             limit = max(4, 2 * cores_of_each(trainer.num_devices))
             self._search = WorkerSearch(data.num_workers, limit)
         self._begin_window()
@@ -115,10 +116,11 @@ class MeasuredWorkers(Callback):
             self._decide(trainer, max(seconds for seconds, _ in measured), max(share for _, share in measured))
 
     def _decide(self, trainer: Trainer, seconds: float, wait: float) -> None:
-        search = self._search
+        search, data = self._search, data_of(trainer)
         assert search is not None
+        assert data is not None
         search.tell(seconds, wait)
-        trainer.datamodule.num_workers = search.number  # type: ignore[attr-defined]
+        data.num_workers = search.number
         self._begin_window()
         if search.done:
             self._search = None

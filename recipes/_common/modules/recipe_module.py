@@ -88,8 +88,6 @@ class RecipeModule(LeavesResults, LightningModule):
 
     train_metrics: Metrics
     evaluation_metrics: Metrics
-    pipeline_task = ""
-    """Task name of transformers' ``pipeline``, to serve the model."""
     default_monitor = "val_loss"
     """The metric whose best validation is exported, unless ``--monitor`` names another."""
 
@@ -121,7 +119,7 @@ class RecipeModule(LeavesResults, LightningModule):
             (betas[0], betas[1]),
             epsilon,
         )
-        self.model: Any = None
+        self.model = None
         self._fused, self._compiled = fused, compile
         # In a checkpoint's hyperparameters it is a dictionary.
         self._lora = LoRA(**lora) if isinstance(lora, Mapping) else lora
@@ -134,8 +132,7 @@ class RecipeModule(LeavesResults, LightningModule):
                     " HINT: leave out model.freeze."
                 )
         self._last_step, self._begins = 0, False
-        self.train_names: set[str] = set()
-        """Names under which means over training samples are logged, at logged steps."""
+        self.train_names = set()
         self._tokenizer_files: dict[str, str] | None = None
 
     def check_strategy(self, strategy: Any) -> None:

@@ -12,12 +12,14 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_sagemaker import export_huggingface
 from lightning_sagemaker.callbacks import DataWait, Throughput
+from lightning_sagemaker.recipes._common.data.data_module import data_of
 from lightning_sagemaker.recipes._common.outputs.best import BestModel, Exported
 from lightning_sagemaker.recipes._common.outputs.export import model_card, write_serving_code
 from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes._common.outputs.folders import RunFolders
 from lightning_sagemaker.recipes._common.outputs.pictures import training_curves
 from lightning_sagemaker.recipes._common.outputs.report_pages import html_page, terminal_lines
+from lightning_sagemaker.recipes._common.outputs.results import module_of
 from lightning_sagemaker.recipes._common.outputs.summary import evaluation_lines, interruption_lines, training_lines
 
 LAST_CHECKPOINT = "last.ckpt"
@@ -70,8 +72,8 @@ class RunArtifacts(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log and write the data report before training."""
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        report = data.report() if trainer.is_global_zero else None
+        data = data_of(trainer)
+        report = data.report() if data is not None and trainer.is_global_zero else None
         if report is not None:
             _say(terminal_lines(report))
             write_text(self._folders.output / "data.html", html_page(f"Data of {self._recipe}", report))
@@ -100,20 +102,21 @@ class RunArtifacts(Callback):
     def _export(self, trainer: Trainer, pl_module: LightningModule, exported: Exported) -> None:
         weights = trainer.strategy.lightning_module_state_dict()  # complete on rank zero; may be collective
         if trainer.is_global_zero:
-            pl_module.draw_evaluation(self._folders.output, "validate")  # type: ignore[operator]
-            self._findings = pl_module.evaluation_findings()  # type: ignore[operator]
+            module, data = module_of(trainer), data_of(trainer)
+            assert data is not None
+            module.draw_evaluation(self._folders.output, "validate")
+            self._findings = module.evaluation_findings()
             metrics = self._write_metrics(
                 trainer, "metrics.json", {**exported.metrics, **self._training_facts(trainer)}
             )
-            weights = pl_module.exported_weights(weights)  # type: ignore[operator]
-            data: Any = trainer.datamodule  # type: ignore[attr-defined]
-            model: Any = pl_module.model
-            export_huggingface(model, self._folders.model, data.load_tokenizer(), weights)
+            weights = module.exported_weights(weights)
+            export_huggingface(module.model, self._folders.model, data.load_tokenizer(), weights)
             self._write_card(trainer, pl_module, metrics)
-            write_serving_code(self._folders.model, pl_module.pipeline_task)  # type: ignore[arg-type]
+            write_serving_code(self._folders.model, module.pipeline_task)
 
     def _write_card(self, trainer: Trainer, pl_module: LightningModule, metrics: Mapping[str, Any]) -> None:
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        data = data_of(trainer)
+        assert data is not None
         settings = {key: value for key, value in pl_module.hparams.items() if key[0] != "_"}
         write_text(self._folders.model / "README.md", model_card(self._recipe, data.facts(), settings, metrics))
 
@@ -128,13 +131,12 @@ class RunArtifacts(Callback):
     def say_trained(self, trainer: Trainer) -> None:
         """Log the last lines of training, and of the test that followed it."""
         if trainer.is_global_zero and self._exported is not None:
-            task: str = trainer.lightning_module.pipeline_task  # type: ignore[assignment]
             done = f"finished at step {trainer.global_step}"
             stopped = self._best.stopped_early
             done = done if stopped is None else f"{done} ({stopped})"
             tested = {name: float(v) for name, v in trainer.callback_metrics.items() if name.startswith("test_")}
             reached = (done, self._exported, tested, self._findings)
-            _say(training_lines(self._recipe, self._names, task, self._folders, *reached))
+            _say(training_lines(self._recipe, self._names, module_of(trainer).pipeline_task, self._folders, *reached))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Log how to resume after an interruption that left a checkpoint; a job in a container resumes by itself."""
@@ -149,17 +151,17 @@ class RunArtifacts(Callback):
             return
         wanted = trainer.state.fn != "fit" or self._best.improves(trainer)
         if trainer.is_global_zero and wanted:
-            pl_module.write_evaluation(self._folders.output, "validate")  # type: ignore[operator]
+            module_of(trainer).write_evaluation(self._folders.output, "validate")
             if trainer.state.fn == "validate":
-                pl_module.draw_evaluation(self._folders.output, "validate")  # type: ignore[operator]
+                module_of(trainer).draw_evaluation(self._folders.output, "validate")
                 self._write_metrics(trainer, "metrics-validate.json")
                 self._say_evaluated(trainer, "validate")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the metrics and outputs of ``test``."""
         if trainer.is_global_zero:
-            pl_module.write_evaluation(self._folders.output, "test")  # type: ignore[operator]
-            pl_module.draw_evaluation(self._folders.output, "test")  # type: ignore[operator]
+            module_of(trainer).write_evaluation(self._folders.output, "test")
+            module_of(trainer).draw_evaluation(self._folders.output, "test")
             if self._exported is None:
                 self._write_metrics(trainer, "metrics-test.json")
                 self._say_evaluated(trainer, "test")
@@ -170,14 +172,13 @@ class RunArtifacts(Callback):
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the predictions of all processes."""
-        pl_module.write_predictions(self._folders.output)  # type: ignore[operator]
+        module_of(trainer).write_predictions(self._folders.output)
         if trainer.is_global_zero:
             self._say_evaluated(trainer, "predict")
 
     def _say_evaluated(self, trainer: Trainer, stage: str) -> None:
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        module: Any = trainer.lightning_module
-        _say(evaluation_lines(self._recipe, stage, metrics, self._folders, module.evaluation_findings()))
+        _say(evaluation_lines(self._recipe, stage, metrics, self._folders, module_of(trainer).evaluation_findings()))
 
     def _training_facts(self, trainer: Trainer) -> dict[str, Any]:
         assert self._exported is not None
@@ -203,7 +204,7 @@ class RunArtifacts(Callback):
 
     def _write_metrics(self, trainer: Trainer, name: str, facts: dict[str, Any] | None = None) -> dict[str, Any]:
         metrics: dict[str, Any] = {key: float(value) for key, value in trainer.callback_metrics.items()}
-        module: Any = trainer.lightning_module
+        module = module_of(trainer)
         # Prefix training metrics by their split, so that they are not mistaken for those of held-out samples.
         metrics = {f"train_{key}" if key in module.train_names else key: value for key, value in metrics.items()}
         metrics = {key: value for key, value in metrics.items() if key not in ("step", "epoch")}

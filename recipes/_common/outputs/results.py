@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks for a module's outputs in addition to its metrics: called by ``RunArtifacts``, overridden by recipes."""
+"""What ``RunArtifacts`` asks of a recipe's module: its model, and outputs in addition to its metrics."""
 
 from __future__ import annotations
 
@@ -7,9 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch import Trainer
+
 
 class LeavesResults:
-    """Hooks that do nothing."""
+    """Hooks that do nothing, overridden by recipes."""
+
+    model: Any
+    """The transformers model."""
+    pipeline_task = ""
+    """Task name of transformers' ``pipeline``, to serve the model."""
+    train_names: set[str]
+    """Names under which means over training samples are logged, at logged steps."""
+
+    def exported_weights(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The state dictionary of :attr:`model` from that of this module."""
+        raise NotImplementedError
 
     def write_evaluation(self, folder: Path, split: str) -> None:
         """Write the last evaluation's outputs in addition to its metrics; called on rank zero."""
@@ -26,3 +39,10 @@ class LeavesResults:
 
     def write_predictions(self, folder: Path) -> None:
         """Write the predictions; called on all processes."""
+
+
+def module_of(trainer: Trainer) -> LeavesResults:
+    """The recipe's module."""
+    module = trainer.lightning_module
+    assert isinstance(module, LeavesResults)
+    return module
