@@ -34,13 +34,18 @@ class Draws(Dataset):
         return torch.tensor(draws)
 
 
-class Data(LightningDataModule):
-    num_workers = RecipeData.num_workers
-    training_loader = RecipeData.training_loader
+class Data(RecipeData):
+    """Nothing is prepared."""
 
     def __init__(self, seconds=0.0, workers=None):
-        super().__init__()
+        LightningDataModule.__init__(self)
         self._num_workers, self.measures_workers, self.seconds = workers, workers is None, seconds
+
+    def prepare_data(self):
+        pass
+
+    def setup(self, stage):
+        pass
 
     def say(self, *line):
         pass
