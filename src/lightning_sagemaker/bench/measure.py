@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -58,7 +58,15 @@ class Round:
         return stats.is_steady(self.steady)
 
 
-def run_round(program: Program, case: Case, samples: int, folder: Path, threads: int, timeout: float) -> Round:
+def run_round(
+    program: Program,
+    case: Case,
+    samples: int,
+    folder: Path,
+    threads: int,
+    timeout: float,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Round:
     """Run a case once.
 
     Args:
@@ -68,13 +76,14 @@ def run_round(program: Program, case: Case, samples: int, folder: Path, threads:
         folder: Folder for the run's outputs, and its log as ``output.log``.
         threads: Threads per rank.
         timeout: Seconds after which the run is stopped.
+        progress: Called with each step that is logged.
 
     Raises:
         LaunchError: If the run fails, takes too long, or logs too few lines.
 
     """
     begin = time.monotonic()
-    lines = _completed(case, program.launched(case, samples, folder, threads), folder, threads, timeout)
+    lines = _completed(case, program.launched(case, samples, folder, threads), folder, threads, timeout, progress)
     seconds = time.monotonic() - begin
     rates = window_rates(lines, case.global_batch)
     if len(rates) < 4:
@@ -137,11 +146,16 @@ def window_rates(lines: Sequence[tuple[float, str]], global_batch: int) -> list[
 
 
 def _completed(
-    case: Case, command: Sequence[str], folder: Path, threads: int, timeout: float
+    case: Case,
+    command: Sequence[str],
+    folder: Path,
+    threads: int,
+    timeout: float,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> list[tuple[float, str]]:
     """The lines of a child, which must end with exit code 0."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines, code = _lines(command, folder / "output.log", threads, timeout)
+    lines, code = _lines(command, folder / "output.log", threads, timeout, progress)
     if code != 0:
         tail = "\n".join(text for _, text in lines[-_TAIL:])
         why = f"took longer than --timeout {timeout:g}" if code is None else f"ended with exit code {code}"
@@ -154,7 +168,7 @@ def _metrics(text: str) -> dict[str, float]:
 
 
 def _lines(
-    command: Sequence[str], log: Path, threads: int, timeout: float
+    command: Sequence[str], log: Path, threads: int, timeout: float, progress: Callable[[int], None]
 ) -> tuple[list[tuple[float, str]], int | None]:
     """All lines with their times, and the exit code; None if it was stopped."""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
@@ -177,6 +191,8 @@ def _lines(
             for text in child.stdout:
                 found.append((time.monotonic(), text.rstrip("\n")))
                 file.write(text)
+                if "step" in (logged := _metrics(text)):
+                    progress(int(logged["step"]))
         code = child.wait()
     finally:
         timer.cancel()

@@ -40,6 +40,9 @@ _KINDS = {
 _STEPS = {"throughput": 60, "scaling": 60, "workers": 160}
 """Default optimizer steps of the case with the largest global batch; more for ``workers``, which differ by little."""
 
+_SECONDS_BETWEEN_LINES = 20.0
+"""About how far a run is."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``lightning-sagemaker bench``."""
@@ -182,12 +185,14 @@ def _run(
     from lightning_sagemaker.job.job import SageMakerJob
 
     about = environment(SageMakerJob.from_environment())
+    print(f"{len(cases)} cases, {given.rounds} rounds; output of the runs: {folder / 'runs'}", flush=True)
     rounds: dict[Case, list[Round]] = {case: [] for case in cases}
     for number in range(1, given.rounds + 1):
         try:
             for case in cases if number % 2 else reversed(cases):  # alternate, so that a slowdown affects all alike
                 place = folder / "runs" / f"{case.name}-{number}"
-                made = run_round(program, case, samples, place, threads, given.timeout)
+                progress = _Progress(f"round {number}  {case.name}", case.steps(samples))
+                made = run_round(program, case, samples, place, threads, given.timeout, progress)
                 rounds[case].append(made)
                 rate = median(made.steady)
                 print(f"round {number}  {case.name}: {rate:.4g} samples/s, {made.seconds:.0f} s", flush=True)
@@ -207,6 +212,20 @@ def _run(
         for case in cases
     )
     return Results(kind, program.target, samples, threads, about, measured)
+
+
+class _Progress:
+    """Prints how far a run is, if it takes long."""
+
+    def __init__(self, name: str, steps: int) -> None:
+        self._name, self._steps = name, steps
+        self._printed = time.monotonic()
+
+    def __call__(self, step: int) -> None:
+        now = time.monotonic()
+        if now - self._printed > _SECONDS_BETWEEN_LINES:
+            self._printed = now
+            print(f"{self._name}: step {step} of {self._steps}", flush=True)
 
 
 def _breakdown(program: Program, case: Case, folder: Path, threads: int, timeout: float) -> tuple[Breakdown, ...]:

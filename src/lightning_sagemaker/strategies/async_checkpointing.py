@@ -61,7 +61,8 @@ class AsyncCheckpointing:
                 "are sharded folders. HINT: leave one out; `lightning-sagemaker convert` merges one into a file."
             )
         in_parts = async_checkpoint or bool(save_distributed_checkpoint)
-        super().__init__(*args, **{**kwargs, "save_distributed_checkpoint": in_parts})
+        # LightningCLI follows calls of this form only.
+        super().__init__(*args, save_distributed_checkpoint=in_parts, **kwargs)  # type: ignore[call-arg]
         self.async_checkpoint = async_checkpoint
         self._in_own_parts = async_checkpoint
         self._background: BackgroundSave | None = None

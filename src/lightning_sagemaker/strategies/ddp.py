@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABCMeta
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from typing_extensions import override
@@ -63,41 +64,44 @@ class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
             save()
 
 
-T = TypeVar("T")
+class RecoversIfAsked(ABCMeta):
+    """Creates a strategy that recovers in the job instead, if that is requested.
 
-
-def in_its_place(
-    kind: type[T],
-    recovery: str | None,
-    args: tuple[object, ...],
-    kwargs: dict[str, object],
-    recovering: str = "in_job.InJobDDPStrategy",
-) -> T:
-    """A new object of ``kind``, or a strategy that recovers in the job.
-
-    Args:
-        kind: Its class.
-        recovery: As of the strategies.
-        args: Those of the strategy.
-        kwargs: Likewise.
-        recovering: Module of this folder, and the class in it that recovers in the job.
-
-    Raises:
-        MisconfigurationException: If that one does not support the requested gradient reduction.
-
+    Not in ``__new__``: LightningCLI would take its parameters for all that the class has.
     """
-    if getattr(kind, "recovers", False) or not recovers_in_job(recovery):
-        return object.__new__(kind)
-    refuse_beside_recovery(kwargs)
-    # By name, as the factory does: that strategy is made of this one's parts.
-    module, name = recovering.split(".")
-    made: T = getattr(import_module(f"lightning_sagemaker.strategies.{module}"), name)(*args, **kwargs)
-    return made
+
+    recovering: str
+    """Module of this folder, and the class in it that recovers in the job."""
+
+    def __call__(cls, *args: object, **kwargs: Any) -> Any:
+        """A new strategy.
+
+        Raises:
+            MisconfigurationException: If one that recovers does not support the requested gradient reduction.
+
+        """
+        if getattr(cls, "recovers", False) or not recovers_in_job(kwargs.get("recovery")):
+            return super().__call__(*args, **kwargs)
+        kwargs.pop("recovery", None)
+        refuse_beside_recovery(kwargs)
+        # By name, as the factory does: that strategy is made of this one's parts.
+        module, name = cls.recovering.split(".")
+        return getattr(import_module(f"lightning_sagemaker.strategies.{module}"), name)(*args, **kwargs)
 
 
-def fabric_in_its_place(kind: type[T], recovery: str | None, args: tuple[object, ...], kwargs: dict[str, object]) -> T:
-    """As :func:`in_its_place`, for Fabric."""
-    return in_its_place(kind, recovery, args, kwargs, "fabric_in_job.FabricInJobDDPStrategy")
+class MayRecover(metaclass=RecoversIfAsked):
+    """A Trainer's strategy that has a counterpart that recovers."""
+
+    recovering = "in_job.InJobDDPStrategy"
+
+    def __init__(self, *args: Any, recovery: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+
+class FabricMayRecover(MayRecover):
+    """The same for Fabric."""
+
+    recovering = "fabric_in_job.FabricInJobDDPStrategy"
 
 
 class _ServesOneProcess:
@@ -116,7 +120,7 @@ class _ServesOneProcess:
         return bool(self.world_size == 1)
 
 
-class SageMakerDDPStrategy(_ServesOneProcess, ReducedGradients, JobDDPStrategy):
+class SageMakerDDPStrategy(MayRecover, _ServesOneProcess, ReducedGradients, JobDDPStrategy):
     """Lightning's DDP with hosts, devices and ranks from the job; a plain single device where there is one process.
 
     Args:
@@ -136,13 +140,6 @@ class SageMakerDDPStrategy(_ServesOneProcess, ReducedGradients, JobDDPStrategy):
         MisconfigurationException: If the gradient options contradict each other.
 
     """
-
-    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: object) -> SageMakerDDPStrategy:
-        """One that recovers in the job, if requested."""
-        return in_its_place(cls, recovery, args, kwargs)
-
-    def __init__(self, *args: object, recovery: str | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
 
     @override
     def setup_distributed(self) -> None:
@@ -171,7 +168,9 @@ class _NothingToSync:
         return contextlib.nullcontext()
 
 
-class FabricSageMakerDDPStrategy(_ServesOneProcess, FabricReducedGradients, JobAware, FabricDDPStrategy):
+class FabricSageMakerDDPStrategy(
+    FabricMayRecover, _ServesOneProcess, FabricReducedGradients, JobAware, FabricDDPStrategy
+):
     """Fabric's DDP with hosts, devices and ranks from the job; a plain single device where there is one process.
 
     Args:
@@ -190,13 +189,6 @@ class FabricSageMakerDDPStrategy(_ServesOneProcess, FabricReducedGradients, JobA
         SageMakerJobError: If the environment contradicts itself, or Fabric's arguments contradict the job.
 
     """
-
-    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: object) -> FabricSageMakerDDPStrategy:
-        """One that recovers in the job, if requested."""
-        return fabric_in_its_place(cls, recovery, args, kwargs)
-
-    def __init__(self, *args: object, recovery: str | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
 
     @override
     def _setup_distributed(self) -> None:

@@ -72,8 +72,7 @@ class TakesShardOptions(Host):
             found, _ = degrees_of(job, parameters, degrees)
             degrees = dataclasses.replace(found, shard=_checked(hybrid_shard_degree))
         self.shard_options = ShardOptions(auto_wrap_policy, mp_policy, cpu_offload, reshard_after_forward)
-        given = {**kwargs, "parameters": parameters, "degrees": degrees, "job": job}
-        super().__init__(*args, **given)
+        super().__init__(*args, parameters=parameters, degrees=degrees, job=job, **kwargs)
         if self.degrees.pipeline > 1:
             raise ParallelConfigError(
                 f"strategy='smddp_fsdp' was given partitions={self.degrees.pipeline}, but it shards parameters and has no"

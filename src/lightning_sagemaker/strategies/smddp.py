@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from lightning_sagemaker._lightning import FabricDDPStrategy
 from lightning_sagemaker.strategies.backend import SMDDPBackend
-from lightning_sagemaker.strategies.ddp import JobDDPStrategy, fabric_in_its_place, in_its_place
+from lightning_sagemaker.strategies.ddp import FabricMayRecover, JobDDPStrategy, MayRecover
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.reduction import FabricReducedGradients, ReducedGradients
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
 
 
-class SMDDPStrategy(SMDDPBackend, ReducedGradients, JobDDPStrategy):
+class SMDDPStrategy(MayRecover, SMDDPBackend, ReducedGradients, JobDDPStrategy):
     """Distributed data parallel with SageMaker's all-reduce library (SMDDP).
 
     Gradients are reduced by SMDDP: AWS's library where it is installed and supported, this package's open shim on a
@@ -44,13 +44,6 @@ class SMDDPStrategy(SMDDPBackend, ReducedGradients, JobDDPStrategy):
 
     """
 
-    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: object) -> SMDDPStrategy:
-        """One that recovers in the job, if requested."""
-        return in_its_place(cls, recovery, args, kwargs)
-
-    def __init__(self, *args: object, recovery: str | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-
     @override
     def setup(self, trainer: Trainer) -> None:
         super().setup(trainer)
@@ -61,7 +54,7 @@ class SMDDPStrategy(SMDDPBackend, ReducedGradients, JobDDPStrategy):
                 loop.inference_mode = False
 
 
-class FabricSMDDPStrategy(SMDDPBackend, FabricReducedGradients, JobAware, FabricDDPStrategy):
+class FabricSMDDPStrategy(FabricMayRecover, SMDDPBackend, FabricReducedGradients, JobAware, FabricDDPStrategy):
     """The counterpart of :class:`~lightning_sagemaker.SMDDPStrategy` for ``Fabric(strategy="smddp")``.
 
     Args:
@@ -80,10 +73,3 @@ class FabricSMDDPStrategy(SMDDPBackend, FabricReducedGradients, JobAware, Fabric
         SageMakerJobError: If the environment contradicts itself, or Fabric's arguments contradict the job.
 
     """
-
-    def __new__(cls, *args: object, recovery: str | None = None, **kwargs: object) -> FabricSMDDPStrategy:
-        """One that recovers in the job, if requested."""
-        return fabric_in_its_place(cls, recovery, args, kwargs)
-
-    def __init__(self, *args: object, recovery: str | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
