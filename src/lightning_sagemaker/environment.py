@@ -9,7 +9,8 @@ import os
 from typing_extensions import override
 
 from lightning_sagemaker._lightning import ClusterEnvironment, find_free_network_port, rank_zero_only
-from lightning_sagemaker.job import SPAWNED_BY_LIGHTNING, Launcher, SageMakerJob, SageMakerJobError
+from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
+from lightning_sagemaker.job.process import begin_start
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ class SageMakerEnvironment(ClusterEnvironment):
                 f" on each host. HINT: leave devices out, or set devices={job.local_world_size}."
             )
         if not self.creates_processes_externally:
-            os.environ[SPAWNED_BY_LIGHTNING] = "1"
+            begin_start()
 
     @override
     def teardown(self) -> None:

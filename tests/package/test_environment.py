@@ -6,6 +6,7 @@ import pytest
 from lightning_sagemaker._lightning import rank_zero_only
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import SPAWNED_BY_LIGHTNING, Launcher, SageMakerJob, SageMakerJobError
+from lightning_sagemaker.job.process import end_start
 from lightning_sagemaker.rank import announce_rank
 
 TWO_HOSTS = {
@@ -84,6 +85,8 @@ def test_processes_that_lightning_starts_are_marked():
     assert SPAWNED_BY_LIGHTNING not in os.environ
     SageMakerEnvironment(PLAIN).validate_settings(8, 2)
     assert os.environ[SPAWNED_BY_LIGHTNING] == "1"
+    end_start()
+    assert SPAWNED_BY_LIGHTNING not in os.environ
 
 
 def test_teardown_forgets_what_lightning_left(monkeypatch):

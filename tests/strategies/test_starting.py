@@ -12,6 +12,7 @@ from lightning.fabric import connector as fabric_connector
 from lightning.fabric.strategies import STRATEGY_REGISTRY
 from lightning.fabric.strategies import DDPStrategy as FabricDDPStrategy
 from lightning.pytorch import Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 from lightning.pytorch.trainer.connectors import accelerator_connector as trainer_connector
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -166,3 +167,25 @@ def test_under_a_launcher_the_start_method_is_not_used():
     ranks = BY_HAND | {"TORCHELASTIC_RUN_ID": "none"}
     found = describe(Trainer, "smddp_spawn", ranks)
     assert (found["launcher"], found["starts"]) == ("_SubprocessScriptLauncher", False)
+
+
+def left_behind(strategy: str) -> set[str]:
+    """Variables that two fits of a single process leave."""
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    with mock.patch.dict(os.environ):
+        os.environ.pop("OMP_NUM_THREADS", None)  # Lightning sets it where it is not set
+        before = set(os.environ)
+        Trainer(strategy=strategy, accelerator="cpu", devices=2, logger=False)
+        assert set(os.environ) == before
+        for _ in range(2):  # the second finds what the first has left
+            Trainer(strategy=strategy, accelerator="cpu", devices=1, max_steps=1, **quiet).fit(BoringModel())
+        return set(os.environ) - before
+
+
+def test_no_variable_is_left_for_processes_that_others_start():
+    assert left_behind("smddp") == left_behind("ddp")

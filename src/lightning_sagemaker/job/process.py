@@ -7,6 +7,7 @@ toolkit, or a host outside the distribution's groups, starts one plain process i
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from lightning_sagemaker.job import by_hand
@@ -22,6 +23,12 @@ TORCHELASTIC_PORT = 12910
 _RUN_ID = "TORCHELASTIC_RUN_ID"
 
 _MPI = "OMPI_COMM_WORLD_"
+
+_LEFT_BEHIND = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that Lightning sets in the process that starts others, and does not remove."""
+
+_left_behind: dict[str, str | None] = {}
+_starts = False
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,28 @@ class Ranks:
         return self.world_size // self.local_world_size
 
 
+def begin_start() -> None:
+    """Lightning is about to start processes from this one."""
+    global _starts
+    os.environ[SPAWNED_BY_LIGHTNING], _starts = "1", True
+
+
+def end_start() -> None:
+    """It has started them, if it was about to; what they have inherited would mislead processes of other origin."""
+    global _starts
+    if _starts:
+        _starts = False
+        os.environ.pop(SPAWNED_BY_LIGHTNING, None)
+        _left_behind.update({name: os.environ.get(name) for name in _LEFT_BEHIND})
+
+
+def _is_lightnings(source: Source) -> bool:
+    """Whether ``LOCAL_RANK`` was set by Lightning, for this process or in it."""
+    if source.text(SPAWNED_BY_LIGHTNING) is not None:
+        return True
+    return bool(_left_behind) and all(source.text(name) == _left_behind.get(name) for name in _LEFT_BEHIND)
+
+
 def read_ranks(source: Source, num_hosts: int | None) -> Ranks | None:
     """The ranks that a launcher gave this process; None without a launcher.
 
@@ -67,7 +96,7 @@ def read_ranks(source: Source, num_hosts: int | None) -> Ranks | None:
         return _read_torchrun(source, num_hosts)
     if source.text(f"{_MPI}SIZE") is not None or source.text(f"{_MPI}RANK") is not None:
         return _read_mpi(source)
-    if source.text("LOCAL_RANK") is None or source.text(SPAWNED_BY_LIGHTNING) is not None:
+    if source.text("LOCAL_RANK") is None or _is_lightnings(source):
         return None
     if source.text("RANK") is not None and source.text("WORLD_SIZE") is not None:
         ranks = _read_torchrun(source, num_hosts)

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
+from lightning_sagemaker._compat.guard import shadow
 from lightning_sagemaker._lightning import (
     ClusterEnvironment,
     FabricDDPStrategy,
     LightningEnvironment,
     MisconfigurationException,
 )
-from lightning_sagemaker.job import SPAWNED_BY_LIGHTNING, Launcher, SageMakerJob, by_hand
+from lightning_sagemaker.job import Launcher, SageMakerJob, by_hand
+from lightning_sagemaker.job.process import begin_start, end_start
 from lightning_sagemaker.strategies.machine import say_once
 
 _POPEN = "popen"
@@ -66,7 +69,9 @@ def choose(strategy: _Startable) -> bool:
     assert environment is not None
     if environment.creates_processes_externally:
         return True
-    os.environ[SPAWNED_BY_LIGHTNING] = "1"
+    if method == _POPEN:
+        # The launcher calls it before it starts processes.
+        shadow(environment, "validate_settings", partial(_begin, environment.validate_settings))
     if method != _POPEN or not is_interactive():
         return True
     if strategy.world_size > 1 and getattr(strategy, "forks_in_notebooks", False):
@@ -83,13 +88,19 @@ def choose(strategy: _Startable) -> bool:
     return False
 
 
+def _begin(validate: Callable[..., None], *arguments: object, **options: object) -> None:
+    validate(*arguments, **options)
+    begin_start()
+
+
 def check(strategy: _Startable) -> None:
-    """Check that manually started processes match the strategy.
+    """Check, in each process, that manually started ones match the strategy; Lightning has started its own by now.
 
     Raises:
         SageMakerJobError: If not.
 
     """
+    end_start()
     by_hand.check(
         strategy.job.by_hand,
         global_rank=strategy.global_rank,
