@@ -7,6 +7,7 @@ import sys
 from unittest import mock
 
 import pytest
+import torch.distributed as dist
 from lightning.fabric import Fabric
 from lightning.fabric import connector as fabric_connector
 from lightning.fabric.strategies import STRATEGY_REGISTRY
@@ -184,6 +185,7 @@ def left_behind(strategy: str) -> set[str]:
         assert set(os.environ) == before
         for _ in range(2):  # the second finds what the first has left
             Trainer(strategy=strategy, accelerator="cpu", devices=1, max_steps=1, **quiet).fit(BoringModel())
+        dist.destroy_process_group()  # the next test in this process would use it
         return set(os.environ) - before
 
 

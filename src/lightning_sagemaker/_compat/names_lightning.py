@@ -23,6 +23,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "{fabric}.strategies:DDPStrategy": (*_DDP, "_backward_sync_control", "_set_world_ranks", "_setup_distributed"),
     "{fabric}.strategies:ModelParallelStrategy": (*_MODEL_PARALLEL, *_LAYOUT, "_set_world_ranks"),
     "{fabric}.strategies:Strategy": ("_accelerator", "_checkpoint_io", "_launcher"),
+    "{fabric}.strategies.model_parallel": ("_rekey_optimizer_state_if_needed",),
     "{fabric}.wrappers:_FabricDataLoader": ("_dataloader", "_num_iter_calls"),
     "{fabric}.wrappers:_FabricModule": ("_forward_module",),
     "{pytorch}.callbacks:ModelCheckpoint": (

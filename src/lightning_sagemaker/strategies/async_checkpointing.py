@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from lightning_sagemaker._compat.optimizer_states import exact_optimizer_states
 from lightning_sagemaker._lightning import MisconfigurationException
 from lightning_sagemaker.checkpoint.background import BackgroundSave
 from lightning_sagemaker.checkpoint.host_memory import SUFFIX
@@ -103,12 +104,13 @@ class AsyncCheckpointing:
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """The states of this process, likewise."""
-        if not self._in_own_parts:
-            found: dict[str, Any] = super().optimizer_state(optimizer)  # type: ignore[misc]
-            return found
-        optimizer = getattr(optimizer, "_optimizer", optimizer)  # without LightningOptimizer around it
-        assert self.model is not None
-        return dict(get_optimizer_state_dict(self.model, optimizer, options=StateDictOptions()))
+        with exact_optimizer_states():
+            if not self._in_own_parts:
+                found: dict[str, Any] = super().optimizer_state(optimizer)  # type: ignore[misc]
+                return found
+            optimizer = getattr(optimizer, "_optimizer", optimizer)  # without LightningOptimizer around it
+            assert self.model is not None
+            return dict(get_optimizer_state_dict(self.model, optimizer, options=StateDictOptions()))
 
     def save_checkpoint(self, checkpoint: Checkpoint, filepath: PathLike, storage_options: object = None) -> None:
         """Start writing a checkpoint; called on all processes.
@@ -150,11 +152,12 @@ class AsyncCheckpointing:
     def load_checkpoint(self, checkpoint_path: PathLike, weights_only: bool | None = None) -> Checkpoint:
         """Read a checkpoint; called on all processes."""
         self.finish_saving()
-        if Path(checkpoint_path).suffix == SUFFIX:
-            assert self.model is not None
-            return from_first(read_rank(Path(checkpoint_path), self.model, self.optimizers)) or {}
-        found: Checkpoint = super().load_checkpoint(checkpoint_path, weights_only)  # type: ignore[misc]
-        return found
+        with exact_optimizer_states():
+            if Path(checkpoint_path).suffix == SUFFIX:
+                assert self.model is not None
+                return from_first(read_rank(Path(checkpoint_path), self.model, self.optimizers)) or {}
+            found: Checkpoint = super().load_checkpoint(checkpoint_path, weights_only)  # type: ignore[misc]
+            return found
 
     def remove_checkpoint(self, filepath: PathLike) -> None:
         """Remove a checkpoint; one that is being replaced is removed once its replacement is complete."""

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from typing_extensions import override
 
 from lightning_sagemaker._compat.guard import shadow
+from lightning_sagemaker._compat.optimizer_states import exact_optimizer_states
 from lightning_sagemaker._lightning import (
     FabricModelParallelStrategy,
     MisconfigurationException,
@@ -237,6 +238,18 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
             for group in optimizer.param_groups:
                 group["params"] = [parameters[names[id(parameter)]] for parameter in group["params"]]
         return module, [self.setup_optimizer(optimizer) for optimizer in optimizers], scheduler
+
+    @override
+    def save_checkpoint(self, *arguments: Any, **options: Any) -> None:
+        """Write a checkpoint; called on all processes."""
+        with exact_optimizer_states():
+            super().save_checkpoint(*arguments, **options)
+
+    @override
+    def load_checkpoint(self, *arguments: Any, **options: Any) -> Checkpoint:
+        """Read a checkpoint; called on all processes."""
+        with exact_optimizer_states():
+            return super().load_checkpoint(*arguments, **options)
 
     @override
     def clip_gradients_norm(

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States of sharded optimizers as they are, also where there is none: before the first step, and for SGD without momentum.
+
+To have something to write or to read into, torch (2.13) makes a step without gradients first, which Adam counts: a job that
+was stopped before its first step would correct its averages for one step too many. Lightning (2.6.6) fails to read a file
+whose optimizers have no state.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.checkpoint import state_dict
+
+from lightning_sagemaker._lightning import FabricModelParallelStrategy
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+_STEP = "step"
+
+
+@contextmanager
+def exact_optimizer_states() -> Iterator[None]:
+    """Within it optimizers can be written and read that have not stepped yet, or have no state."""
+    lightnings: Any = sys.modules[FabricModelParallelStrategy.__module__]  # the Trainer's strategy uses its functions
+    torchs: Any = state_dict
+    rekey, put = lightnings._rekey_optimizer_state_if_needed, torchs.set_optimizer_state_dict
+    make = torchs._init_optim_state
+
+    def make_unstepped(optimizer: Optimizer) -> None:
+        is_new = not optimizer.state
+        make(optimizer)
+        if is_new:
+            for state in optimizer.state.values():
+                if _STEP in state:
+                    count = state[_STEP]
+                    state[_STEP] = torch.zeros_like(count) if isinstance(count, torch.Tensor) else 0
+
+    def rekey_if_any(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+        found: dict[str, Any] = rekey(state, model) if state["state"] else state
+        return found
+
+    def put_if_any(
+        model: nn.Module, optimizers: Optimizer, *arguments: Any, optim_state_dict: dict[str, Any], **options: Any
+    ) -> None:
+        if optim_state_dict.get("state", True):
+            put(model, optimizers, *arguments, optim_state_dict=optim_state_dict, **options)
+            return
+        optimizers.state.clear()
+        for group, found in zip(optimizers.param_groups, optim_state_dict["param_groups"], strict=True):
+            group.update({name: value for name, value in found.items() if name != "params"})
+
+    lightnings._rekey_optimizer_state_if_needed = rekey_if_any
+    torchs.set_optimizer_state_dict, torchs._init_optim_state = put_if_any, make_unstepped
+    try:
+        yield
+    finally:
+        lightnings._rekey_optimizer_state_if_needed = rekey
+        torchs.set_optimizer_state_dict, torchs._init_optim_state = put, make
