@@ -9,9 +9,9 @@ whose optimizers have no state.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.checkpoint import state_dict
@@ -22,15 +22,18 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from lightning_sagemaker._types import Checkpoint
+
 _STEP = "step"
 
 
 @contextmanager
 def exact_optimizer_states() -> Iterator[None]:
     """Within it optimizers can be written and read that have not stepped yet, or have no state."""
-    lightnings: Any = sys.modules[FabricModelParallelStrategy.__module__]  # the Trainer's strategy uses its functions
-    torchs: Any = state_dict
-    rekey, put = lightnings._rekey_optimizer_state_if_needed, torchs.set_optimizer_state_dict
+    # The module of Fabric's strategy; the Trainer's uses its functions.
+    lightnings, torchs = sys.modules[FabricModelParallelStrategy.__module__], state_dict
+    rekey: Callable[[Checkpoint, nn.Module], Checkpoint] = lightnings._rekey_optimizer_state_if_needed
+    put: Callable[..., None] = torchs.set_optimizer_state_dict
     make = torchs._init_optim_state
 
     def make_unstepped(optimizer: Optimizer) -> None:
@@ -42,12 +45,11 @@ def exact_optimizer_states() -> Iterator[None]:
                     count = state[_STEP]
                     state[_STEP] = torch.zeros_like(count) if isinstance(count, torch.Tensor) else 0
 
-    def rekey_if_any(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-        found: dict[str, Any] = rekey(state, model) if state["state"] else state
-        return found
+    def rekey_if_any(state: Checkpoint, model: nn.Module) -> Checkpoint:
+        return rekey(state, model) if state["state"] else state
 
     def put_if_any(
-        model: nn.Module, optimizers: Optimizer, *arguments: Any, optim_state_dict: dict[str, Any], **options: Any
+        model: nn.Module, optimizers: Optimizer, *arguments: object, optim_state_dict: Checkpoint, **options: object
     ) -> None:
         if optim_state_dict.get("state", True):
             put(model, optimizers, *arguments, optim_state_dict=optim_state_dict, **options)
@@ -56,10 +58,10 @@ def exact_optimizer_states() -> Iterator[None]:
         for group, found in zip(optimizers.param_groups, optim_state_dict["param_groups"], strict=True):
             group.update({name: value for name, value in found.items() if name != "params"})
 
-    lightnings._rekey_optimizer_state_if_needed = rekey_if_any
-    torchs.set_optimizer_state_dict, torchs._init_optim_state = put_if_any, make_unstepped
+    vars(lightnings)["_rekey_optimizer_state_if_needed"] = rekey_if_any
+    vars(torchs).update(set_optimizer_state_dict=put_if_any, _init_optim_state=make_unstepped)
     try:
         yield
     finally:
-        lightnings._rekey_optimizer_state_if_needed = rekey
-        torchs.set_optimizer_state_dict, torchs._init_optim_state = put, make
+        vars(lightnings)["_rekey_optimizer_state_if_needed"] = rekey
+        vars(torchs).update(set_optimizer_state_dict=put, _init_optim_state=make)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABCMeta
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
 from typing_extensions import override
@@ -64,6 +64,9 @@ class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
             save()
 
 
+T = TypeVar("T")
+
+
 class RecoversIfAsked(ABCMeta):
     """Creates a strategy that recovers in the job instead, if that is requested.
 
@@ -73,20 +76,22 @@ class RecoversIfAsked(ABCMeta):
     recovering: str
     """Module of this folder, and the class in it that recovers in the job."""
 
-    def __call__(cls, *args: object, **kwargs: Any) -> Any:
+    def __call__(cls: type[T], *args: object, recovery: str | None = None, **kwargs: object) -> T:
         """A new strategy.
 
         Raises:
             MisconfigurationException: If one that recovers does not support the requested gradient reduction.
 
         """
-        if getattr(cls, "recovers", False) or not recovers_in_job(kwargs.get("recovery")):
-            return super().__call__(*args, **kwargs)
-        kwargs.pop("recovery", None)
+        if getattr(cls, "recovers", False) or not recovers_in_job(recovery):
+            given = kwargs if recovery is None else {**kwargs, "recovery": recovery}
+            made: T = ABCMeta.__call__(cls, *args, **given)
+            return made
         refuse_beside_recovery(kwargs)
         # By name, as the factory does: that strategy is made of this one's parts.
-        module, name = cls.recovering.split(".")
-        return getattr(import_module(f"lightning_sagemaker.strategies.{module}"), name)(*args, **kwargs)
+        module, name = str(getattr(cls, "recovering", "")).split(".")
+        made = getattr(import_module(f"lightning_sagemaker.strategies.{module}"), name)(*args, **kwargs)
+        return made
 
 
 class MayRecover(metaclass=RecoversIfAsked):
@@ -94,7 +99,7 @@ class MayRecover(metaclass=RecoversIfAsked):
 
     recovering = "in_job.InJobDDPStrategy"
 
-    def __init__(self, *args: Any, recovery: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: object, recovery: str | None = None, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -240,16 +240,18 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
         return module, [self.setup_optimizer(optimizer) for optimizer in optimizers], scheduler
 
     @override
-    def save_checkpoint(self, *arguments: Any, **options: Any) -> None:
+    def save_checkpoint(self, *arguments: object, **options: object) -> None:
         """Write a checkpoint; called on all processes."""
+        save: Callable[..., None] = super().save_checkpoint
         with exact_optimizer_states():
-            super().save_checkpoint(*arguments, **options)
+            save(*arguments, **options)
 
     @override
-    def load_checkpoint(self, *arguments: Any, **options: Any) -> Checkpoint:
+    def load_checkpoint(self, *arguments: object, **options: object) -> Checkpoint:
         """Read a checkpoint; called on all processes."""
+        load: Callable[..., Checkpoint] = super().load_checkpoint
         with exact_optimizer_states():
-            return super().load_checkpoint(*arguments, **options)
+            return load(*arguments, **options)
 
     @override
     def clip_gradients_norm(
