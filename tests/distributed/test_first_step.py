@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job with sharded optimizers that is saved before its first step, or whose optimizer has no state, is lost nothing of."""
+"""Sharded optimizers are saved and resumed as they are: before their first step, and where they have no state."""
 
 import itertools
 import json

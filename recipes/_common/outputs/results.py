@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,9 @@ class LeavesResults:
     train_names: set[str]
     """Names under which means over training samples are logged, at logged steps."""
 
+    @abstractmethod
     def exported_weights(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """The state dictionary of :attr:`model` from that of this module."""
-        raise NotImplementedError
 
     def write_evaluation(self, folder: Path, split: str) -> None:
         """Write the last evaluation's outputs in addition to its metrics; called on rank zero."""

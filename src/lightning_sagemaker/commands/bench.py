@@ -41,7 +41,7 @@ _STEPS = {"throughput": 60, "scaling": 60, "workers": 160}
 """Default optimizer steps of the case with the largest global batch; more for ``workers``, which differ by little."""
 
 _SECONDS_BETWEEN_LINES = 20.0
-"""About how far a run is."""
+"""Of how far a run is."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -185,7 +185,7 @@ def _run(
     from lightning_sagemaker.job.job import SageMakerJob
 
     about = environment(SageMakerJob.from_environment())
-    print(f"{len(cases)} cases, {given.rounds} rounds; output of the runs: {folder / 'runs'}", flush=True)
+    print(f"cases: {len(cases)}, rounds: {given.rounds}, output of the runs: {folder / 'runs'}", flush=True)
     rounds: dict[Case, list[Round]] = {case: [] for case in cases}
     for number in range(1, given.rounds + 1):
         try:

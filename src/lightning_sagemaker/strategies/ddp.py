@@ -73,9 +73,6 @@ class RecoversIfAsked(ABCMeta):
     Not in ``__new__``: LightningCLI would take its parameters for all that the class has.
     """
 
-    recovering: str
-    """Module of this folder, and the class in it that recovers in the job."""
-
     def __call__(cls: type[T], *args: object, recovery: str | None = None, **kwargs: object) -> T:
         """A new strategy.
 
@@ -98,6 +95,7 @@ class MayRecover(metaclass=RecoversIfAsked):
     """A Trainer's strategy that has a counterpart that recovers."""
 
     recovering = "in_job.InJobDDPStrategy"
+    """Module of this folder, and the class in it that recovers in the job."""
 
     def __init__(self, *args: object, recovery: str | None = None, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)

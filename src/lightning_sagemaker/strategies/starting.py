@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -71,7 +70,7 @@ def choose(strategy: _Startable) -> bool:
         return True
     if method == _POPEN:
         # The launcher calls it before it starts processes.
-        shadow(environment, "validate_settings", partial(_begin, environment.validate_settings))
+        shadow(environment, "validate_settings", partial(_begin, environment))
     if method != _POPEN or not is_interactive():
         return True
     if strategy.world_size > 1 and getattr(strategy, "forks_in_notebooks", False):
@@ -88,8 +87,9 @@ def choose(strategy: _Startable) -> bool:
     return False
 
 
-def _begin(validate: Callable[..., None], *arguments: object, **options: object) -> None:
-    validate(*arguments, **options)
+def _begin(environment: ClusterEnvironment, num_devices: int, num_nodes: int) -> None:
+    # The class's, as the environment may have come from another Trainer, which replaced its own.
+    type(environment).validate_settings(environment, num_devices, num_nodes)
     begin_start()
 
 
