@@ -15,6 +15,7 @@ from lightning.pytorch import LightningDataModule, Trainer
 from torch.utils.data import Dataset, Sampler
 
 from lightning_sagemaker import SageMakerJob
+from lightning_sagemaker._compat.trainer import datamodule_of
 from lightning_sagemaker.data.batches import EvaluationBatches, Integers, TrainingBatches
 from lightning_sagemaker.data.handover import hand_over
 from lightning_sagemaker.data.loader import batches_done
@@ -324,6 +325,6 @@ class RecipeData(LightningDataModule):
 
 
 def data_of(trainer: Trainer) -> RecipeData | None:
-    """The recipe's data; Lightning does not declare the attribute."""
-    data = getattr(trainer, "datamodule", None)
+    """The recipe's data; None if the trainer was given loaders instead."""
+    data = datamodule_of(trainer)
     return data if isinstance(data, RecipeData) else None

@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig
 
+from lightning_sagemaker._compat.trainer import log_interval
 from lightning_sagemaker.rank import is_rank_zero
 from lightning_sagemaker.recipes._common.modules.albert import place_norms
 from lightning_sagemaker.recipes._common.modules.freezing import freeze as freeze_weights
@@ -267,7 +268,7 @@ class RecipeModule(LeavesResults, LightningModule):
             self.log_dict({"learning_rate": rate, **self._position()})
 
     def _is_logged(self, step: int) -> bool:
-        return bool(step % max(1, self.trainer.log_every_n_steps) == 0)  # type: ignore[attr-defined]
+        return step % log_interval(self.trainer) == 0
 
     def log_evaluation(self, values: Mapping[str, Any]) -> None:
         """Log numbers that are equal on all processes; ``sync_dist`` keeps Lightning from warning that they may not be."""

@@ -15,6 +15,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, StochasticWeightAveraging
 
+from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker.recipes._common.modules.pretrained import CONFIG_KEY
 
 AUTO = "auto"
@@ -121,7 +122,7 @@ class BestModel(Callback):
         """Add Lightning's callbacks; their own setup is called next."""
         if stage != "fit" or self._checkpoint is not None or self._stopping is not None:
             return
-        averages = any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+        averages = any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks_of(trainer))
         if self._monitor == AUTO and averages:
             self._say(trainer, "exporting the last step: StochasticWeightAveraging has its weights only at the end")
             self._monitor = None
@@ -134,7 +135,7 @@ class BestModel(Callback):
             self._stopping = EarlyStopping(
                 self._monitor, patience=self._patience, mode=mode, check_on_train_epoch_end=False
             )
-            trainer.callbacks.append(self._stopping)  # type: ignore[attr-defined]
+            callbacks_of(trainer).append(self._stopping)
         if self._keeps:
             # Last, so that the checkpoint has EarlyStopping's count. One name: the file is replaced, never missing.
             self._checkpoint = ModelCheckpoint(
@@ -145,7 +146,7 @@ class BestModel(Callback):
                 save_on_train_epoch_end=False,
                 enable_version_counter=False,
             )
-            trainer.callbacks.append(self._checkpoint)  # type: ignore[attr-defined]
+            callbacks_of(trainer).append(self._checkpoint)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check that there is a validation to monitor.
