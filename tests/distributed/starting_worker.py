@@ -63,7 +63,7 @@ def with_trainer(strategy) -> dict:
             accelerator="cpu",
             devices=PROCESSES,
             max_epochs=2,
-            callbacks=[best],
+            callbacks=[best, lightning_sagemaker.SpotInterruption(), lightning_sagemaker.Heartbeat()],
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,

@@ -16,6 +16,7 @@ from lightning_sagemaker._compat.store import own_connection
 from lightning_sagemaker._lightning import Callback
 from lightning_sagemaker.callbacks.loader_watch import LoaderWatch
 from lightning_sagemaker.callbacks.places import job_of
+from lightning_sagemaker.events import Event
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.job.failure import write_failure
 
@@ -49,7 +50,7 @@ class Heartbeat(Callback):
 
     def __init__(self, every: float = 2.0, patience: float = 300.0) -> None:
         self._every, self._patience = every, patience
-        self._over = threading.Event()
+        self._over = Event()
         self._threads: list[threading.Thread] = []
         self._heard = 0.0
         self._asked: float | None = None

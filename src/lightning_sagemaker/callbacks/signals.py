@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from lightning_sagemaker.events import Event
+
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
 _AT_ONCE = 1.0
@@ -36,7 +38,7 @@ class StopSignals:
         self._numbers, self._patience, self._exit_code = tuple(numbers), patience, exit_code
         self._before: dict[signal.Signals, _Handler] = {}
         self._alive = 0.0
-        self._over = threading.Event()
+        self._over = Event()
         self._pipe: tuple[int, int] | None = None
         self._noted: dict[int, int] = {}
         self._leaves: Callable[[], None] | None = None
@@ -47,7 +49,7 @@ class StopSignals:
     def install(self) -> None:
         """Install the handlers. Only the main thread can."""
         if threading.current_thread() is threading.main_thread() and not self._before:
-            self._over = threading.Event()
+            self._over = Event()
             self.arrived = None
             self._noted.clear()
             self._listen()

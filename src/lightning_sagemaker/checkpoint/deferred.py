@@ -7,7 +7,6 @@ and the next update waits for it. Weights are not copied that way: a script may 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
+
+from lightning_sagemaker.events import Event
 
 _Loss = TypeVar("_Loss")
 _Arguments = tuple[object, ...]
@@ -50,7 +51,7 @@ class DeferredCopies:
     def __init__(self) -> None:
         self._copies: list[_Copy] = []
         self._handles: list[RemovableHandle] = []
-        self._done = threading.Event()
+        self._done = Event()
         self.waited = 0.0
 
     def add(self, source: Tensor, target: Tensor) -> None:
