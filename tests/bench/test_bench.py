@@ -26,6 +26,7 @@ from lightning_sagemaker.bench.measure import Round, window_rates
 from lightning_sagemaker.bench.page import comparison, report
 from lightning_sagemaker.bench.results import Measured, Results
 from lightning_sagemaker.bench.text_report import table
+from lightning_sagemaker.commands import bench as bench_command
 
 SCRIPT = """
 import argparse, os, sys, time
@@ -129,13 +130,16 @@ def test_rates_without_their_own_metric_come_from_the_clock():
 # real processes
 
 
-def test_workers_of_a_program_that_waits_for_its_data(script, tmp_path, capsys):
+def test_workers_of_a_program_that_waits_for_its_data(script, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(bench_command, "_SECONDS_BETWEEN_LINES", 0.0)  # each of these runs is short
     folder = tmp_path / "out"
     code, out, err = run(
         capsys, "workers", script, "--workers", 0, 2, "--batch-size", 4, "--samples", 160, "--output", folder
     )
     assert code == 0, err
     assert "no step breakdown" in err  # it trains with no Trainer
+    assert out.startswith(f"cases: 2, rounds: 2, output of the runs: {folder / 'runs'}\n")
+    assert re.search(r"^round 1  \S+: step \d+ of 40$", out, re.MULTILINE), out
     gain = re.search(r"Best: --num_workers 2, \+([\d.]+)% over 0", out)
     assert gain, out
     assert 20 < float(gain[1]) < 300  # without waiting a step is 4 instead of 10 ms
