@@ -14,9 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from lightning_sagemaker.recipes._common.data.delimited import stream_rows
-from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError, find_encoding
-from lightning_sagemaker.recipes._common.data.json_records import stream_json
+from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError
+from lightning_sagemaker.recipes._common.data.table_streams import (
+    JSON,
+    START,
+    buffered,
+    encoding_of,
+    is_large,
+    stream_table,
+)
 from lightning_sagemaker.recipes._common.data.tables import DataError, is_table_name, read_files
 from lightning_sagemaker.recipes._common.data.unpacked import inner_name, open_unpacked
 from lightning_sagemaker.recipes.albert_mlm.records import (
@@ -28,15 +34,7 @@ from lightning_sagemaker.recipes.albert_mlm.records import (
 
 LINES = "lines"
 """Format of text files with an article on each line."""
-
-_START = 1 << 20
-"""Bytes from which format and encoding are detected."""
-_WHOLE = 1 << 26
-"""Maximum bytes of a table that is read into memory; of a larger one, the start tells encoding and delimiter."""
-UNPACKED = 4
-"""Approximate characters of text per byte of a compressed file."""
 RECORDS = "TFRecords"
-_JSON = (".json", ".jsonl", ".ndjson")
 _ARTICLE_BEGINS = re.compile(r'<doc id="[^"]*" .*>\s*$')
 _ARTICLE_ENDS = "</doc>"
 _WIKI_EXTRACTOR = re.compile(r"wiki_\d+")
@@ -63,7 +61,7 @@ def kind_of(path: Path) -> str:
 
     """
     with _errors(path), open_unpacked(path) as (name, stream):
-        return _kind(name, _buffered(stream))
+        return _kind(name, buffered(stream))
 
 
 def read_articles(path: Path, column: str, tokenizer: Path | None = None) -> Iterator[str]:
@@ -79,10 +77,10 @@ def read_articles(path: Path, column: str, tokenizer: Path | None = None) -> Ite
 
     """
     with _errors(path), open_unpacked(path) as (name, packed):
-        stream = _buffered(packed)
+        stream = buffered(packed)
         kind = _kind(name, stream)
-        if kind == "table" and _is_large(path, name):
-            yield from _texts(_one_column(_stream_table(name, stream), column, path), column, path)
+        if kind == "table" and is_large(path, name):
+            yield from _texts(_one_column(stream_table(name, stream, True)[1], column, path), column, path)
         elif kind == "table":
             yield from _texts(read_files([path]), column, path)
         elif kind == "parquet":
@@ -91,22 +89,6 @@ def read_articles(path: Path, column: str, tokenizer: Path | None = None) -> Ite
             yield from read_texts(read_examples(stream), partial(_decoder, path, tokenizer), column)
         else:
             yield from _READERS[kind](_lines(stream, path), column, path)
-
-
-def _is_large(path: Path, name: str) -> bool:
-    """Whether a table is too large for memory and is streamed; a workbook cannot be."""
-    size = path.stat().st_size * (1 if name == path.name else UNPACKED)
-    return size > _WHOLE and not name.lower().endswith(".xlsx")
-
-
-def _stream_table(name: str, stream: io.BufferedReader) -> Iterator[dict[str, Any]]:
-    start = stream.peek(_START)
-    encoding = _encoding(start)
-    text = io.TextIOWrapper(stream, encoding, newline="")
-    if name.lower().endswith(_JSON):
-        return stream_json(text)
-    lines = itertools.chain([text.readline().removeprefix("\ufeff")], text)
-    return stream_rows(lines, start.decode(encoding, "ignore").removeprefix("\ufeff"))
 
 
 def _one_column(records: Iterator[dict[str, Any]], column: str, path: Path) -> Iterator[dict[str, Any]]:
@@ -144,36 +126,27 @@ def _errors(path: Path) -> Iterator[None]:
         raise TextSourceError(f"{path} cannot be read: {reason}.") from error
 
 
-def _buffered(stream: IO[bytes]) -> io.BufferedReader:
-    return io.BufferedReader(stream, _START)  # type: ignore[arg-type] # what reads bytes is enough
-
-
 def _kind(name: str, stream: io.BufferedReader) -> str:
-    start = stream.peek(_START)
+    start = stream.peek(START)
     if start.startswith(b"PAR1"):
         return "parquet"
     if begins_with_record(start):
         return RECORDS
-    if is_table_name(name) and not name.lower().endswith(_JSON):
+    if is_table_name(name) and not name.lower().endswith(JSON):
         return "table"
-    text = start.decode(_encoding(start), "ignore").removeprefix("\ufeff").lstrip()
+    text = start.decode(encoding_of(start), "ignore").removeprefix("\ufeff").lstrip()
     first = text.split("\n", 1)[0]
     if first.startswith("{"):
         with contextlib.suppress(ValueError):
             if isinstance(json.loads(first), dict):
                 return "JSON lines"
-    if name.lower().endswith(_JSON):
+    if name.lower().endswith(JSON):
         return "table"
     return "WikiExtractor" if _ARTICLE_BEGINS.match(first) else LINES
 
 
-def _encoding(start: bytes) -> str:
-    whole_lines = start[: start.rfind(b"\n") + 1]
-    return find_encoding(whole_lines or start[:-3])
-
-
 def _lines(stream: io.BufferedReader, path: Path) -> Iterator[str]:
-    encoding = _encoding(stream.peek(_START))
+    encoding = encoding_of(stream.peek(START))
     if encoding != "utf-8" and path not in _said:
         _said.add(path)
         _log.info("reading %s as %s", path, encoding)

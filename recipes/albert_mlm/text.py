@@ -14,12 +14,12 @@ from typing import Any
 from lightning_sagemaker.rank import is_rank_zero
 from lightning_sagemaker.recipes._common.data.cache import MANIFEST
 from lightning_sagemaker.recipes._common.data.remote import is_remote
+from lightning_sagemaker.recipes._common.data.table_streams import UNPACKED
 from lightning_sagemaker.recipes._common.data.tables import is_table_name
 from lightning_sagemaker.recipes._common.data.unpacked import SUFFIXES as PACKED
 from lightning_sagemaker.recipes._common.data.unpacked import is_hidden
 from lightning_sagemaker.recipes.albert_mlm.articles import (
     LINES,
-    UNPACKED,
     TextSourceError,
     is_text_name,
     kind_of,

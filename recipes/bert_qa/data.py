@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from lightning_sagemaker.recipes._common.data.encodings import check_encoding
 from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
 from lightning_sagemaker.recipes._common.data.padding import Padding
 from lightning_sagemaker.recipes._common.data.ranges import check_range
+from lightning_sagemaker.recipes._common.data.record_lines import RecordLines
 from lightning_sagemaker.recipes._common.data.sources import find_sources
 from lightning_sagemaker.recipes._common.data.tables import is_file_name
 from lightning_sagemaker.recipes.bert_qa.inputs import QuestionWindows
@@ -189,10 +189,9 @@ class QuestionAnsweringDataModule(RecipeData):
         """The split that ``predict`` reads: ``predict``, else ``test``, else ``val``."""
         return next((split for split in ("predict", "test", "val") if split in self.splits), "predict")
 
-    def records(self, split: str) -> list[dict[str, Any]]:
+    def records(self, split: str) -> RecordLines:
         """The records of a split as they were read, in the order of the questions; not of ``train``."""
-        records: list[dict[str, Any]] = json.loads(CheckedFiles.of(self.folder).read_text(records_name(split)))
-        return records
+        return RecordLines(CheckedFiles.of(self.folder).path(records_name(split)))
 
     def _evaluation(self, split: str) -> RecipeLoader | list[RecipeLoader]:
         if split not in self.splits:

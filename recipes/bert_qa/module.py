@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModelForQuestionAnswering
 
+from lightning_sagemaker.recipes._common.data.table import Mapped
 from lightning_sagemaker.recipes._common.modules.fine_tuning import FineTunedModule
 from lightning_sagemaker.recipes._common.modules.gather import Rows
 from lightning_sagemaker.recipes._common.modules.metrics import LossAndAccuracy
@@ -187,7 +188,7 @@ class QuestionAnswerer(FineTunedModule):
         added["probability"] = [f"{_probability(answers, name):.6g}" for name in names]
         if self.data.version_2_with_negative:
             added["null_odds"] = [f"{answers.null_odds[name]:.6g}" for name in names]
-        return predictions_table(asked, [records[number] for number in asked], added)
+        return predictions_table(asked, Mapped(records.__getitem__, asked), added)
 
     def write_evaluation(self, folder: Path, split: str) -> None:
         """Write the JSON files, on rank zero; names of a test's, which may follow a validation, end in ``-test``."""

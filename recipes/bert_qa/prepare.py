@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,19 @@ from lightning_sagemaker.checkpoint.export import save_tokenizer
 from lightning_sagemaker.recipes._common.data import preparation as _preparation
 from lightning_sagemaker.recipes._common.data.checksums import file_entry
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER, table_settings
-from lightning_sagemaker.recipes._common.data.ragged import save_ragged
-from lightning_sagemaker.recipes._common.data.tables import DataError, TableForm
+from lightning_sagemaker.recipes._common.data.ragged import Integers, RaggedWriter, save_ragged
+from lightning_sagemaker.recipes._common.data.record_lines import write_record_lines
+from lightning_sagemaker.recipes._common.data.table_streams import TableForm
+from lightning_sagemaker.recipes._common.data.tables import DataError
 from lightning_sagemaker.recipes._common.data.wordpiece import train_wordpiece
 from lightning_sagemaker.recipes._common.modules.pretrained import load_tokenizer
-from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes.bert_qa.facts import fact_articles
 from lightning_sagemaker.recipes.bert_qa.question import Question
 from lightning_sagemaker.recipes.bert_qa.squad import nested_questions, place_answers, read_questions
 
 BUILTIN = "facts"
 
-_FORMAT = 4
+_FORMAT = 5
 """Version of the cache, incremented whenever the same settings would give another."""
 
 _BUILTIN_ARTICLES = {"train": 4000, "val": 150}
@@ -141,49 +142,70 @@ class Preparation(_preparation.Preparation):
 
 def _save(folder: Path, split: str, questions: Sequence[Question], tokenizer: Any, settings: Preparation) -> list[Path]:
     contexts = {text: number for number, text in enumerate(dict.fromkeys(q.context for q in questions))}
-    tokens, offsets = _tokenize(tokenizer, list(contexts))
-    asked, _ = _tokenize(tokenizer, [question.question.strip() for question in questions])
-    rows = np.array([_place(question, contexts[question.context], offsets) for question in questions], dtype=np.int64)
     examples, texts = folder / f"{split}-questions.npy", folder / f"{split}-texts.json"
-    np.save(examples, rows.reshape(-1, 3))
+    paths, rows = _save_contexts(folder, split, questions, contexts, tokenizer)
+    np.save(examples, rows)
+    asked = (part for batch in _tokenized(tokenizer, [q.question.strip() for q in questions]) for part, _ in batch)
     records = [{"id": q.id, "answers": q.answers} for q in questions]
     texts.write_text(json.dumps({"contexts": list(contexts), "questions": records}), encoding="utf-8")
     if split != "train":
-        write_text(folder / records_name(split), json.dumps([q.record for q in questions], default=str))
+        write_record_lines(folder / records_name(split), (q.record for q in questions))
     return [
-        *save_ragged(folder, f"{split}-context-tokens", tokens),
-        *save_ragged(folder, f"{split}-context-offsets", [np.asarray(part).reshape(-1) for part in offsets]),
-        *save_ragged(folder, f"{split}-question-tokens", [part[: settings.max_query_length] for part in asked]),
+        *paths,
+        *save_ragged(folder, f"{split}-question-tokens", (part[: settings.max_query_length] for part in asked)),
         examples,
         texts,
     ]
 
 
-def _tokenize(tokenizer: Any, texts: Sequence[str]) -> tuple[list[Any], list[Any]]:
-    """Token ids and offsets ``[tokens, 2]``, in characters, of each text; without special tokens."""
-    ids, places = [], []
+def _save_contexts(
+    folder: Path, split: str, questions: Sequence[Question], contexts: Mapping[str, int], tokenizer: Any
+) -> tuple[list[Path], Integers]:
+    """Write the contexts' tokens and offsets; returns the files, and ``[questions, 3]``: see :func:`_place`."""
+    tokens, offsets = (RaggedWriter(folder, f"{split}-context-{kind}") for kind in ("tokens", "offsets"))
+    numbers = np.fromiter((contexts[question.context] for question in questions), np.int64, len(questions))
+    rows = np.full((len(questions), 3), -1, dtype=np.int64)
+    ordered = np.argsort(numbers, kind="stable")  # the questions by context
+    begins = np.searchsorted(numbers[ordered], np.arange(len(contexts) + 1))
+    number = 0
+    for batch in _tokenized(tokenizer, list(contexts)):
+        for ids, places in batch:
+            tokens.append(ids)
+            offsets.append(places.reshape(-1))
+            for asked in ordered[begins[number] : begins[number + 1]]:
+                rows[asked] = number, *_place(questions[asked], places)
+            number += 1
+    return [*tokens.finish(), *offsets.finish()], rows
+
+
+def _tokenized(tokenizer: Any, texts: Sequence[str]) -> Iterator[list[tuple[list[int], Integers]]]:
+    """Token ids, and offsets ``[tokens, 2]`` in characters, of each text, some texts at once; without special tokens."""
+    options = {"add_special_tokens": False, "return_offsets_mapping": True, "return_attention_mask": False}
     for begin in range(0, len(texts), _BATCH):
-        options = {"add_special_tokens": False, "return_offsets_mapping": True, "return_attention_mask": False}
         encoded = tokenizer(list(texts[begin : begin + _BATCH]), verbose=False, **options)
-        ids += encoded["input_ids"]
-        places += [np.array(part, dtype=np.int64).reshape(-1, 2) for part in encoded["offset_mapping"]]
-    return ids, places
+        offsets = (np.array(part, dtype=np.int64).reshape(-1, 2) for part in encoded["offset_mapping"])
+        yield list(zip(encoded["input_ids"], offsets, strict=True))
 
 
-def _place(question: Question, context: int, offsets: Sequence[Any]) -> tuple[int, int, int]:
-    """Number of the context, and first and last token of the first answer; -1 without one."""
+def _place(question: Question, places: Integers) -> tuple[int, int]:
+    """First and last token of the first answer; -1 without one.
+
+    Args:
+        question: The question.
+        places: Begin and end of its context's tokens, ``[tokens, 2]``, in characters.
+
+    """
     if not question.answers:
-        return context, -1, -1
+        return -1, -1
     begin = question.starts[0]
     end = begin + len(question.answers[0])
-    places = offsets[context]
     first = int(np.searchsorted(places[:, 1], begin, side="right"))
     last = int(np.searchsorted(places[:, 0], end, side="left")) - 1
     if first > last or first >= len(places):
-        return context, -1, -1  # the tokenizer drops those characters
-    return context, first, last
+        return -1, -1  # the tokenizer drops those characters
+    return first, last
 
 
 def records_name(split: str) -> str:
     """Name of the file with the records of a split as they were read, which are written with the predictions."""
-    return f"{split}-records.json"
+    return f"{split}-records.jsonl"

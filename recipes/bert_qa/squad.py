@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.recipes._common.data.encodings import decode
+from lightning_sagemaker.recipes._common.data.table_streams import TableForm
 from lightning_sagemaker.recipes._common.data.tables import (
     DataError,
-    TableForm,
     find_files,
     is_file_name,
     read_hub,
@@ -70,7 +70,7 @@ def _read_file(path: Path, form: TableForm | None, first: int) -> tuple[list[Que
     articles = _articles(path)
     if articles is not None:
         return list(_nested(articles, path)), f"{path}: SQuAD's JSON"
-    [(how, records)] = read_tables([path], form)
+    records, [how] = read_tables([path], form)
     return table_questions(records, str(path), first), how
 
 

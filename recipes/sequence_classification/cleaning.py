@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
+from lightning_sagemaker.recipes._common.data.table import Record, Table
 from lightning_sagemaker.recipes._common.data.tables import DataError
-from lightning_sagemaker.recipes._common.data.workbooks import Records
 
 CLEANINGS = ("strip", "unicode", "casefold", "drop_empty")
 """Cleanings: of labels' spaces, Unicode form (NFKC) and case; ``drop_empty`` drops records without text or label."""
@@ -56,8 +58,8 @@ def is_missing(value: Any, kept: Collection[str] = ()) -> bool:
 
 
 def clean_records(
-    records: Records, texts: Sequence[str], label: str, cleanings: Collection[str], kept: Collection[str], what: str
-) -> tuple[Records, Counter[str]]:
+    records: Table, texts: Sequence[str], label: str, cleanings: Collection[str], kept: Collection[str], what: str
+) -> tuple[Table, Counter[str]]:
     """The cleaned records, and the number of labels or records that each cleaning has changed or dropped.
 
     Args:
@@ -74,15 +76,22 @@ def clean_records(
     """
     counts: Counter[str] = Counter()
     rules = [(name, _RULES[name]) for name in CLEANINGS if name in cleanings and name in _RULES]
-    cleaned = [{**record, label: _apply(rules, record[label], counts)} for record in records] if rules else records
-    no_label = [number for number, record in enumerate(cleaned) if is_missing(record[label], kept)]
-    no_text = [number for number, record in enumerate(cleaned) if any(is_empty(record[column]) for column in texts)]
+    if rules:
+        records = records.replace(label, [_apply(rules, record[label], counts) for record in records])
+    no_label: list[int] = []
+    no_text: list[int] = []
+    for number, record in enumerate(records):
+        if is_missing(record[label], kept):
+            no_label.append(number)
+        if any(is_empty(record[column]) for column in texts):
+            no_text.append(number)
     if "drop_empty" in cleanings:
-        dropped = {*no_label, *no_text}
-        counts["drop_empty"] = len(dropped)
-        return [record for number, record in enumerate(cleaned) if number not in dropped], counts
+        left = np.ones(len(records), bool)
+        left[[*no_label, *no_text]] = False
+        counts["drop_empty"] = int((~left).sum())
+        return records.take(np.flatnonzero(left)), counts
     if no_label:
-        values = Counter(repr(cleaned[number][label]) for number in no_label)
+        values = Counter(repr(record[label]) for record in records.take(np.array(no_label)))
         raise DataError(
             f"{what} has no label in {_numbers(no_label)} ({', '.join(values)} in the column {label!r})."
             " HINT: fill them in, or drop such records with --data.clean drop_empty; if one of these is the name of a class,"
@@ -93,10 +102,10 @@ def clean_records(
             f"{what} has no text in {_numbers(no_text)} (column {' or '.join(map(repr, texts))})."
             " HINT: fill them in, or drop such records with --data.clean drop_empty."
         )
-    return cleaned, counts
+    return records, counts
 
 
-def check_texts(records: Records, columns: Sequence[str], what: str) -> None:
+def check_texts(records: Iterable[Record], columns: Sequence[str], what: str) -> None:
     """Refuse values that are not text, such as a list in JSON.
 
     Raises:

@@ -17,7 +17,9 @@ from lightning_sagemaker.recipes._common.data.encodings import check_encoding
 from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
 from lightning_sagemaker.recipes._common.data.padding import Padding
 from lightning_sagemaker.recipes._common.data.ranges import check_range
+from lightning_sagemaker.recipes._common.data.record_lines import RecordLines
 from lightning_sagemaker.recipes._common.data.sources import find_sources
+from lightning_sagemaker.recipes._common.data.table import Mapped, Record
 from lightning_sagemaker.recipes.sequence_classification.cleaning import CLEANINGS
 from lightning_sagemaker.recipes.sequence_classification.glue import SOURCE, TASKS
 from lightning_sagemaker.recipes.sequence_classification.labels import (
@@ -243,7 +245,7 @@ class ClassificationDataModule(RecipeData):
         report: dict[str, Any] = json.loads(CheckedFiles.of(self.folder).read_text(REPORT))
         return report
 
-    def predicted_records(self, number: int) -> list[dict[str, Any]]:
+    def predicted_records(self, number: int) -> RecordLines:
         """The records that ``predict`` reads, as they were read.
 
         Args:
@@ -252,14 +254,17 @@ class ClassificationDataModule(RecipeData):
         """
         return self._records(self._predicted()[number])
 
-    def texts(self, split: str) -> list[tuple[str, ...]]:
+    def texts(self, split: str) -> Sequence[tuple[str, ...]]:
         """The one or two texts of each sample of a split; not of ``train``."""
         columns = self.manifest["text_columns"]
-        return [tuple(str(record[column]) for column in columns) for record in self._records(split)]
 
-    def _records(self, split: str) -> list[dict[str, Any]]:
-        records: list[dict[str, Any]] = json.loads(CheckedFiles.of(self.folder).read_text(records_name(split)))
-        return records
+        def texts_of(record: Record) -> tuple[str, ...]:
+            return tuple(str(record[column]) for column in columns)
+
+        return Mapped(texts_of, self._records(split))
+
+    def _records(self, split: str) -> RecordLines:
+        return RecordLines(CheckedFiles.of(self.folder).path(records_name(split)))
 
     def _predicted(self) -> list[str]:
         named = ([name for name in self._splits if name.split("_")[0] == kind] for kind in ("predict", "test", "val"))

@@ -58,7 +58,7 @@ class LabelScheme:
                 " give training samples of each."
             )
         if self.problem == SINGLE:
-            return np.array([number[names_of(value)[0]] for value in values], dtype=np.float32)
+            return np.fromiter((number[names_of(value)[0]] for value in values), np.float32, len(values))
         encoded = np.zeros((len(values), len(self.names)), dtype=np.float32)
         for row, value in zip(encoded, values, strict=True):
             row[[number[name] for name in names_of(value)]] = 1
@@ -74,13 +74,15 @@ def clean(values: Iterable[Any], delimiter: str | None, label_map: Mapping[str, 
         label_map: Label in the data -> label to use.
 
     """
+    known: dict[str, str] = {}  # equal texts once in memory
 
     def one(value: Any) -> Any:
         if delimiter is not None and isinstance(value, str):
             value = [part.strip() for part in value.split(delimiter) if part.strip()]
         if isinstance(value, list | tuple):
             return [label_map.get(str(part), part) for part in value]
-        return label_map.get(str(value), value)
+        value = label_map.get(str(value), value)
+        return known.setdefault(value, value) if isinstance(value, str) else value
 
     return [one(value) for value in values]
 
@@ -138,8 +140,13 @@ def given_weights(labels: npt.NDArray[np.float32], names: Sequence[str], weights
 
 def are_scores(values: Sequence[Any]) -> bool:
     """Whether all labels are numbers, and some have a fraction."""
-    numbers = [_number(value) for value in values]
-    return all(number is not None for number in numbers) and any(number % 1 for number in numbers if number is not None)
+    has_fraction = False
+    for value in values:
+        number = _number(value)
+        if number is None:
+            return False
+        has_fraction = has_fraction or number % 1 != 0
+    return has_fraction
 
 
 def _detect(values: Sequence[Any]) -> str:

@@ -15,6 +15,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PretrainedConfig
 
+from lightning_sagemaker.recipes._common.data.table import Mapped
 from lightning_sagemaker.recipes._common.modules.fine_tuning import FineTunedModule
 from lightning_sagemaker.recipes._common.modules.first_token import first_token_only
 from lightning_sagemaker.recipes._common.modules.gather import Rows
@@ -255,7 +256,7 @@ class SequenceClassifier(FineTunedModule):
             if self.trainer.is_global_zero:
                 records = self.data.predicted_records(number)
                 chances = self.decision.probabilities(self.scheme, columns["logits"])
-                rows_of = ([records[place] for place in index.tolist()], self._added(chances))
+                rows_of = (Mapped(records.__getitem__, index.tolist()), self._added(chances))
                 write_text(folder / f"predictions{suffix}.csv", predictions_table(index.tolist(), *rows_of))
 
     def write_evaluation(self, folder: Path, split: str) -> None:

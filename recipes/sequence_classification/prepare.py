@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ from lightning_sagemaker.checkpoint.export import save_tokenizer
 from lightning_sagemaker.recipes._common.data import preparation as _preparation
 from lightning_sagemaker.recipes._common.data.checksums import file_entry
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER, table_settings
-from lightning_sagemaker.recipes._common.data.ragged import Integers, save_ragged
+from lightning_sagemaker.recipes._common.data.ragged import save_ragged
+from lightning_sagemaker.recipes._common.data.record_lines import write_record_lines
+from lightning_sagemaker.recipes._common.data.table import Mapped, Record, Table
+from lightning_sagemaker.recipes._common.data.table_streams import TableForm
 from lightning_sagemaker.recipes._common.data.tables import (
     DataError,
-    TableForm,
     find_files,
     is_file_name,
     read_hub,
@@ -27,7 +31,6 @@ from lightning_sagemaker.recipes._common.data.tables import (
     require_columns,
 )
 from lightning_sagemaker.recipes._common.data.wordpiece import train_wordpiece
-from lightning_sagemaker.recipes._common.data.workbooks import Records
 from lightning_sagemaker.recipes._common.modules.pretrained import load_config, load_tokenizer
 from lightning_sagemaker.recipes._common.outputs.files import write_text
 from lightning_sagemaker.recipes._common.outputs.text_report import count_everything
@@ -42,7 +45,7 @@ BUILTIN = "transactions"
 REPORT = "report.json"
 """File with the counts of the data report."""
 
-_FORMAT = 4
+_FORMAT = 5
 """Version of the cache, incremented whenever the same settings would give another."""
 
 _AT_ONCE = 1000
@@ -102,7 +105,7 @@ class Preparation(_preparation.Preparation):
 
     def build(self, folder: Path) -> dict[str, Any]:
         """Read, tokenise, and write."""
-        splits, read = self._read()
+        splits, read = self._read(folder)
         first = next(iter(splits.values()))
         label_column = self._label_column(first)
         columns = self._text_columns(first, label_column)
@@ -131,7 +134,7 @@ class Preparation(_preparation.Preparation):
     def _write(
         self,
         folder: Path,
-        splits: Mapping[str, Records],
+        splits: Mapping[str, Table],
         columns: Sequence[str],
         label_column: str,
         scheme: LabelScheme,
@@ -139,15 +142,19 @@ class Preparation(_preparation.Preparation):
     ) -> tuple[list[Path], dict[str, Any]]:
         """Write the files of all splits; returns those for the manifest, and the counts of the data report."""
         paths: list[Path] = []
-        texts: dict[str, list[tuple[str, ...]]] = {}
+        texts: dict[str, Sequence[tuple[str, ...]]] = {}
         labels: dict[str, list[Any]] = {}
-        lengths: dict[str, list[int]] = {}
+        lengths: dict[str, Sequence[int]] = {}
+
+        def texts_of(record: Record) -> tuple[str, ...]:
+            return tuple(_text(record[column]) for column in columns)
+
         for split, records in splits.items():
-            texts[split] = [tuple(_text(record[column]) for column in columns) for record in records]
+            texts[split] = Mapped(texts_of, records)
             saved, lengths[split] = self._save(folder, split, texts[split], tokenizer)
             paths += saved
             if split != "train":
-                write_text(folder / records_name(split), json.dumps(records, default=str))
+                write_record_lines(folder / records_name(split), records)
             if not split.startswith("predict"):
                 labels[split] = self._labels(records, label_column)
                 path = folder / f"{split}-labels.npy"
@@ -157,29 +164,30 @@ class Preparation(_preparation.Preparation):
         counted = count_everything(texts, {} if is_score else labels, lengths, self.max_length)
         return paths, {**counted, "regression": is_score}
 
-    def _read(self) -> tuple[dict[str, Records], list[str]]:
+    def _read(self, folder: Path) -> tuple[dict[str, Table], list[str]]:
         """Split -> records, and how each file was read."""
         if self.task is not None:
-            return self._read_glue(), []
-        splits: dict[str, Records] = {}
+            return self._read_glue(folder), []
+        splits: dict[str, Table] = {}
         read: list[str] = []
         for split, name in self.files.items():
             if name == BUILTIN:
-                splits |= {part: transactions(count, part) for part, count in _BUILTIN_COUNTS.items()}
+                parts = _BUILTIN_COUNTS.items()
+                splits |= {part: Table.of(transactions(count, part), folder) for part, count in parts}
             elif is_file_name(name):
-                tables = read_tables(find_files(name, f"data.{split}"), TableForm(self.delimiter, self.encoding))
-                splits[split] = [record for _, records in tables for record in records]
-                read += [f"{split}: {how}" for how, _ in tables]
+                form = TableForm(self.delimiter, self.encoding)
+                splits[split], how = read_tables(find_files(name, f"data.{split}"), form, folder)
+                read += [f"{split}: {line}" for line in how]
             elif split == "train":
-                found = read_hub(name, self.dataset_config, list(_HUB_SPLITS))
+                found = read_hub(name, self.dataset_config, list(_HUB_SPLITS), folder)
                 splits |= {_HUB_SPLITS[part]: records for part, records in found.items()}
             else:
-                splits[split] = read_hub(name, self.dataset_config, [split])[split]
+                splits[split] = read_hub(name, self.dataset_config, [split], folder)[split]
         return splits, read
 
     def _clean(
-        self, splits: dict[str, Records], columns: Sequence[str], label_column: str
-    ) -> tuple[dict[str, Records], Counter[str]]:
+        self, splits: dict[str, Table], columns: Sequence[str], label_column: str
+    ) -> tuple[dict[str, Table], Counter[str]]:
         """Clean and check the user's own files; published datasets are taken unchanged."""
         counts: Counter[str] = Counter()
         result = dict(splits)
@@ -199,16 +207,16 @@ class Preparation(_preparation.Preparation):
     def _is_own(self, name: str) -> bool:
         return bool(name) and self.task is None and name != BUILTIN and is_file_name(name)
 
-    def _read_glue(self) -> dict[str, Records]:
+    def _read_glue(self, folder: Path) -> dict[str, Table]:
         assert self.task is not None
         names = dict(TASKS[self.task].splits)
-        found = read_hub(self.files["train"], self.task, list(names.values()))
+        found = read_hub(self.files["train"], self.task, list(names.values()), folder)
         return {split: found[name] for split, name in names.items() if name in found}
 
-    def _label_column(self, records: Records) -> str:
+    def _label_column(self, records: Table) -> str:
         if self.label_column is not None:
             return self.label_column
-        columns = {column.lower(): column for column in records[0]}
+        columns = {column.lower(): column for column in records.columns}
         found = [columns[name] for name in _LABEL_COLUMNS if name in columns and columns[name] not in self.text_columns]
         if len(found) > 1 and self.task is None and "train" in self.files and self._is_own(self.files["train"]):
             raise DataError(
@@ -217,38 +225,38 @@ class Preparation(_preparation.Preparation):
             )
         return found[0] if found else _LABEL_COLUMNS[0]
 
-    def _text_columns(self, records: Records, label_column: str) -> tuple[str, ...]:
+    def _text_columns(self, records: Table, label_column: str) -> tuple[str, ...]:
         if self.text_columns:
             return self.text_columns
         if self.task is not None:
             return TASKS[self.task].columns
-        others = [column for column in records[0] if column != label_column]
+        others = [column for column in records.columns if column != label_column]
         for known in (("text",), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("sentence",)):
             if set(known) <= set(others):
                 return known
         # A single column whose first field is not a name may be a file without a header, whose first text would be lost.
-        if len(others) == 1 and (label_column in records[0] or others[0].isidentifier()):
+        if len(others) == 1 and (label_column in records.columns or others[0].isidentifier()):
             return (others[0],)
         raise DataError(
-            f"it is not clear which of the columns {', '.join(records[0])} hold the text."
+            f"it is not clear which of the columns {', '.join(records.columns)} hold the text."
             " HINT: the first row must hold their names; set data.text_columns to one or two of them, and"
             " data.label_column."
         )
 
-    def _labels(self, records: Records, column: str) -> list[Any]:
+    def _labels(self, records: Table, column: str) -> list[Any]:
         return labelling.clean((record[column] for record in records), self.label_delimiter, self.label_map)
 
-    def _divide(self, splits: dict[str, Records], column: str) -> dict[str, Records]:
+    def _divide(self, splits: dict[str, Table], column: str) -> dict[str, Table]:
         """Take validation and test samples from the training data where they have no file of their own."""
         wanted = {split: share for split, share in self.fractions.items() if share and split not in splits}
         if "train" not in splits or not wanted or self.task is not None or BUILTIN in self.files.values():
             return splits
         records = splits["train"]
         parts = stratified(self._labels(records, column), list(wanted.values()), self.seed)
-        divided = {name: [records[i] for i in part] for name, part in zip(["train", *wanted], parts, strict=True)}
+        divided = {name: records.take(part) for name, part in zip(["train", *wanted], parts, strict=True)}
         return {**splits, **divided}
 
-    def _scheme(self, splits: Mapping[str, Records], column: str) -> LabelScheme:
+    def _scheme(self, splits: Mapping[str, Table], column: str) -> LabelScheme:
         known: tuple[str, ...] = ()
         if self.pretrained is not None:
             config = load_config(self.pretrained)
@@ -267,7 +275,7 @@ class Preparation(_preparation.Preparation):
         problem_name = labelling.REGRESSION if regression else self.problem
         return find_scheme(self._labels(splits["train"], column), problem_name, known)
 
-    def _tokenizer(self, splits: Mapping[str, Records], columns: Sequence[str]) -> Any:
+    def _tokenizer(self, splits: Mapping[str, Table], columns: Sequence[str]) -> Any:
         if self.pretrained is not None:
             return load_tokenizer(self.pretrained)
         return train_wordpiece(
@@ -277,21 +285,24 @@ class Preparation(_preparation.Preparation):
 
     def _save(
         self, folder: Path, split: str, texts: Sequence[tuple[str, ...]], tokenizer: Any
-    ) -> tuple[list[Path], list[int]]:
+    ) -> tuple[list[Path], Sequence[int]]:
         """Write a split's tokens; returns the files, and the tokens of each input before it was cut."""
-        rows: list[Integers] = []
-        firsts: list[int] = []
-        lengths: list[int] = []
-        for begin in range(0, len(texts), _AT_ONCE):
-            parts = [list(part) for part in zip(*texts[begin : begin + _AT_ONCE], strict=True)]
-            encoded = tokenizer(*parts, truncation=True, max_length=self.max_length, return_token_type_ids=True)
-            rows += (np.array(ids, np.int32) for ids in encoded["input_ids"])
-            # Token types are 0 for the first text and 1 for the second: the number of zeros tells both.
-            firsts += (len(types) - sum(types) for types in encoded["token_type_ids"])
-            lengths += self._uncut_lengths(parts, [len(ids) for ids in encoded["input_ids"]], tokenizer)
+        firsts, lengths = array("i"), array("i")
+
+        def rows() -> Iterator[list[int]]:
+            remaining = iter(texts)
+            while batch := list(islice(remaining, _AT_ONCE)):
+                parts = [list(part) for part in zip(*batch, strict=True)]
+                encoded = tokenizer(*parts, truncation=True, max_length=self.max_length, return_token_type_ids=True)
+                # Token types are 0 for the first text and 1 for the second: the number of zeros tells both.
+                firsts.extend(len(types) - sum(types) for types in encoded["token_type_ids"])
+                lengths.extend(self._uncut_lengths(parts, [len(ids) for ids in encoded["input_ids"]], tokenizer))
+                yield from encoded["input_ids"]
+
+        paths = save_ragged(folder, split, rows())
         path = folder / f"{split}-firsts.npy"
         np.save(path, np.array(firsts, dtype=np.int32))
-        return [*save_ragged(folder, split, rows), path], lengths
+        return [*paths, path], lengths
 
     def _uncut_lengths(self, parts: Sequence[Sequence[str]], cut: list[int], tokenizer: Any) -> list[int]:
         full = [place for place, length in enumerate(cut) if length >= self.max_length]
@@ -304,7 +315,7 @@ class Preparation(_preparation.Preparation):
 
 def records_name(split: str) -> str:
     """Name of the file with the records of a split as they were read, which are written with the predictions."""
-    return f"{split}-records.json"
+    return f"{split}-records.jsonl"
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-def stratified(labels: Sequence[Any], shares: Sequence[float], seed: int) -> list[list[int]]:
+def stratified(labels: Sequence[Any], shares: Sequence[float], seed: int) -> list[npt.NDArray[np.int64]]:
     """Indices of the rest and of each part, with the classes in the same proportions, in ascending order.
 
     Args:
@@ -19,22 +19,20 @@ def stratified(labels: Sequence[Any], shares: Sequence[float], seed: int) -> lis
         seed: Seed of the shuffle.
 
     """
-    keys = [str(label) for label in labels]
-    if all(_is_score(label) for label in labels):
-        keys = [""] * len(labels)
-    groups: dict[str, list[int]] = {}
-    for index, key in enumerate(keys):
-        groups.setdefault(key, []).append(index)
+    is_class = not all(map(_is_score, labels))
+    numbers: dict[str, int] = {}
+    codes = np.fromiter(
+        (numbers.setdefault(str(label) if is_class else "", len(numbers)) for label in labels), np.int64
+    )
+    groups = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
     random = np.random.Generator(np.random.PCG64(seed))
-    parts: list[list[int]] = [[] for _ in range(len(shares) + 1)]
     bounds = np.cumsum(shares)
     # One quota over all classes: rounding each class by itself would take nothing from the rare ones.
-    shuffled: npt.NDArray[np.int64] = np.concatenate([random.permutation(groups[key]) for key in sorted(groups)])
+    ordered = [groups[numbers[key]] for key in sorted(numbers)]
+    shuffled: npt.NDArray[np.int64] = np.concatenate([random.permutation(group) for group in ordered])
     place = (np.arange(len(shuffled)) * _GOLDEN) % 1.0
-    chosen = np.searchsorted(bounds, place, side="right")
-    for index, part in zip(shuffled, chosen, strict=True):
-        parts[(int(part) + 1) % len(parts)].append(int(index))
-    return [sorted(part) for part in parts]
+    chosen = (np.searchsorted(bounds, place, side="right") + 1) % (len(shares) + 1)
+    return [np.sort(shuffled[chosen == part]) for part in range(len(shares) + 1)]
 
 
 _GOLDEN = (5**0.5 - 1) / 2

@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from lightning_sagemaker.recipes.albert_mlm import articles
+from lightning_sagemaker.recipes._common.data import table_streams
 from lightning_sagemaker.recipes.albert_mlm.articles import TextSourceError
 from lightning_sagemaker.recipes.albert_mlm.text import find_text
 
@@ -73,9 +73,9 @@ def files():
         yield f"wiki_01.{suffix}", pack(EXTRACTED.encode())
 
 
-@pytest.mark.parametrize("whole", [articles._WHOLE, 0], ids=["whole", "as a stream"])
+@pytest.mark.parametrize("whole", [table_streams._WHOLE, 0], ids=["whole", "as a stream"])
 def test_every_kind_of_file_gives_its_articles(tmp_path, monkeypatch, whole):
-    monkeypatch.setattr(articles, "_WHOLE", whole)
+    monkeypatch.setattr(table_streams, "_WHOLE", whole)
     kinds = dict(files())
     assert len(kinds) > 30
     for name, data in kinds.items():
@@ -181,7 +181,7 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path, name, data, said):
     ],
 )
 def test_what_is_wrong_in_a_stream_is_one_sentence(tmp_path, monkeypatch, name, data, said):
-    monkeypatch.setattr(articles, "_WHOLE", 0)
+    monkeypatch.setattr(table_streams, "_WHOLE", 0)
     (tmp_path / name).write_text(data)
     with pytest.raises(TextSourceError, match=said) as error:
         documents(tmp_path / name)
@@ -189,7 +189,7 @@ def test_what_is_wrong_in_a_stream_is_one_sentence(tmp_path, monkeypatch, name, 
 
 
 def test_a_value_may_end_anywhere_in_what_is_read_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(articles, "_WHOLE", 0)
+    monkeypatch.setattr(table_streams, "_WHOLE", 0)
     records = [{"text": "x" * length, "n": 123456} for length in range(60)]
     (tmp_path / "a.json").write_text(json.dumps({"version": 123, "data": records}, indent=1))
     for size in range(1, 40):
@@ -199,7 +199,7 @@ def test_a_value_may_end_anywhere_in_what_is_read_at_once(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("name", ["a.csv", "a.json"])
 def test_a_stream_takes_no_more_memory_than_its_buffers(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(articles, "_WHOLE", 0)
+    monkeypatch.setattr(table_streams, "_WHOLE", 0)
     frame = pandas.DataFrame({"text": ["word " * 1000] * 2400, "n": 1})  # 12 MB
     frame.to_csv(tmp_path / name, index=False) if name == "a.csv" else frame.to_json(tmp_path / name, orient="records")
     source = find_text(str(tmp_path / name), {})

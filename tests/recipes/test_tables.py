@@ -18,7 +18,8 @@ import pytest
 
 from lightning_sagemaker.recipes._common.data.delimited import DELIMITERS
 from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError, decode
-from lightning_sagemaker.recipes._common.data.tables import DataError, TableForm, find_files, read_files, read_tables
+from lightning_sagemaker.recipes._common.data.table_streams import TableForm
+from lightning_sagemaker.recipes._common.data.tables import DataError, find_files, read_files, read_tables
 
 WESTERN = [
     ["Die Prüfung der Überweisung läuft; 5 €", "Miete"],
@@ -227,7 +228,7 @@ def test_what_is_named_is_believed(tmp_path):
         read_files([path], TableForm(encoding="utf-8"))
     path.write_text("sep=;\ntext;label\nx,y;z\n")
     assert found(path) == [["text", "label"], ["x,y", "z"]]
-    assert read_tables([path])[0][0] == f"{path}: delimiter ';', utf-8"
+    assert read_tables([path])[1][0] == f"{path}: delimiter ';', utf-8"
     path.write_text("text\tlabel\nx\ty\n")
     assert found(path, TableForm("tab")) == [["text", "label"], ["x", "y"]]
 

@@ -113,10 +113,14 @@ class CheckedFiles:
             raise
         return array
 
+    def path(self, name: str) -> Path:
+        """Path of a file, verified."""
+        self.check([name])
+        return self._folder / name
+
     def read_text(self, name: str) -> str:
         """A text file, verified and read."""
-        self.check([name])
-        return (self._folder / name).read_text(encoding="utf-8")
+        return self.path(name).read_text(encoding="utf-8")
 
     def _compare(self, name: str) -> None:
         entry = self._entries[name]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -22,58 +21,44 @@ _FIELD_LIMIT = 1 << 30
 """Maximum characters of a field; ``csv``'s default is 131072."""
 _SEPARATOR = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
 """A first line that tells Excel the delimiter."""
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|[\r\n])|[^\r\n]+")
 
 
 class DelimiterError(ValueError):
     """The text is not a valid table, or its delimiter is ambiguous."""
 
 
-def read_rows(text: str, delimiter: str | None = None) -> tuple[list[str], list[list[str]], str]:
-    """Header, rows, and the delimiter.
+def read_rows(
+    lines: Iterator[str], start: str, delimiter: str | None = None, is_cut: bool = False
+) -> tuple[str, Iterator[dict[str, Any]]]:
+    """The delimiter, and the records, each checked as it is read.
 
     Args:
-        text: Content of the file, with its line ends.
+        lines: Lines of the file, with their line ends.
+        start: Its text, or a beginning of it from which the delimiter can be detected.
         delimiter: One character, or one of :data:`NAMES`. ``None``: detected.
+        is_cut: Whether the text goes on after ``start``.
 
     Raises:
         DelimiterError: If a row does not have as many fields as the header, or the delimiter is ambiguous.
 
     """
-    _check_no_nul(text)
-    if said := _SEPARATOR.match(text):
-        text, delimiter = text[said.end() :], delimiter or said.group(1)
-    chosen = NAMES.get(delimiter, delimiter) if delimiter is not None else _find_delimiter(text, _is_even)
+    _check_no_nul(start)
+    if said := _SEPARATOR.match(start):
+        next(lines)
+        start, delimiter = start[said.end() :], delimiter or said.group(1)
+    is_even = _begins_even if is_cut else _is_even
+    chosen = NAMES.get(delimiter, delimiter) if delimiter is not None else _find_delimiter(start, is_even)
     if len(chosen) != 1:
         raise DelimiterError(f"{chosen!r} is not one character. HINT: data.delimiter takes one, or {', '.join(NAMES)}")
-    rows = [row for row in _parse(_lines_of(text), chosen) if row]
-    if not rows:
-        return [], [], chosen
-    header, *body = rows
-    header = _check_header(header)
-    for number, row in enumerate(body, start=1):
-        _check_row(header, number, row, chosen)
-    return header, body, chosen
+    return chosen, _records(map(_check_no_nul, lines), chosen)
 
 
-def stream_rows(lines: Iterator[str], start: str) -> Iterator[dict[str, Any]]:
-    """Records of a file that is too large for memory, each checked as it is read.
-
-    Args:
-        lines: Lines of the file, with their line ends.
-        start: Beginning of its text, enough to detect the delimiter.
-
-    Raises:
-        DelimiterError: As for :func:`read_rows`.
-
-    """
-    said = _SEPARATOR.match(start)
-    if said:
-        next(lines)
-    chosen = said.group(1) if said else _find_delimiter(start, _begins_even)
-    rows = (row for row in _parse(map(_check_no_nul, lines), chosen) if row)
+def _records(lines: Iterator[str], delimiter: str) -> Iterator[dict[str, Any]]:
+    rows = (row for row in _parse(lines, delimiter) if row)
     header = _check_header(next(rows, []))
     for number, row in enumerate(rows, start=1):
-        _check_row(header, number, row, chosen)
+        _check_row(header, number, row, delimiter)
         yield dict(zip(header, row, strict=True))
 
 
@@ -97,14 +82,14 @@ def _find_delimiter(text: str, is_even: Callable[[str, str], bool]) -> str:
 
 def _first(text: str, delimiter: str) -> list[str]:
     try:
-        return next((row for row in _parse(_lines_of(text), delimiter) if row), [])
+        return next((row for row in _parse(lines_of(text), delimiter) if row), [])
     except DelimiterError:
         return []
 
 
 def _is_even(text: str, delimiter: str) -> bool:
     try:
-        return len({len(row) for row in _parse(_lines_of(text), delimiter) if row}) == 1
+        return len({len(row) for row in _parse(lines_of(text), delimiter) if row}) == 1
     except DelimiterError:
         return False
 
@@ -113,12 +98,13 @@ def _begins_even(text: str, delimiter: str) -> bool:
     """As :func:`_is_even`, for the beginning of a file, whose last row may be cut off."""
     widths: list[int] = []
     with contextlib.suppress(DelimiterError):
-        widths.extend(len(row) for row in _parse(_lines_of(text), delimiter) if row)
+        widths.extend(len(row) for row in _parse(lines_of(text), delimiter) if row)
     return len(set(widths[:-1])) == 1
 
 
-def _lines_of(text: str) -> io.StringIO:
-    return io.StringIO(text, newline="")
+def lines_of(text: str) -> Iterator[str]:
+    """The lines with their line ends, whichever they are; ``io.StringIO`` would need four bytes for a character."""
+    return (found.group() for found in _LINE.finditer(text))
 
 
 def _parse(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:

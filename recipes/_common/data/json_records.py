@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
-from lightning_sagemaker.recipes._common.data.workbooks import NO_RECORDS, unique
+from lightning_sagemaker.recipes._common.data.workbooks import NO_RECORDS, load, unique
 
 _AT_ONCE = 1 << 20
 _MOST = 1 << 26
@@ -32,6 +32,24 @@ def stream_json(text: TextIO) -> Iterator[dict[str, Any]]:
         yield record
     if values.next():
         raise ValueError("there is more after the end of its records")
+
+
+def stream_json_lines(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Records of text with an object in each line.
+
+    Raises:
+        ValueError: If a line is no object, or one has a key twice.
+
+    """
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                record = load(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"line {number} is not JSON ({error}). HINT: give an object in each line") from error
+            if not isinstance(record, dict):
+                raise ValueError(f"line {number} is not an object. HINT: give an object in each line")
+            yield record
 
 
 class _Values:

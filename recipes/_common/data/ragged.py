@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,9 @@ import numpy.typing as npt
 from lightning_sagemaker.recipes._common.data.checked import CheckedFiles
 
 Integers = npt.NDArray[np.int64]
+
+_VALUES = "<i4"
+_BUFFER = 1 << 20
 
 
 class Ragged:
@@ -47,10 +53,44 @@ class Ragged:
         return lengths
 
 
+class RaggedWriter:
+    """Writes rows of non-negative integers below 2**31, one after the other.
+
+    Args:
+        folder: Folder of the files.
+        name: Name of the rows.
+
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._values, self._ends = folder / f"{name}-values.npy", folder / f"{name}-ends.npy"
+        self._unfinished = tempfile.TemporaryFile(dir=folder, buffering=_BUFFER)  # noqa: SIM115 (closed in finish)
+        self._counts = array("q")
+        self._total = 0
+
+    def append(self, row: Sequence[int] | npt.NDArray[Any]) -> None:
+        """Add a row, ``[values]``."""
+        self._unfinished.write(np.asarray(row, dtype=_VALUES).tobytes())
+        self._total += len(row)
+        self._counts.append(self._total)
+
+    def finish(self) -> list[Path]:
+        """Write the files; returns them, for the manifest."""
+        self._unfinished.seek(0)
+        with (
+            self._unfinished,
+            self._values.open("wb") as file,
+        ):  # as np.save writes it, which needs all values in memory
+            header = {"descr": _VALUES, "fortran_order": False, "shape": (self._total,)}
+            np.lib.format.write_array_header_1_0(file, header)
+            shutil.copyfileobj(self._unfinished, file, _BUFFER)
+        np.save(self._ends, np.array(self._counts, dtype=np.int64))
+        return [self._values, self._ends]
+
+
 def save_ragged(folder: Path, name: str, rows: Iterable[Sequence[int] | npt.NDArray[Any]]) -> list[Path]:
-    """Write rows of non-negative integers below 2**31; returns the files, for the manifest."""
-    arrays: list[npt.NDArray[np.int32]] = [np.asarray(row, dtype=np.int32) for row in rows]
-    values, ends = folder / f"{name}-values.npy", folder / f"{name}-ends.npy"
-    np.save(values, np.concatenate(arrays) if arrays else np.zeros(0, np.int32))
-    np.save(ends, np.cumsum([len(row) for row in arrays], dtype=np.int64))
-    return [values, ends]
+    """Write all rows; see :class:`RaggedWriter`."""
+    writer = RaggedWriter(folder, name)
+    for row in rows:
+        writer.append(row)
+    return writer.finish()

@@ -4,44 +4,19 @@
 from __future__ import annotations
 
 import difflib
-import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_sagemaker.recipes._common.data.delimited import check_names, read_rows
-from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError, decode
+from lightning_sagemaker.recipes._common.data.delimited import check_names
+from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError
 from lightning_sagemaker.recipes._common.data.fingerprints import file_fingerprint
+from lightning_sagemaker.recipes._common.data.table import Record, Table, TableWriter
+from lightning_sagemaker.recipes._common.data.table_streams import TableForm, buffered, is_large, stream_table
 from lightning_sagemaker.recipes._common.data.unpacked import SUFFIXES as PACKED
 from lightning_sagemaker.recipes._common.data.unpacked import inner_name, is_hidden, open_unpacked
-from lightning_sagemaker.recipes._common.data.workbooks import Records, parse_json, read_excel
 
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".xlsx")
-
-_OTHERS = {
-    b"PK\x03\x04": "an office document",
-    b"7z\xbc\xaf": "a 7-Zip archive",
-    b"Rar!": "a RAR archive",
-    b"\xd0\xcf\x11\xe0": "an Excel 97 document",
-    b"%PDF": "a PDF document",
-    b"SQLite format": "an SQLite database",
-}
-"""First bytes of a file -> kind of a file that cannot be read."""
-
-
-@dataclass(frozen=True)
-class TableForm:
-    """How a text file with a table is written.
-
-    Args:
-        delimiter: Delimiter of columns. ``None``: detected.
-        encoding: Python's name. ``None``: detected.
-
-    """
-
-    delimiter: str | None = None
-    encoding: str | None = None
 
 
 class DataError(ValueError):
@@ -87,47 +62,50 @@ def fingerprint(name: str, option: str) -> Any:
     return [file_fingerprint(path) for path in find_files(name, option)] if is_file_name(name) else name
 
 
-def read_files(paths: Sequence[Path], form: TableForm | None = None) -> Records:
-    """All records of some files, in order. Cells of CSV and Excel files are text; others keep their types.
+def read_files(paths: Sequence[Path], form: TableForm | None = None) -> list[Record]:
+    """As :func:`read_tables`, in memory."""
+    return list(read_tables(paths, form)[0])
+
+
+def read_tables(
+    paths: Sequence[Path], form: TableForm | None = None, folder: Path | None = None
+) -> tuple[Table, list[str]]:
+    """All records of some files, in order, and a line on how each file was read.
+
+    Cells of CSV and Excel files are text; others keep their types.
+
+    Args:
+        paths: The files.
+        form: How text files are written.
+        folder: Where the records are kept, in a file without a name. ``None``: in the system's temporary folder.
 
     Raises:
         DataError: If a file cannot be read, has no record, or its columns are not those of the first.
 
     """
-    return [record for _, records in read_tables(paths, form) for record in records]
-
-
-def read_tables(paths: Sequence[Path], form: TableForm | None = None) -> list[tuple[str, Records]]:
-    """As :func:`read_files`, but separately for each file: a line on how it was read, and its records."""
-    tables = [(path, *_read_file(path, form or TableForm())) for path in paths]
-    first, _, expected = tables[0]
-    for path, _, records in tables:
-        if set(records[0]) != set(expected[0]):
+    writer = TableWriter(folder)
+    read: list[str] = []
+    expected: list[str] = []
+    for path in paths:
+        how, columns = _read_file(path, form, writer)
+        expected = expected or columns
+        if set(columns) != set(expected):
             raise DataError(
-                f"{path} has the columns {', '.join(records[0])}, but {first} has {', '.join(expected[0])}."
+                f"{path} has the columns {', '.join(columns)}, but {paths[0]} has {', '.join(expected)}."
                 " HINT: files of one folder need the same columns."
             )
-    return [(f"{path}: {how}", records) for path, how, records in tables]
+        read.append(f"{path}: {how}")
+    return writer.finish(), read
 
 
-def _read_file(path: Path, form: TableForm) -> tuple[str, Records]:
+def _read_file(path: Path, form: TableForm | None, writer: TableWriter) -> tuple[str, list[str]]:
+    """Add the file's records; returns how it was read, and its columns."""
     try:
-        with open_unpacked(path) as (name, file):
-            data = file.read()
-        kind = _kind(name, data)
-        if kind == "parquet":
-            how, records = "Parquet", _read_parquet(data)
-        elif kind == "excel":
-            how, records = "Excel", read_excel(data)
-        else:
-            text, encoding = decode(data, form.encoding)
-            if kind == "json":
-                how, records = f"JSON, {encoding}", parse_json(text)
-            else:
-                header, rows, delimiter = read_rows(text, form.delimiter)
-                how = f"delimiter {delimiter!r}, {encoding}"
-                records = [dict(zip(header, row, strict=True)) for row in rows]
-    except UnknownEncodingError as error:
+        with open_unpacked(path) as (name, stream):
+            how, records = stream_table(name, buffered(stream), is_large(path, name), form)
+            columns = writer.extend(records)
+        check_names(columns)
+    except (UnknownEncodingError, UnicodeDecodeError) as error:
         raise DataError(
             f"{path}: {error}. HINT: set data.encoding, for example to cp1250, gb18030 or utf-8, or save the file as UTF-8."
         ) from error
@@ -138,33 +116,12 @@ def _read_file(path: Path, form: TableForm) -> tuple[str, Records]:
     except (OSError, ValueError) as error:
         reason = str(error) if "HINT:" in str(error) else f"{error}. HINT: check the file's contents"
         raise DataError(f"{path} cannot be read: {reason}.") from error
-    if not records:
+    if not columns:
         raise DataError(f"{path} has no records. HINT: give a file with a header and at least one row.")
-    return how, records
+    return how, columns
 
 
-def _kind(name: str, data: bytes) -> str:
-    """``parquet``, ``excel``, ``json`` or ``text``: by the first bytes if possible, else by the name."""
-    if data.startswith(b"PAR1"):
-        return "parquet"
-    if data.startswith(b"PK\x03\x04") and b"xl/workbook" in data:
-        return "excel"
-    for mark, what in _OTHERS.items():
-        if data.startswith(mark):
-            raise ValueError(f"it is {what}. HINT: unpack it, or export it as CSV")
-    return "json" if name.lower().endswith((".json", ".jsonl", ".ndjson")) else "text"
-
-
-def _read_parquet(data: bytes) -> Records:
-    import pyarrow.parquet
-
-    table = pyarrow.parquet.read_table(io.BytesIO(data))
-    check_names(table.column_names)
-    rows: Records = table.to_pylist()
-    return rows
-
-
-def read_hub(name: str, config: str | None, splits: Sequence[str]) -> dict[str, Records]:
+def read_hub(name: str, config: str | None, splits: Sequence[str], folder: Path | None = None) -> dict[str, Table]:
     """Some splits of a Hugging Face dataset; class labels by their names. Splits that it lacks are left out.
 
     Raises:
@@ -189,10 +146,11 @@ def read_hub(name: str, config: str | None, splits: Sequence[str]) -> dict[str, 
     for split in splits:
         if split in dataset:
             classes = {k: v for k, v in dataset[split].features.items() if isinstance(v, ClassLabel)}
-            found[split] = [
+            rows = (
                 {k: classes[k].int2str(v) if k in classes and v is not None and v >= 0 else v for k, v in row.items()}
                 for row in dataset[split]
-            ]
+            )
+            found[split] = Table.of(rows, folder)
     return found
 
 

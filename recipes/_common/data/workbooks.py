@@ -34,18 +34,24 @@ def _rows_of(text: str) -> Any:
     if not text.strip():
         return []
     try:
-        content = _load(text)
+        content = load(text)
     except json.JSONDecodeError as error:
         lines = text.split("\n")  # not splitlines(), which also splits at U+2028 within a string
         if not error.msg.startswith("Extra data") or len(lines) < 2:
             raise
-        return [_load(line) for line in lines if line.strip()]
+        return [load(line) for line in lines if line.strip()]
     if isinstance(content, dict):
         return content["data"] if isinstance(content.get("data"), list) else [content]
     return content
 
 
-def _load(text: str) -> Any:
+def load(text: str) -> Any:
+    """A value in JSON.
+
+    Raises:
+        ValueError: If it is no JSON, or an object has a key twice.
+
+    """
     # pandas writes NaN for a missing value.
     return json.loads(text, object_pairs_hook=unique, parse_constant=lambda _: None)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 _EXAMPLES = 5
 _SAMPLE = 2000
@@ -18,6 +20,8 @@ _BINS = 24
 
 Texts = Sequence[Sequence[str]]
 """For each record its one or two texts."""
+Keys = npt.NDArray[np.uint64]
+"""For each record a hash of its texts; two of 10 million records have the same by chance once in 400,000 tables."""
 
 
 def count_everything(
@@ -35,9 +39,12 @@ def count_everything(
         max_length: Maximum tokens of a record.
 
     """
-    keys = {split: [_key(parts) for parts in records] for split, records in texts.items()}
+    keys: dict[str, Keys] = {}
+    empty: dict[str, int] = {}
+    for split, records in texts.items():
+        keys[split], empty[split] = _scan(records)
     return {
-        "splits": {split: _count_split(texts[split], keys[split]) for split in texts},
+        "splits": {split: _count_split(keys[split], empty[split]) for split in texts},
         "classes": {split: _count_classes(values) for split, values in labels.items()},
         "overlaps": _overlaps(texts, keys),
         "conflicts": _conflicts(texts, keys, labels),
@@ -47,18 +54,25 @@ def count_everything(
     }
 
 
-def _key(parts: Sequence[str]) -> bytes:
+def _scan(texts: Texts) -> tuple[Keys, int]:
+    """A key of each record, and the number of those without text."""
+    keys = array("Q")
+    empty = 0
+    for parts in texts:
+        keys.append(_key(parts))
+        empty += not any(text.strip() for text in parts)
+    return np.array(keys, dtype=np.uint64), empty
+
+
+def _key(parts: Sequence[str]) -> int:
     """A hash that is equal for texts that differ only in case, spaces and Unicode form."""
     plain = "\x1f".join(" ".join(unicodedata.normalize("NFKC", text).casefold().split()) for text in parts)
-    return hashlib.blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    digest = hashlib.blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
-def _count_split(texts: Texts, keys: Sequence[bytes]) -> dict[str, Any]:
-    return {
-        "rows": len(texts),
-        "empty": sum(not any(text.strip() for text in parts) for parts in texts),
-        "duplicates": len(keys) - len(set(keys)),
-    }
+def _count_split(keys: Keys, empty: int) -> dict[str, Any]:
+    return {"rows": len(keys), "empty": empty, "duplicates": len(keys) - len(np.unique(keys))}
 
 
 def _count_classes(values: Sequence[Any]) -> dict[str, int]:
@@ -66,32 +80,45 @@ def _count_classes(values: Sequence[Any]) -> dict[str, int]:
     return dict(names.most_common())
 
 
-def _overlaps(texts: Mapping[str, Texts], keys: Mapping[str, Sequence[bytes]]) -> list[dict[str, Any]]:
+def _overlaps(texts: Mapping[str, Texts], keys: Mapping[str, Keys]) -> list[dict[str, Any]]:
     """Texts that are in the training data and in another split."""
-    if "train" not in keys:
-        return []
-    trained = set(keys["train"])
     found = []
-    for split in keys:
-        both = [] if split == "train" else [place for place, key in enumerate(keys[split]) if key in trained]
-        if both:
-            examples = [_short(texts[split][place]) for place in both[:_EXAMPLES]]
+    for split in keys if "train" in keys else ():
+        both = np.flatnonzero(np.isin(keys[split], keys["train"])) if split != "train" else np.empty(0, np.int64)
+        if len(both):
+            examples = [_short(texts[split][place]) for place in both[:_EXAMPLES].tolist()]
             found.append({"split": split, "count": len(both), "examples": examples})
     return found
 
 
 def _conflicts(
-    texts: Mapping[str, Texts], keys: Mapping[str, Sequence[bytes]], labels: Mapping[str, Sequence[Any]]
+    texts: Mapping[str, Texts], keys: Mapping[str, Keys], labels: Mapping[str, Sequence[Any]]
 ) -> dict[str, Any]:
     """Texts that occur with different labels."""
-    seen: dict[bytes, dict[str, str]] = {}
-    for split, values in labels.items():
-        for place, (key, value) in enumerate(zip(keys[split], values, strict=True)):
-            names = sorted(map(str, value)) if isinstance(value, list) else [str(value)]
-            seen.setdefault(key, {}).setdefault(" | ".join(names), _short(texts[split][place]))
-    several = [named for named in seen.values() if len(named) > 1]
-    examples = [{"text": next(iter(named.values())), "labels": sorted(named)} for named in several[:_EXAMPLES]]
+    if not labels:
+        return {"count": 0, "examples": []}
+    numbers: dict[str, int] = {}
+    all_keys = np.concatenate([keys[split] for split in labels])
+    named = (_label_text(value) for values in labels.values() for value in values)
+    codes = np.fromiter((numbers.setdefault(name, len(numbers)) for name in named), np.int32, len(all_keys))
+    order = np.lexsort((codes, all_keys))  # equal texts stay in their order where their labels are equal
+    groups = np.flatnonzero(np.r_[True, np.diff(all_keys[order]) != 0])
+    ends = np.r_[groups[1:], len(order)]
+    several = np.flatnonzero(codes[order[groups]] != codes[order[ends - 1]])  # sorted: the first and the last differ
+    firsts = sorted((int(order[groups[group] : ends[group]].min()), int(group)) for group in several)
+    names = list(numbers)
+    begins = np.cumsum([0, *(len(values) for values in labels.values())])
+    examples = []
+    for first, group in firsts[:_EXAMPLES]:
+        part = int(np.searchsorted(begins, first, side="right")) - 1
+        text = _short(texts[list(labels)[part]][first - int(begins[part])])
+        found = sorted({names[code] for code in codes[order[groups[group] : ends[group]]]})
+        examples.append({"text": text, "labels": found})
     return {"count": len(several), "examples": examples}
+
+
+def _label_text(value: Any) -> str:
+    return " | ".join(sorted(map(str, value))) if isinstance(value, list) else str(value)
 
 
 def _count_lengths(lengths: Sequence[int], max_length: int) -> dict[str, Any]:

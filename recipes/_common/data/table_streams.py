@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records of one file of any of the known kinds, one after the other.
+
+A text file of moderate size is read whole, so that every character of it tells its encoding and delimiter. Of a larger one
+the first MiB does, and it is not held in memory.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from lightning_sagemaker.recipes._common.data.delimited import check_names, lines_of, read_rows
+from lightning_sagemaker.recipes._common.data.encodings import decode, find_encoding
+from lightning_sagemaker.recipes._common.data.json_records import stream_json, stream_json_lines
+from lightning_sagemaker.recipes._common.data.workbooks import parse_json, read_excel
+
+Record = dict[str, Any]
+
+JSON = (".json", ".jsonl", ".ndjson")
+START = 1 << 20
+"""Bytes from which format and encoding are detected."""
+UNPACKED = 4
+"""Approximate characters of text per byte of a compressed file."""
+
+_WHOLE = 1 << 26
+"""Maximum bytes of a text file that is read into memory."""
+_JSON_OBJECTS = 4
+"""At least so many times as much memory as their text take the objects of a JSON file."""
+_PARQUET_ROWS = 1024
+_OFFICE = b"PK\x03\x04"
+_OTHERS = {
+    b"7z\xbc\xaf": "a 7-Zip archive",
+    b"Rar!": "a RAR archive",
+    b"\xd0\xcf\x11\xe0": "an Excel 97 document",
+    b"%PDF": "a PDF document",
+    b"SQLite format": "an SQLite database",
+}
+"""First bytes of a file -> kind of a file that cannot be read."""
+
+
+@dataclass(frozen=True)
+class TableForm:
+    """How a text file with a table is written.
+
+    Args:
+        delimiter: Delimiter of columns. ``None``: detected.
+        encoding: Python's name. ``None``: detected.
+
+    """
+
+    delimiter: str | None = None
+    encoding: str | None = None
+
+
+def is_large(path: Path, name: str) -> bool:
+    """Whether a file is not read into memory.
+
+    Args:
+        path: The file.
+        name: Its name without the suffix of its compression.
+
+    """
+    size = path.stat().st_size * (1 if name == path.name else UNPACKED)
+    return size > (_WHOLE // _JSON_OBJECTS if name.lower().endswith(JSON) else _WHOLE)
+
+
+def buffered(stream: IO[bytes]) -> io.BufferedReader:
+    """The stream with a buffer for the bytes that its kind is detected from."""
+    return io.BufferedReader(stream, START)  # type: ignore[arg-type] # what reads bytes is enough
+
+
+def encoding_of(start: bytes) -> str:
+    """The encoding of a text that begins so.
+
+    Raises:
+        UnknownEncodingError: If it cannot be detected.
+
+    """
+    whole_lines = start[: start.rfind(b"\n") + 1]
+    return find_encoding(whole_lines or start[:-3])
+
+
+def stream_table(
+    name: str, stream: io.BufferedReader, large: bool, form: TableForm | None = None
+) -> tuple[str, Iterator[Record]]:
+    """How the file is read, in words, and its records.
+
+    Args:
+        name: Name of the file without the suffix of its compression.
+        stream: Its unpacked content, from :func:`buffered`.
+        large: Whether a text is streamed.
+        form: How a text is written.
+
+    Raises:
+        ValueError: If it cannot be read, also while records are read.
+        ModuleNotFoundError: Likewise, if a package is missing.
+
+    """
+    form = form or TableForm()
+    start = stream.peek(START)
+    for mark, what in _OTHERS.items():
+        if start.startswith(mark):
+            raise ValueError(f"it is {what}. HINT: unpack it, or export it as CSV")
+    if start.startswith(b"PAR1"):
+        return "Parquet", _parquet(stream)
+    if start.startswith(_OFFICE):
+        return "Excel", _excel(stream.read())
+    return _large_text(name, stream, form) if large else _whole_text(name, stream.read(), form)
+
+
+def _whole_text(name: str, data: bytes, form: TableForm) -> tuple[str, Iterator[Record]]:
+    text, encoding = decode(data, form.encoding)
+    if name.lower().endswith(JSON):
+        return f"JSON, {encoding}", iter(parse_json(text))
+    delimiter, records = read_rows(lines_of(text), text, form.delimiter)
+    return f"delimiter {delimiter!r}, {encoding}", records
+
+
+def _large_text(name: str, stream: io.BufferedReader, form: TableForm) -> tuple[str, Iterator[Record]]:
+    start = stream.peek(START)
+    encoding = form.encoding or encoding_of(start)
+    text = io.TextIOWrapper(stream, encoding, newline="")
+    begin = start.decode(encoding, "ignore").removeprefix("\ufeff")
+    if name.lower().endswith(JSON):
+        return f"JSON, {encoding}", stream_json_lines(text) if _is_json_lines(begin) else stream_json(text)
+    lines = itertools.chain([text.readline().removeprefix("\ufeff")], text)
+    delimiter, records = read_rows(lines, begin, form.delimiter, is_cut=True)
+    return f"delimiter {delimiter!r}, {encoding}", records
+
+
+def _is_json_lines(begin: str) -> bool:
+    """Whether the first line is an object by itself."""
+    try:
+        first = json.loads(begin.lstrip().split("\n", 1)[0])
+    except ValueError:
+        return False
+    return isinstance(first, dict) and not isinstance(first.get("data"), list)
+
+
+def _excel(data: bytes) -> Iterator[Record]:
+    if b"xl/workbook" not in data:
+        raise ValueError("it is an office document. HINT: unpack it, or export it as CSV")
+    return iter(read_excel(data))
+
+
+def _parquet(stream: io.BufferedReader) -> Iterator[Record]:
+    import pyarrow.parquet
+
+    file = pyarrow.parquet.ParquetFile(stream if stream.seekable() else io.BytesIO(stream.read()))
+    check_names(file.schema_arrow.names)
+    for batch in file.iter_batches(batch_size=_PARQUET_ROWS):
+        yield from batch.to_pylist()
