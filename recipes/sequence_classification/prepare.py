@@ -53,7 +53,7 @@ _AT_ONCE = 1000
 
 _BUILTIN_COUNTS = {"train": 8000, "val": 1000, "test": 1000}
 _LABEL_COLUMNS = ("label", "labels", "category", "target", "intent", "class")
-_HUB_SPLITS = {"train": "train", "validation": "val", "test": "test"}
+_HUB_SPLITS = {"train": "train", "val": "validation", "test": "test", "predict": "test"}
 
 
 @dataclass(frozen=True)
@@ -178,12 +178,20 @@ class Preparation(_preparation.Preparation):
                 form = TableForm(self.delimiter, self.encoding)
                 splits[split], how = read_tables(find_files(name, f"data.{split}"), form, folder)
                 read += [f"{split}: {line}" for line in how]
-            elif split == "train":
-                found = read_hub(name, self.dataset_config, list(_HUB_SPLITS), folder)
-                splits |= {_HUB_SPLITS[part]: records for part, records in found.items()}
             else:
-                splits[split] = read_hub(name, self.dataset_config, [split], folder)[split]
+                splits |= self._read_hub(split, name, folder)
         return splits, read
+
+    def _read_hub(self, split: str, name: str, folder: Path) -> dict[str, Table]:
+        """A split of a hub dataset; for training, those for validation and testing as well, if it has them."""
+        wanted = [split, "val", "test"] if split == "train" else [split]
+        found = read_hub(name, self.dataset_config, [_HUB_SPLITS[one] for one in wanted], folder)
+        if _HUB_SPLITS[split] not in found:
+            option = "validation" if split == "val" else split
+            raise DataError(
+                f"the dataset {name!r} has no split {_HUB_SPLITS[split]!r}. HINT: set data.{option} to another source."
+            )
+        return {one: found[_HUB_SPLITS[one]] for one in wanted if _HUB_SPLITS[one] in found}
 
     def _clean(
         self, splits: dict[str, Table], columns: Sequence[str], label_column: str

@@ -239,6 +239,36 @@ def test_glue_tasks_by_name(tmp_path):
     assert (len(data.val_dataloader()), len(data.predict_dataloader())) == (2, 2)
 
 
+def test_splits_of_a_dataset_on_the_hub(tmp_path, monkeypatch):
+    import datasets
+
+    for name, parts in {"both": {"train": 60, "validation": 12, "test": 18}, "one": {"train": 60}}.items():
+        for part, count in parts.items():
+            columns = {"text": [f"{part} {i}" for i in range(count)], "label": [i % 3 for i in range(count)]}
+            features = datasets.Features(
+                text=datasets.Value("string"), label=datasets.ClassLabel(names=["x", "y", "z"])
+            )
+            (tmp_path / name).mkdir(exist_ok=True)
+            datasets.Dataset.from_dict(columns, features=features).to_parquet(tmp_path / name / f"{part}.parquet")
+    # There is no hub here: its client reads the folders.
+    monkeypatch.setattr(prepare, "is_file_name", lambda name: False)
+    both, one = str(tmp_path / "both"), str(tmp_path / "one")
+
+    def counts(**sources):
+        found = prepared(sources.pop("train"), tmp_path / "cache", **sources).manifest
+        assert found["labels"] == ["x", "y", "z"]
+        return found["counts"]
+
+    assert counts(train=both) == {"train": 60, "val": 12, "test": 18}
+    assert counts(train=one) == {"train": 48, "val": 6, "test": 6}
+    assert counts(train=one, validation=both, predict=both) == {"train": 60, "val": 12, "predict": 18}
+    assert counts(train=one, test=both) == {"train": 54, "val": 6, "test": 18}
+    for split in ("validation", "test", "predict"):
+        hub = "validation" if split == "validation" else "test"
+        with pytest.raises(DataError, match=rf"has no split '{hub}'. HINT: set data\.{split} to"):
+            counts(train=both, **{split: one})
+
+
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
