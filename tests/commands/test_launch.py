@@ -2,23 +2,26 @@
 """``lightning-sagemaker launch``: help, saved jobs, options that override a file's."""
 
 import json
+import resource
 import sys
-import time
-
-import pytest
 
 from lightning_sagemaker import cli
 from lightning_sagemaker.launch import JobConfig
 from tests.conftest import run_bounded
 
 
-@pytest.mark.alone
+def seconds_of_children() -> float:
+    """Processor time, which other tests beside this one do not take."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_is_instant_and_a_job_can_be_saved(tmp_path, capsys):
     seconds = []
     for _ in range(4):
-        begin = time.monotonic()
+        begin = seconds_of_children()
         shown = run_bounded([sys.executable, "-m", "lightning_sagemaker.cli", "launch", "--help"]).stdout
-        seconds.append(time.monotonic() - begin)
+        seconds.append(seconds_of_children() - begin)
     assert "--dry-run" in shown
     assert min(seconds) < 0.5
     path = tmp_path / "job.yaml"

@@ -126,7 +126,6 @@ def test_a_folder_for_temporary_files_that_is_too_long_for_sockets(tmp_path, scr
     assert not list(folder.iterdir())
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("distribution", ["smddp", "torch_distributed", "none"])
 def test_the_first_failing_rank_ends_the_job(tmp_path, script, distribution):
     rank = "2" if distribution == "none" else "1"  # by host number without a launcher
@@ -134,7 +133,7 @@ def test_the_first_failing_rank_ends_the_job(tmp_path, script, distribution):
     result, output = run(
         [*script(FAIL), "--rank", rank, "--how", "raise"], tmp_path, hosts=2, distribution=distribution
     )
-    assert time.monotonic() - begin < 10 + 6  # the launchers take some seconds to begin with
+    assert time.monotonic() - begin < 60  # the others sleep for two minutes
     assert result.returncode == 1
     assert (result.failure.host, result.failure.rank) == ("algo-2", 1)
     lines = output.splitlines()
