@@ -24,7 +24,8 @@ class _Setting(Protocol):
 def compare(reference: Path, folder: Path, setting: _Setting, faults: int) -> list[str]:
     """What differs between two jobs.
 
-    Rank zero may die between a step and what it notes of it, so with each of the faults the notes of one step may be lost.
+    Rank zero may die between a step and what it notes of it, so with each of the faults the notes of one step may be lost,
+    and those of a validation after it.
     """
     tolerance = 0.0 if setting.ranks == 2 else _ROUNDING
     problems = [*_differing_steps(reference, folder, tolerance, faults), *_differing_ends(reference, folder, tolerance)]
@@ -50,7 +51,9 @@ def _differing_steps(reference: Path, folder: Path, tolerance: float, faults: in
     alone, struck = (
         {row[1]: row[2:] for row in rows(at / "steps.jsonl") if row[0] == "validation"} for at in (reference, folder)
     )
-    if alone.keys() != struck.keys():
+    events = folder / "recovery.jsonl"
+    lost = {row["step"] for row in (rows(events) if events.exists() else ()) if row["event"] == "lost"}
+    if struck.keys() - alone.keys() or alone.keys() - struck.keys() - lost:
         yield f"validations after steps {sorted(alone.keys() ^ struck.keys())} are missing"
     worst = max(
         abs(a - b) for step in alone.keys() & struck.keys() for a, b in zip(alone[step], struck[step], strict=True)
