@@ -51,8 +51,7 @@ def _differing_steps(reference: Path, folder: Path, tolerance: float, faults: in
     alone, struck = (
         {row[1]: row[2:] for row in rows(at / "steps.jsonl") if row[0] == "validation"} for at in (reference, folder)
     )
-    events = folder / "recovery.jsonl"
-    lost = {row["step"] for row in (rows(events) if events.exists() else ()) if row["event"] == "lost"}
+    lost = {row["step"] for row in rows(folder / "recovery.jsonl") if row["event"] == "lost"}
     if struck.keys() - alone.keys() or alone.keys() - struck.keys() - lost:
         yield f"validations after steps {sorted(alone.keys() ^ struck.keys())} are missing"
     worst = max(

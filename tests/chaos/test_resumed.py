@@ -19,6 +19,7 @@ from lightning_sagemaker.callbacks.interruption import Interrupted
 from lightning_sagemaker.data.batches import TrainingBatches
 from lightning_sagemaker.data.order import Blocks
 from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
+from tests.conftest import Runs
 
 SAMPLES, BATCH = 40, 4
 
@@ -113,12 +114,18 @@ def shuffled(workers=0, **options):
     return lambda trainer: DataLoader(Numbers(), BATCH, shuffle=True, num_workers=workers, **options)
 
 
+@pytest.fixture(scope="module")
+def alone():
+    """Steps of stock Lightning with a shuffled loader, by its number of workers."""
+    return Runs(lambda workers: train(shuffled(workers), ours=False, warmup=True))
+
+
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("stop", [1, 13, 20])
-def test_a_shuffled_loader_goes_on_with_the_next_sample(tmp_path, workers, stop):
+def test_a_shuffled_loader_goes_on_with_the_next_sample(tmp_path, alone, workers, stop):
     """In the midst of an epoch and at its end, with what workers draw, and a schedule that reads the number of steps."""
-    alone, resumed = alone_and_resumed(shuffled(workers), tmp_path, [stop], warmup=True)
-    assert resumed == alone
+    resumed = [step for end in (stop, None) for step in train(shuffled(workers), tmp_path, end, warmup=True)]
+    assert resumed == alone[workers]
     assert {int(sample[0]) for _, batch, *_ in resumed[10:20] for sample in batch} == set(range(SAMPLES))
 
 

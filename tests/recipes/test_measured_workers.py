@@ -19,6 +19,7 @@ from lightning_sagemaker.recipes._common.data.data_module import RecipeData
 from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
 from lightning_sagemaker.recipes._common.modules import measured_workers
 from lightning_sagemaker.recipes._common.modules.measured_workers import MeasuredWorkers, WorkerSearch
+from tests.conftest import Runs
 
 SIZE, BATCH = 400, 4
 
@@ -102,10 +103,16 @@ def trained(tmp_path, data, callbacks=(), seconds=0.0, watched=True, **options):
     return model, trainer
 
 
+@pytest.fixture(scope="module")
+def fixed(tmp_path_factory):
+    """Models that were trained without a change, by whether they were watched."""
+    return Runs(lambda watched: trained(tmp_path_factory.mktemp("fixed"), Data(workers=0), watched=watched)[0])
+
+
 @pytest.mark.parametrize("watched", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_change_at_any_step_changes_no_batch_and_no_random_number(tmp_path, watched, seed):
-    expected, _ = trained(tmp_path / "fixed", Data(workers=0), watched=watched)
+def test_a_change_at_any_step_changes_no_batch_and_no_random_number(tmp_path, fixed, watched, seed):
+    expected = fixed[watched]
     draw = random.Random(seed)
     steps = [*draw.sample(range(1, 300), 4), draw.choice([99, 100, 101, 200])]
     numbers = {step: draw.choice([0, 1, 2, 3]) for step in steps}
@@ -114,8 +121,8 @@ def test_a_change_at_any_step_changes_no_batch_and_no_random_number(tmp_path, wa
     assert found.drawn == expected.drawn
 
 
-def test_a_checkpoint_after_a_change_is_resumed(tmp_path):
-    expected, _ = trained(tmp_path / "fixed", Data(workers=0))
+def test_a_checkpoint_after_a_change_is_resumed(tmp_path, fixed):
+    expected = fixed[True]
     saves = ModelCheckpoint(tmp_path / "changed", every_n_train_steps=150)
     changes = Changes({20: 2, 60: 1, 120: 3})
     found, _ = trained(tmp_path / "changed", Data(), [changes, saves], max_steps=150, enable_checkpointing=True)

@@ -21,7 +21,8 @@ from lightning_sagemaker.recovery.member import RecoveryError
 from tests.chaos.recovery import Setting, compare, rows, run, start
 from tests.recovery.test_in_job import steps_of, wait_for
 
-TWO = Setting(2, optimizer="adamw", samples=600, epochs=2, dropout=0.2, norm=1, script="recovery_fabric.py")
+TWO = Setting(2, optimizer="adamw", samples=600, epochs=2, norm=1, script="recovery_fabric.py")
+DROPPING = Setting(2, optimizer="adamw", samples=600, epochs=2, dropout=0.2, script="recovery_fabric.py")
 WRONG = Path(__file__).parent / "wrong_fabric.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
 
@@ -50,19 +51,23 @@ def _losses(folder: Path) -> dict[tuple[Any, ...], float]:
     return found
 
 
-def test_equals_stock_ddp(tmp_path):
+def test_what_dropout_draws_does_not_depend_on_lost_ranks(tmp_path):
+    assert run(DROPPING, tmp_path / "alone", None).code == 0
+    outcome = run(DROPPING, tmp_path / "job", random.Random(2), 2, ["kill", "kill the first"])
+    assert (outcome.code, outcome.problems) == (0, []), (tmp_path / "job/output.txt").read_text()
+    assert compare(tmp_path / "alone", tmp_path / "job", DROPPING, 2) == []
+
+
+def test_equals_stock_ddp(alone, tmp_path):
     """Fabric's own DDP under torchrun, which knows nothing of this package."""
-    setting = Setting(2, optimizer="adamw", samples=400, epochs=2, norm=1, script="recovery_fabric.py")
-    (tmp_path / "stock").mkdir()
-    torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    command = [sys.executable, "-m", *torchrun, str(setting.program), str(tmp_path / "stock"), *setting.arguments]
-    done = subprocess.run([*command, "--strategy", "ddp"], capture_output=True, text=True, timeout=120)
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    command = [sys.executable, *torchrun, str(TWO.program), str(tmp_path), *TWO.arguments, "--strategy", "ddp"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert run(setting, tmp_path / "job", None).code == 0
-    stock, own = _losses(tmp_path / "stock"), _losses(tmp_path / "job")
-    assert len(stock) == 100
+    stock, own = _losses(tmp_path), _losses(alone)
+    assert len(stock) == 152
     assert own == stock
-    weights = [torch.load(tmp_path / place / "weights-0.pt") for place in ("stock", "job")]
+    weights = [torch.load(place / "weights-0.pt") for place in (tmp_path, alone)]
     assert all(torch.equal(weights[0][name], value) for name, value in weights[1].items())
 
 
