@@ -102,6 +102,7 @@ def train(args: argparse.Namespace) -> None:
         options += ["--global_batch_size", str(args.batch), "--max_steps", str(total), "--max_seq_length", "128"]
         options += ["--trainer.limit_val_batches", "0", "--trainer.max_epochs", "-1", "--vocab_size", "8000"]
         options += ["--data.sentence_order", "false"]  # the shards are without
+        options += ["--data.num_workers", args.workers]
         TimedCLI(RECIPE, options)
     steps = [1000 * (after - before) for before, after in zip(times[args.skip :], times[args.skip + 1 :], strict=False)]
     print(json.dumps({"median": statistics.median(steps), "mean": statistics.fmean(steps)}))
@@ -114,6 +115,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--skip", type=int, default=300, help="steps before those that are timed")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument(
+        "--workers", default="auto", help="loader processes; a number, where --skip does not cover the search"
+    )
     parser.add_argument("--megabytes", type=int, default=48, help="of text")
     parser.add_argument("--side", choices=("streamed", "mapped", "memory"), help=argparse.SUPPRESS)
     parser.add_argument("--text", help=argparse.SUPPRESS)
