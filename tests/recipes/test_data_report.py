@@ -4,11 +4,14 @@
 import csv
 import html.parser
 import json
+import random
 
+import pandas
 import pytest
 
 from lightning_sagemaker.recipes._common.data.tables import DataError
 from lightning_sagemaker.recipes._common.outputs.report_pages import findings, html_page, terminal_lines
+from lightning_sagemaker.recipes._common.outputs.text_report import count_everything
 from lightning_sagemaker.recipes.sequence_classification.data import ClassificationDataModule
 from lightning_sagemaker.recipes.sequence_classification.train import main
 
@@ -103,6 +106,44 @@ class Page(html.parser.HTMLParser):
     def handle_endtag(self, tag):
         if tag not in ("rect", "line", "title") or self.open[-1:] == [tag]:
             assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_counts_are_those_that_pandas_finds(seed):
+    chance = random.Random(seed)
+    kinds = {"train": 60, "val": 15, "test": 15}
+    texts = {
+        split: [(chance.choice("abcdefgh") * chance.randint(0, 3),) for _ in range(n)] for split, n in kinds.items()
+    }
+    several = seed % 2
+    labels = {
+        split: [chance.sample(["x", "y", "z"], chance.randint(1, 3)) if several else chance.choice("xy") for _ in found]
+        for split, found in texts.items()
+    }
+    lengths = {split: [1] * len(found) for split, found in texts.items()}
+    report = count_everything(texts, labels, lengths, 8)
+    rows = [
+        (split, text, " | ".join(sorted(label)) if several else label)
+        for split, found in texts.items()
+        for (text,), label in zip(found, labels[split], strict=True)
+    ]
+    frame = pandas.DataFrame(rows, columns=["split", "text", "label"])
+    for split, part in frame.groupby("split"):
+        wanted = {
+            "rows": len(part),
+            "empty": int((part.text == "").sum()),
+            "duplicates": int(part.text.duplicated().sum()),
+        }
+        assert report["splits"][split] == wanted
+    known = set(frame.text[frame.split == "train"])
+    for overlap in report["overlaps"]:
+        both = frame[(frame.split == overlap["split"]) & frame.text.isin(known)]
+        assert (overlap["count"], overlap["examples"]) == (len(both), both.text.head(5).tolist())
+    named = frame.groupby("text", sort=False).label.unique()
+    conflicts = [{"text": text, "labels": sorted(found)} for text, found in named.items() if len(found) > 1]
+    assert report["conflicts"] == {"count": len(conflicts), "examples": conflicts[:5]}
+    assert conflicts
+    assert count_everything(texts, {}, lengths, 8)["conflicts"] == {"count": 0, "examples": []}
 
 
 def test_everything_odd_is_counted_as_by_hand(tmp_path):
