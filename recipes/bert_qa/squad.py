@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning_sagemaker.recipes._common.data.encodings import decode
+from lightning_sagemaker.recipes._common.data.table_sources import local_files
 from lightning_sagemaker.recipes._common.data.table_streams import TableForm
 from lightning_sagemaker.recipes._common.data.tables import (
     DataError,
-    find_files,
     is_file_name,
     read_hub,
     read_tables,
@@ -51,10 +51,11 @@ def read_questions(
     questions: list[Question] = []
     read: list[str] = []
     if is_file_name(name):
-        for path in find_files(name, option):
-            found, how = _read_file(path, form, len(questions))
-            questions += found
-            read.append(how)
+        with local_files(name, option) as files:
+            for path in files.paths:
+                found, how = _read_file(path, form, len(questions))
+                questions += found
+                read.append(files.named(how))
     else:
         splits = read_hub(name, config, [split])
         if split not in splits:

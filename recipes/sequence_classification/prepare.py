@@ -21,10 +21,10 @@ from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDE
 from lightning_sagemaker.recipes._common.data.ragged import save_ragged
 from lightning_sagemaker.recipes._common.data.record_lines import write_record_lines
 from lightning_sagemaker.recipes._common.data.table import Mapped, Record, Table
+from lightning_sagemaker.recipes._common.data.table_sources import local_files
 from lightning_sagemaker.recipes._common.data.table_streams import TableForm
 from lightning_sagemaker.recipes._common.data.tables import (
     DataError,
-    find_files,
     is_file_name,
     read_hub,
     read_tables,
@@ -176,8 +176,9 @@ class Preparation(_preparation.Preparation):
                 splits |= {part: Table.of(transactions(count, part), folder) for part, count in parts}
             elif is_file_name(name):
                 form = TableForm(self.delimiter, self.encoding)
-                splits[split], how = read_tables(find_files(name, f"data.{split}"), form, folder)
-                read += [f"{split}: {line}" for line in how]
+                with local_files(name, f"data.{split}", folder) as files:
+                    splits[split], how = read_tables(files.paths, form, folder)
+                read += [f"{split}: {files.named(line)}" for line in how]
             else:
                 splits |= self._read_hub(split, name, folder)
         return splits, read

@@ -12,7 +12,7 @@ from typing import Any
 
 from lightning_sagemaker.recipes._common.data.cache import build_once, settings_key
 from lightning_sagemaker.recipes._common.data.fingerprints import pretrained_fingerprint
-from lightning_sagemaker.recipes._common.data.tables import fingerprint
+from lightning_sagemaker.recipes._common.data.table_sources import fingerprint
 
 TOKENIZER_FOLDER = "tokenizer"
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from lightning_sagemaker.recipes._common.data.delimited import check_names
 from lightning_sagemaker.recipes._common.data.encodings import UnknownEncodingError
-from lightning_sagemaker.recipes._common.data.fingerprints import file_fingerprint
 from lightning_sagemaker.recipes._common.data.table import Record, Table, TableWriter
 from lightning_sagemaker.recipes._common.data.table_streams import TableForm, buffered, is_large, stream_table
 from lightning_sagemaker.recipes._common.data.unpacked import SUFFIXES as PACKED
@@ -55,11 +54,6 @@ def find_files(name: str, option: str) -> list[Path]:
             f" packed ({', '.join(PACKED)}) or not."
         )
     return found
-
-
-def fingerprint(name: str, option: str) -> Any:
-    """Changes whenever the table's files may have changed; of a Hugging Face dataset, its name."""
-    return [file_fingerprint(path) for path in find_files(name, option)] if is_file_name(name) else name
 
 
 def read_files(paths: Sequence[Path], form: TableForm | None = None) -> list[Record]:

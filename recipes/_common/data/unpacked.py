@@ -11,7 +11,7 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any
 
 SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".zip")
@@ -31,7 +31,7 @@ def inner_name(name: str) -> str:
     return name
 
 
-def is_hidden(path: Path) -> bool:
+def is_hidden(path: PurePath) -> bool:
     """Whether a program made the file for its own use, such as an editor's or notebook's backup, or macOS metadata."""
     return any(part.startswith((".", "__MACOSX", "~$")) for part in path.parts)
 

@@ -54,6 +54,9 @@ class Client(Protocol):
     def head_object(self, *, Bucket: str, Key: str) -> Mapping[str, Any]:
         """Size and metadata."""
 
+    def list_objects_v2(self, *, Bucket: str, Prefix: str, ContinuationToken: str = ...) -> Mapping[str, Any]:
+        """A page of objects."""
+
     def upload_file(self, file: str, bucket: str, key: str, *, ExtraArgs: Mapping[str, object]) -> None:
         """Write a file to an object."""
 
@@ -156,6 +159,25 @@ class S3Objects:
         except MissingError:
             return None
         return int(found["ContentLength"]), str(found["Metadata"].get(_CHECKSUM))
+
+    def list_objects(self, bucket: str, prefix: str) -> list[tuple[str, int, str]]:
+        """Key, bytes and ETag of each object whose key begins with ``prefix``, by key.
+
+        Raises:
+            DataReadError: If there is no such bucket, or it cannot be listed within the deadline.
+
+        """
+        found: list[tuple[str, int, str]] = []
+        more: dict[str, str] = {}
+        while True:
+            page = self._try(
+                lambda clients, _: clients.client.list_objects_v2(Bucket=bucket, Prefix=prefix, **more),  # noqa: B023
+                f"{SCHEME}{bucket}/{prefix}",
+            )
+            found += [(one["Key"], int(one["Size"]), str(one["ETag"])) for one in page.get("Contents", [])]
+            if not page.get("IsTruncated"):
+                return sorted(found)
+            more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def upload(self, file: Path, bucket: str, key: str, checksum: str) -> None:
         """Write a file to an object, in parts if it is large; the object appears once it is complete."""
