@@ -18,6 +18,7 @@ from lightning_sagemaker.recipes._common.data.checksums import file_entry
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER, table_settings
 from lightning_sagemaker.recipes._common.data.ragged import Integers, RaggedWriter, save_ragged
 from lightning_sagemaker.recipes._common.data.record_lines import write_record_lines
+from lightning_sagemaker.recipes._common.data.sources import option_of
 from lightning_sagemaker.recipes._common.data.table_streams import TableForm
 from lightning_sagemaker.recipes._common.data.tables import DataError
 from lightning_sagemaker.recipes._common.data.wordpiece import train_wordpiece
@@ -97,7 +98,7 @@ class Preparation(_preparation.Preparation):
                     part: nested_questions(fact_articles(count, part)) for part, count in _BUILTIN_ARTICLES.items()
                 }
             else:
-                option, part = f"data.{split}", _HUB_SPLITS[split]
+                option, part = option_of(split), _HUB_SPLITS[split]
                 splits[split], how = read_questions(name, option, part, self.dataset_config, form)
                 read += [f"{split}: {line}" for line in how]
         for split, questions in splits.items():

@@ -18,6 +18,7 @@ from lightning_sagemaker.recipes._common.data.tables import (
     is_file_name,
     read_hub,
     read_tables,
+    require_split,
 )
 from lightning_sagemaker.recipes._common.data.unpacked import open_unpacked
 from lightning_sagemaker.recipes.bert_qa.question import Question
@@ -57,10 +58,7 @@ def read_questions(
                 questions += found
                 read.append(files.named(how))
     else:
-        splits = read_hub(name, config, [split])
-        if split not in splits:
-            raise DataError(f"the dataset {name!r} has no split {split!r}. HINT: set {option} to another source.")
-        questions = table_questions(splits[split], name)
+        questions = table_questions(require_split(read_hub(name, config, [split]), split, name, option), name)
     if not questions:
         raise DataError(f"{option}={name!r} has no question. HINT: give a file in SQuAD's form.")
     _check_ids(questions, name)

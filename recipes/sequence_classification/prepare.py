@@ -20,6 +20,7 @@ from lightning_sagemaker.recipes._common.data.checksums import file_entry
 from lightning_sagemaker.recipes._common.data.preparation import TOKENIZER_FOLDER, table_settings
 from lightning_sagemaker.recipes._common.data.ragged import save_ragged
 from lightning_sagemaker.recipes._common.data.record_lines import write_record_lines
+from lightning_sagemaker.recipes._common.data.sources import option_of
 from lightning_sagemaker.recipes._common.data.table import Mapped, Record, Table
 from lightning_sagemaker.recipes._common.data.table_sources import local_files
 from lightning_sagemaker.recipes._common.data.table_streams import TableForm
@@ -29,6 +30,7 @@ from lightning_sagemaker.recipes._common.data.tables import (
     read_hub,
     read_tables,
     require_columns,
+    require_split,
 )
 from lightning_sagemaker.recipes._common.data.wordpiece import train_wordpiece
 from lightning_sagemaker.recipes._common.modules.pretrained import load_config, load_tokenizer
@@ -176,7 +178,7 @@ class Preparation(_preparation.Preparation):
                 splits |= {part: Table.of(transactions(count, part), folder) for part, count in parts}
             elif is_file_name(name):
                 form = TableForm(self.delimiter, self.encoding)
-                with local_files(name, f"data.{split}", folder) as files:
+                with local_files(name, option_of(split), folder) as files:
                     splits[split], how = read_tables(files.paths, form, folder)
                 read += [f"{split}: {files.named(line)}" for line in how]
             else:
@@ -187,11 +189,7 @@ class Preparation(_preparation.Preparation):
         """A split of a hub dataset; for training, those for validation and testing as well, if it has them."""
         wanted = [split, "val", "test"] if split == "train" else [split]
         found = read_hub(name, self.dataset_config, [_HUB_SPLITS[one] for one in wanted], folder)
-        if _HUB_SPLITS[split] not in found:
-            option = "validation" if split == "val" else split
-            raise DataError(
-                f"the dataset {name!r} has no split {_HUB_SPLITS[split]!r}. HINT: set data.{option} to another source."
-            )
+        require_split(found, _HUB_SPLITS[split], name, option_of(split))
         return {one: found[_HUB_SPLITS[one]] for one in wanted if _HUB_SPLITS[one] in found}
 
     def _clean(

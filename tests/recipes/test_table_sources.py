@@ -137,6 +137,13 @@ def test_what_cannot_be_read_is_one_sentence(bucket, tmp_path, address, files, s
     assert not list(tmp_path.rglob(".s3-*"))
 
 
+def test_the_option_is_named_as_it_is_set(bucket, tmp_path):
+    bucket({"a.csv": rows(30)})
+    for place, said in (("s3://tables/none", "there is no table"), (str(tmp_path / "none.csv"), "does not exist")):
+        with pytest.raises(DataError, match=rf"^data\.validation='{place}' was set, but .*{said}"):
+            classified(tmp_path, train="s3://tables/a.csv", validation=place)
+
+
 def test_a_file_that_changes_while_it_is_copied_is_refused(bucket, tmp_path, monkeypatch):
     bucket({"a.csv": rows(30)})
     read = table_sources.S3Objects.read

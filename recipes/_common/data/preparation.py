@@ -12,6 +12,7 @@ from typing import Any
 
 from lightning_sagemaker.recipes._common.data.cache import build_once, settings_key
 from lightning_sagemaker.recipes._common.data.fingerprints import pretrained_fingerprint
+from lightning_sagemaker.recipes._common.data.sources import option_of
 from lightning_sagemaker.recipes._common.data.table_sources import fingerprint
 
 TOKENIZER_FOLDER = "tokenizer"
@@ -51,7 +52,7 @@ def table_settings(preparation: Any, version: int, builtin: Mapping[str, Any]) -
     plain = {key: value for key, value in asdict(preparation).items() if key not in ("files", "pretrained")}
     files, pretrained = preparation.files, preparation.pretrained
     sources = {
-        split: [name, builtin[name]] if name in builtin else fingerprint(name, f"data.{split}")
+        split: [name, builtin[name]] if name in builtin else fingerprint(name, option_of(split))
         for split, name in files.items()
     }
     start = None if pretrained is None else pretrained_fingerprint(pretrained)

@@ -11,6 +11,11 @@ _CHANNELS = {"train": ("train", "training"), "val": ("validation", "val"), "test
 """Split -> names of SageMaker input channels, in this order."""
 
 
+def option_of(split: str) -> str:
+    """The option that sets a split's source, for messages."""
+    return "data.validation" if split == "val" else f"data.{split}"
+
+
 def find_sources(
     job: SageMakerJob, train: str | None, validation: str | None, test: str | None, predict: str | None, builtin: str
 ) -> dict[str, str]:

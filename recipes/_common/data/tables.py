@@ -148,6 +148,24 @@ def read_hub(name: str, config: str | None, splits: Sequence[str], folder: Path 
     return found
 
 
+def require_split(found: Mapping[str, Table], split: str, name: str, option: str) -> Table:
+    """A split of those that :func:`read_hub` has found.
+
+    Args:
+        found: Split -> table.
+        split: Name of the split on the hub.
+        name: Name of the dataset.
+        option: Name of the option, for messages.
+
+    Raises:
+        DataError: If the dataset lacks it.
+
+    """
+    if split not in found:
+        raise DataError(f"the dataset {name!r} has no split {split!r}. HINT: set {option} to another source.")
+    return found[split]
+
+
 def require_columns(records: Sequence[Mapping[str, Any]], columns: Iterable[str], what: str) -> None:
     """Check that a table has all of ``columns``.
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar
 
 from lightning_sagemaker.data.damage import DamagedDataError, DataReadError
 from lightning_sagemaker.data.direct_reads import DirectReads
@@ -45,6 +45,22 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
+class Listed(TypedDict):
+    """An object, as it is listed."""
+
+    Key: str
+    Size: int
+    ETag: str
+
+
+class Page(TypedDict, total=False):
+    """Some objects of a list."""
+
+    Contents: list[Listed]
+    IsTruncated: bool
+    NextContinuationToken: str
+
+
 class Client(Protocol):
     """The part of boto3's client that is used."""
 
@@ -54,7 +70,7 @@ class Client(Protocol):
     def head_object(self, *, Bucket: str, Key: str) -> Mapping[str, Any]:
         """Size and metadata."""
 
-    def list_objects_v2(self, *, Bucket: str, Prefix: str, ContinuationToken: str = ...) -> Mapping[str, Any]:
+    def list_objects_v2(self, *, Bucket: str, Prefix: str, ContinuationToken: str = ...) -> Page:
         """A page of objects."""
 
     def upload_file(self, file: str, bucket: str, key: str, *, ExtraArgs: Mapping[str, object]) -> None:
@@ -174,7 +190,7 @@ class S3Objects:
                 lambda clients, _: clients.client.list_objects_v2(Bucket=bucket, Prefix=prefix, **more),  # noqa: B023
                 f"{SCHEME}{bucket}/{prefix}",
             )
-            found += [(one["Key"], int(one["Size"]), str(one["ETag"])) for one in page.get("Contents", [])]
+            found += [(one["Key"], one["Size"], one["ETag"]) for one in page.get("Contents", [])]
             if not page.get("IsTruncated"):
                 return sorted(found)
             more = {"ContinuationToken": page["NextContinuationToken"]}
