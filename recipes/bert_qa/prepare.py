@@ -76,7 +76,7 @@ class Preparation(_preparation.Preparation):
 
     def build(self, folder: Path) -> dict[str, Any]:
         """Read, tokenise, and write."""
-        splits, read = self._read()
+        splits, read = self._read(folder)
         tokenizer = self._tokenizer(splits)
         save_tokenizer(tokenizer, folder / TOKENIZER_FOLDER)
         paths = [path for split, part in splits.items() for path in _save(folder, split, part, tokenizer, self)]
@@ -87,7 +87,7 @@ class Preparation(_preparation.Preparation):
             "vocab_size": len(tokenizer),
         }
 
-    def _read(self) -> tuple[dict[str, list[Question]], list[str]]:
+    def _read(self, folder: Path) -> tuple[dict[str, list[Question]], list[str]]:
         """Split -> questions, and how each file was read."""
         form = TableForm(self.delimiter, self.encoding)
         splits: dict[str, list[Question]] = {}
@@ -99,7 +99,7 @@ class Preparation(_preparation.Preparation):
                 }
             else:
                 option, part = option_of(split), _HUB_SPLITS[split]
-                splits[split], how = read_questions(name, option, part, self.dataset_config, form)
+                splits[split], how = read_questions(name, option, part, self.dataset_config, form, folder)
                 read += [f"{split}: {line}" for line in how]
         for split, questions in splits.items():
             placed = place_answers(questions, self.misplaced_answers, f"the {split} data")

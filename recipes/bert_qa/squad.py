@@ -34,7 +34,12 @@ _log = logging.getLogger(__name__)
 
 
 def read_questions(
-    name: str, option: str, split: str, config: str | None = None, form: TableForm | None = None
+    name: str,
+    option: str,
+    split: str,
+    config: str | None = None,
+    form: TableForm | None = None,
+    folder: Path | None = None,
 ) -> tuple[list[Question], list[str]]:
     """All questions of a file, a folder, or a split of a Hugging Face dataset, and how each file was read.
 
@@ -44,6 +49,7 @@ def read_questions(
         split: Split of a Hugging Face dataset.
         config: Configuration of a Hugging Face dataset.
         form: Format of text tables.
+        folder: Folder for temporary files. ``None``: the system's.
 
     Raises:
         DataError: If the source cannot be read, has no question, or has an id twice.
@@ -52,24 +58,24 @@ def read_questions(
     questions: list[Question] = []
     read: list[str] = []
     if is_file_name(name):
-        with local_files(name, option) as files:
+        with local_files(name, option, folder) as files:
             for path in files.paths:
-                found, how = _read_file(path, form, len(questions))
+                found, how = _read_file(path, form, len(questions), folder)
                 questions += found
                 read.append(files.named(how))
     else:
-        questions = table_questions(require_split(read_hub(name, config, [split]), split, name, option), name)
+        questions = table_questions(require_split(read_hub(name, config, [split], folder), split, name, option), name)
     if not questions:
         raise DataError(f"{option}={name!r} has no question. HINT: give a file in SQuAD's form.")
     _check_ids(questions, name)
     return questions, read
 
 
-def _read_file(path: Path, form: TableForm | None, first: int) -> tuple[list[Question], str]:
+def _read_file(path: Path, form: TableForm | None, first: int, folder: Path | None) -> tuple[list[Question], str]:
     articles = _articles(path)
     if articles is not None:
         return list(_nested(articles, path)), f"{path}: SQuAD's JSON"
-    records, [how] = read_tables([path], form)
+    records, [how] = read_tables([path], form, folder)
     return table_questions(records, str(path), first), how
 
 

@@ -27,42 +27,12 @@ ORDERS = {
 }
 
 
-NAMES = "import lightning_sagemaker as p; print(len([getattr(p, n) for n in p.__all__]), set(dir(p)) >= set(p.__all__))"
-FORK = """
-import os, sys
-import torch._dynamo, torch.distributed.fsdp, torchmetrics.functional  # most of the time that Lightning's import takes
-assert not {"lightning", "pytorch_lightning", "lightning_sagemaker"} & set(sys.modules)
-for number, code in enumerate(sys.argv[2:]):
-    if os.fork() == 0:
-        output = os.open(f"{sys.argv[1]}/{number}", os.O_CREAT | os.O_WRONLY)
-        os.dup2(output, 1), os.dup2(output, 2)
-        exec(code, {"__name__": "__main__"})
-        sys.exit()
-    os.wait()
-"""
-
-
-def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120)
-
-
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory) -> dict[str, str]:
-    """What each order of imports, and the public names, print; in processes that have imported what Lightning imports."""
-    folder = tmp_path_factory.mktemp("outputs")
-    codes = {first: f"{first}\n{CHECK}" for first in ORDERS} | {NAMES: NAMES}
-    done = python(FORK, str(folder), *codes.values())
-    assert done.returncode == 0, done.stderr
-    return {name: (folder / str(number)).read_text() for number, name in enumerate(codes)}
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("first", ORDERS)
-def test_any_order_of_imports(outputs, first):
-    assert outputs[first].split()[-1:] == [ORDERS[first]], outputs[first][-2000:]
-
-
-def test_in_a_process_that_has_imported_nothing():
-    first = "import lightning_sagemaker; import lightning.fabric"
+def test_any_order_of_imports(first):
     done = python(f"{first}\n{CHECK}")
     assert done.stdout.split()[-1:] == [ORDERS[first]], done.stderr[-2000:]
 
@@ -86,8 +56,11 @@ def test_what_needs_neither_torch_nor_lightning_loads_neither(code):
     assert float(seconds) < 0.5
 
 
-def test_every_public_name_resolves(outputs):
-    assert outputs[NAMES].split()[-2:] == ["33", "True"], outputs[NAMES]
+def test_every_public_name_resolves():
+    code = (
+        "import lightning_sagemaker as p; print(len([getattr(p, n) for n in p.__all__]), set(dir(p)) >= set(p.__all__))"
+    )
+    assert python(code).stdout.split() == ["33", "True"]
 
 
 def test_an_unknown_name():

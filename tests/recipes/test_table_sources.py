@@ -112,6 +112,17 @@ def test_other_content_is_another_source(bucket):
     assert fingerprint("s3://tables/data", "data.train") != first
 
 
+def test_what_has_changed_is_prepared_again_by_the_same_process(bucket, tmp_path):
+    bucket({"a.csv": rows(40)})
+    first = classified(tmp_path, train="s3://tables/a.csv")
+    boto3.client("s3").put_object(Bucket="tables", Key="a.csv", Body=rows(50))
+    assert sum(classified(tmp_path, train="s3://tables/a.csv").manifest["counts"].values()) == 50
+    boto3.client("s3").put_object(Bucket="tables", Key="a.csv", Body=rows(60))
+    first.prepare_data()
+    first.setup("fit")
+    assert sum(first.manifest["counts"].values()) == 60
+
+
 def test_many_files_are_all_found(bucket):
     bucket({f"many/{number:04d}.csv": b"x" for number in range(1005)})  # a page has 1000
     assert len(remote_files("s3://tables/many", "data.train")) == 1005

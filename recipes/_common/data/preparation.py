@@ -13,7 +13,7 @@ from typing import Any
 from lightning_sagemaker.recipes._common.data.cache import build_once, settings_key
 from lightning_sagemaker.recipes._common.data.fingerprints import pretrained_fingerprint
 from lightning_sagemaker.recipes._common.data.sources import option_of
-from lightning_sagemaker.recipes._common.data.table_sources import fingerprint
+from lightning_sagemaker.recipes._common.data.table_sources import fingerprint, remote_files
 
 TOKENIZER_FOLDER = "tokenizer"
 
@@ -37,6 +37,7 @@ class Preparation(ABC):
         """Build the data unless it exists; returns the manifest, and whether this call built it."""
         # Setting it also keeps the library from warning about the data loader's workers.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+        remote_files.cache_clear()
         return build_once(self.folder(cache), self.settings(), self.build)
 
 

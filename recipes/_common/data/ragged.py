@@ -77,10 +77,8 @@ class RaggedWriter:
     def finish(self) -> list[Path]:
         """Write the files; returns them, for the manifest."""
         self._unfinished.seek(0)
-        with (
-            self._unfinished,
-            self._values.open("wb") as file,
-        ):  # as np.save writes it, which needs all values in memory
+        with self._unfinished, self._values.open("wb") as file:
+            # As np.save writes it, which needs all values in memory.
             header = {"descr": _VALUES, "fortran_order": False, "shape": (self._total,)}
             np.lib.format.write_array_header_1_0(file, header)
             shutil.copyfileobj(self._unfinished, file, _BUFFER)

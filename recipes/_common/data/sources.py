@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from lightning_sagemaker import SageMakerJob
+from lightning_sagemaker.recipes._common.data.table_sources import remote_files
 
 AUTO = "auto"
 
@@ -24,6 +25,7 @@ def find_sources(
     A split that is not set comes from the job's channel of that name. ``train`` = ``auto`` without any source is
     ``builtin``; if another split has a source, as to predict with a trained model, there is no training data.
     """
+    remote_files.cache_clear()  # what an earlier data module of this process has found may have changed
     given = {"train": None if train == AUTO else train, "val": validation, "test": test, "predict": predict}
     for split, names in _CHANNELS.items():
         channels = (str(job.channels[name]) for name in names if name in job.channels)
