@@ -143,6 +143,8 @@ def test_a_folder_that_is_used_again_is_said(place, caplog):
     [
         (["--train_file", "absent.csv"], r"error: data\.train='absent\.csv' was set.*does not exist.*HINT"),
         (["--max_step", "3"], r"error: --max_step was set.*HINT"),
+        (["--data.textcolumns", "a"], r"error: --data\.textcolumns is not .*HINT: did you mean --data\.text_columns\?"),
+        (["--data.zzz", "a"], r"error: unrecognized .*HINT.*--help-all"),
         (["--max_steps", "3", "--trainer.max_steps", "4"], r"error: --max_steps 3 and --trainer.max_steps 4.*HINT"),
         (["--num_nodes", "two"], r'error: Parser key "trainer.num_nodes".*HINT.*--help-all'),
         (["--num_nodes", "4"], r"error: num_nodes=4 was set, but nothing says where the other hosts are.*HINT"),

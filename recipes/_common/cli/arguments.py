@@ -6,9 +6,13 @@ from __future__ import annotations
 import difflib
 import json
 import logging
+import re
+from argparse import ArgumentError
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from lightning_sagemaker.errors import nearest
 
 SUBCOMMANDS = ("fit", "validate", "test", "predict")
 
@@ -103,6 +107,15 @@ def normalise(arguments: Sequence[str], names: Names, folder: Path, default_conf
             options.append(_Option(name, key, None if value is None else _plain(value)))
     configs = configs or [f"--config={folder / default_config}"]
     return [subcommand, *configs, *(option.word for option in _in_order(options)), *words]
+
+
+def explained(error: ArgumentError, known: Iterable[str]) -> ArgumentError | ArgumentNameError:
+    """``error``, or if it is that a dotted option is unknown, one with the nearest of the ``known`` ones."""
+    unknown = re.match(r"unrecognized arguments: --([\w.]+)", str(error))
+    near = nearest(unknown[1], known) if unknown else None
+    if unknown is None or near is None:
+        return error
+    return ArgumentNameError(f"--{unknown[1]} is not an option of this recipe. HINT: did you mean --{near}?")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from argparse import ArgumentError
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +22,7 @@ from lightning_sagemaker.callbacks import DataWait, Throughput
 from lightning_sagemaker.loggers.address import keep_password
 from lightning_sagemaker.rank import is_rank_zero
 from lightning_sagemaker.recipes._common.cli import gradients
-from lightning_sagemaker.recipes._common.cli.arguments import normalise
+from lightning_sagemaker.recipes._common.cli.arguments import explained, normalise
 from lightning_sagemaker.recipes._common.cli.console import show_information
 from lightning_sagemaker.recipes._common.cli.hosts import check_num_nodes
 from lightning_sagemaker.recipes._common.cli.precision import automatic_precision
@@ -65,6 +66,7 @@ class RecipeCLI(LightningCLI):
         args = normalise(given, recipe.names, recipe.folder)
         self._wanted = args[0]
         self._folders: RunFolders | None = None
+        self._options: LightningArgumentParser | None = None
         try:
             super().__init__(
                 recipe.model_class,
@@ -91,13 +93,17 @@ class RecipeCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, without Lightning's warning about an unused ``sys.argv``; remove the password from ``mlflow``."""
-        self.config = parser.parse_args(args)
+        try:
+            self.config = parser.parse_args(args)
+        except ArgumentError as error:
+            raise explained(error, self._options.get_defaults().keys() if self._options else ()) from None
         stage = self.config.get(str(self.config.get("subcommand")), {})
         if stage.get("mlflow") is not None:  # the configuration is kept in a file
             stage["mlflow"] = keep_password(stage["mlflow"])
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the options in :data:`~lightning_sagemaker.recipes._common.cli.options.OWN_OPTIONS`."""
+        self._options = parser
         parser.add_argument(
             "--run_dir",
             type=str | None,
