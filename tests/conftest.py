@@ -14,7 +14,7 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 
 from tests.forked import run_forked
 
-pytest_plugins = ["tests.alone", "tests.extended", "tests.skips"]
+pytest_plugins = ["tests.alone", "tests.aws_clients", "tests.extended", "tests.skips"]
 
 ROOT = Path(__file__).parent.parent
 

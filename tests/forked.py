@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -69,6 +70,8 @@ def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     for name in IMPORTED:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a child's collections would write to, and so copy, the memory of all that was imported
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()

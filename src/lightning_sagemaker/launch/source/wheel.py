@@ -10,8 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import os
 import zipfile
 from collections.abc import Iterator
+from functools import lru_cache
 from importlib import metadata, resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,9 +27,16 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 def make_wheel() -> tuple[str, bytes]:
     """File name and content of the wheel."""
+    found = ((name, path, path.stat()) for name, path in _package_files())
+    return _wheel_of(tuple(sorted((name, path, stat.st_mtime_ns, stat.st_size) for name, path, stat in found)))
+
+
+@lru_cache(maxsize=1)  # a launch needs it for the plan, and to send it
+def _wheel_of(package: tuple[tuple[str, Path, int, int], ...]) -> tuple[str, bytes]:
+    """The same of the package's files: names in the wheel, paths, and by what a change is seen."""
     distribution = metadata.distribution(_DISTRIBUTION)
     info = f"{_PACKAGE}-{distribution.version}.dist-info"
-    files = dict(_package_files())
+    files = {name: path.read_bytes() for name, path, *_ in package}
     files[f"{info}/METADATA"] = _metadata(distribution)
     tags = f"Wheel-Version: 1.0\nGenerator: {_DISTRIBUTION}\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files[f"{info}/WHEEL"] = tags.encode()
@@ -44,17 +53,18 @@ def make_wheel() -> tuple[str, bytes]:
     return f"{_PACKAGE}-{distribution.version}-py3-none-any.whl", buffer.getvalue()
 
 
-def _package_files() -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file of the package and of the recipes, which are in another folder in a checkout."""
+def _package_files() -> Iterator[tuple[str, Path]]:
+    """Name and path of each file of the package and of the recipes, which are in another folder in a checkout."""
     roots = {_PACKAGE: Path(str(resources.files(_PACKAGE)))}
     recipes = find_spec(f"{_PACKAGE}.recipes")
     assert recipes is not None
     assert recipes.origin is not None
     roots[f"{_PACKAGE}/recipes"] = Path(recipes.origin).parent
     for prefix, root in roots.items():
-        for path in sorted(root.rglob("*")):
-            if path.is_file() and not any(part in _LEFT_OUT for part in path.parts):
-                yield f"{prefix}/{path.relative_to(root).as_posix()}", path.read_bytes()
+        for place, folders, names in os.walk(root):
+            folders[:] = [name for name in folders if name not in _LEFT_OUT]
+            inside = Path(prefix, Path(place).relative_to(root)).as_posix()
+            yield from ((f"{inside}/{name}", Path(place, name)) for name in names)
 
 
 def _metadata(distribution: metadata.Distribution) -> bytes:
