@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of AWS read the services' descriptions once per process, not once per session: most tests make sessions of their own.
+"""Clients of AWS read the services' descriptions once per process: most tests make sessions, which read them anew.
 
 A plugin of pytest.
 """
 
+from contextlib import suppress
 from functools import cache
 
-import botocore.session
+with suppress(ImportError):  # some environments have no more than what training needs
+    import botocore.session
 
-botocore.session.create_loader = cache(botocore.session.create_loader)
+    botocore.session.create_loader = cache(botocore.session.create_loader)

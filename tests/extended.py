@@ -12,19 +12,23 @@ import pytest
 
 LEFT_OUT: dict[str, tuple[str, ...]] = {
     # Interruptions: CI stops and resumes runs of test_array, test_resumed, test_fabric and distributed/test_interrupted, and
-    # kills a rank in recovery/test_in_job. It restarts no job by torchrun, freezes no rank, and kills none on another host.
+    # kills a rank in recovery/test_in_job, a host in test_together. It restarts no job by torchrun, and freezes no rank.
     "chaos/test_chaos": (".*",),
     "chaos/test_callbacks": (".*",),
     "chaos/test_data_faults": (r".*hangs\[(?!(missing|corrupt, skipped)\]).*",),
     "chaos/test_exact": (".*",),
     "chaos/test_frozen": (".*",),
     "chaos/test_recovery_hosts": (".*",),
-    "chaos/test_array": (r".*left_alone\[[0245]\]",),
+    "chaos/test_array": (r".*left_alone\[[01245]\]",),
     "chaos/test_trials": (r".*\[(.*-)?batch size\]",),
     "chaos/test_fabric": (r".*alone\[(three ranks|a strategy of|in an .* same data|after an).*\]",),
     "distributed/test_restarts": (".*",),
     "recovery/test_several_fits": (".*",),
-    "recovery/test_together": ("test_a_rank_(of_another_host|that_fails_again)_.*", "test_others_continue_.*"),
+    "recovery/test_together": (
+        "test_a_rank_(of_another_host|that_fails_again)_.*",
+        "test_others_continue_.*",
+        "test_ranks_are_killed_and_.*",
+    ),
     "distributed/test_memory": ("test_a_new_host_.*", "test_a_later_fit_.*"),
     "recovery/test_in_job": ("test_a_batch_that_kills_.*", r"test_a_wrong_script_.*\[schedule.*"),
     "recovery/test_fabric_loop": (
