@@ -12,7 +12,7 @@ import pytest
 
 LEFT_OUT: dict[str, tuple[str, ...]] = {
     # Interruptions: CI stops and resumes runs of test_array, test_resumed, test_fabric and distributed/test_interrupted, and
-    # kills a rank in recovery/test_in_job, a host in test_together. It restarts no job by torchrun, and freezes no rank.
+    # kills a rank in recovery/test_in_job; test_together kills a host, and freezes a rank. It restarts no job by torchrun.
     "chaos/test_chaos": (".*",),
     "chaos/test_callbacks": (".*",),
     "chaos/test_data_faults": (r".*hangs\[(?!(missing|corrupt, skipped)\]).*",),
@@ -24,11 +24,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "chaos/test_fabric": (r".*alone\[(three ranks|a strategy of|in an .* same data|after an).*\]",),
     "distributed/test_restarts": (".*",),
     "recovery/test_several_fits": (".*",),
-    "recovery/test_together": (
-        "test_a_rank_(of_another_host|that_fails_again)_.*",
-        "test_others_continue_.*",
-        "test_ranks_are_killed_and_.*",
-    ),
+    "recovery/test_together": ("test_a_rank_(of_another_host|that_fails_again)_.*", "test_others_continue_.*"),
     "distributed/test_memory": ("test_a_new_host_.*", "test_a_later_fit_.*"),
     "recovery/test_in_job": ("test_a_batch_that_kills_.*", r"test_a_wrong_script_.*\[schedule.*"),
     "recovery/test_fabric_loop": (

@@ -127,6 +127,7 @@ def test_what_has_changed_is_prepared_again_by_the_same_process(bucket, tmp_path
 def test_many_files_are_all_found(bucket, monkeypatch):
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "10")  # on a page; S3's have 1000
     bucket({f"many/{number:04d}.csv": b"x" for number in range(25)})
+    assert boto3.client("s3").list_objects_v2(Bucket="tables")["KeyCount"] == 10
     assert len(remote_files("s3://tables/many", "data.train")) == 25
 
 

@@ -64,7 +64,7 @@ def _package_files() -> Iterator[tuple[str, Path]]:
         for place, folders, names in os.walk(root):
             folders[:] = [name for name in folders if name not in _LEFT_OUT]
             inside = Path(prefix, Path(place).relative_to(root)).as_posix()
-            yield from ((f"{inside}/{name}", Path(place, name)) for name in names)
+            yield from ((f"{inside}/{name}", path) for name in names if (path := Path(place, name)).is_file())
 
 
 def _metadata(distribution: metadata.Distribution) -> bytes:
