@@ -10,6 +10,8 @@ PYTEST_AT_ONCE = -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 IN_CI := -m "not slow and not extended"
 # One thread per process: several processes share this machine's cores in the demo and in the tests.
 export OMP_NUM_THREADS ?= 1
+# torch 2.5 starts processes that compile as soon as they might be needed.
+export TORCHINDUCTOR_COMPILE_THREADS ?= 1
 # What is imported is compiled once, and kept.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -2,7 +2,8 @@
 """Tests that measure time run alone: where pytest-xdist runs several tests at once, none runs beside one marked ``alone``.
 
 A plugin of pytest. Each test, with the fixtures that it makes, holds a lock that is shared; one marked ``alone`` holds it
-for itself. A turnstile before it keeps further tests from starting while one waits to be alone.
+for itself. A turnstile before it keeps further tests from starting while one waits to be alone. Files with such tests come
+last: none of the long tests of other files is then waited for.
 """
 
 import fcntl
@@ -41,6 +42,12 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order files; a file's tests stay together, as they were."""
+    alone = {item.path for item in items if item.get_closest_marker("alone")}
+    items.sort(key=lambda item: item.path in alone)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,6 +3,7 @@
 
 import ast
 import re
+from functools import cache
 from importlib.util import find_spec
 
 import pytest
@@ -26,29 +27,37 @@ def _is_private(name: str) -> bool:
     return name.isidentifier() and name.startswith("_") and not name.endswith("__") and name.strip("_") != ""
 
 
-def _trees():
+@cache
+def _names() -> dict[str, tuple[set[str], set[str]]]:
+    """Path of each file -> names that it defines itself, private names that it uses."""
+    found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         if "recipes" not in path.parts and not path.name.startswith("names_"):
-            yield path.relative_to(SOURCE), ast.parse(path.read_text())
+            nodes = list(ast.walk(ast.parse(path.read_text())))
+            found[str(path.relative_to(SOURCE))] = _defined(nodes), _touched(nodes)
+    return found
 
 
-def _defined(tree: ast.AST) -> set[str]:
-    """Names that a file defines itself."""
+def _defined(nodes: list[ast.AST]) -> set[str]:
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and getattr(node.value, "id", "") == "self"
+        ):
             found.add(node.attr)
     return found
 
 
-def _touched(tree: ast.AST) -> set[str]:
-    """Private names that a file uses, wherever they are defined."""
+def _touched(nodes: list[ast.AST]) -> set[str]:
+    """Return the private names among them, wherever they are defined."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute):
             found.add(node.attr)
         elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("lightning_sagemaker"):
@@ -65,16 +74,14 @@ def _listed() -> set[str]:
 
 
 def test_no_other_private_name_is_touched():
-    trees = dict(_trees())
-    own = {name for tree in trees.values() for name in _defined(tree)}
+    own = {name for defined, _ in _names().values() for name in defined}
     allowed = own | _listed() | {name for table in TABLES for name in table.OPTIONAL} | {"_on_import"}
-    others = {str(path): sorted(_touched(tree) - allowed) for path, tree in trees.items()}
+    others = {path: sorted(touched - allowed) for path, (_, touched) in _names().items()}
     assert {path: names for path, names in others.items() if names} == {}
 
 
 def test_no_name_of_the_tables_is_unused():
-    used = {name for _, tree in _trees() for name in _touched(tree)}
-    used |= {name for _, tree in _trees() for name in _defined(tree)}
+    used = {name for both in _names().values() for names in both for name in names}
     listed = {name for table in TABLES for names in table.NAMES.values() for name in names if _is_private(name)}
     listed |= {name for table in TABLES for name in table.OPTIONAL}
     assert sorted(listed - used) == []

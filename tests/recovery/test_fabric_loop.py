@@ -19,6 +19,7 @@ from lightning_sagemaker.recovery.fabric_loop import InJobLoop
 from lightning_sagemaker.recovery.fabric_steps import FabricSteps
 from lightning_sagemaker.recovery.member import RecoveryError
 from tests.chaos.recovery import Setting, compare, rows, run, start
+from tests.conftest import fork_ranks
 from tests.recovery.test_in_job import steps_of, wait_for
 
 TWO = Setting(2, optimizer="adamw", samples=600, epochs=2, norm=1, script="recovery_fabric.py")
@@ -60,10 +61,7 @@ def test_what_dropout_draws_does_not_depend_on_lost_ranks(tmp_path):
 
 def test_equals_stock_ddp(alone, tmp_path):
     """Fabric's own DDP under torchrun, which knows nothing of this package."""
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    command = [sys.executable, *torchrun, str(TWO.program), str(tmp_path), *TWO.arguments, "--strategy", "ddp"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    fork_ranks(TWO.program, tmp_path, *TWO.arguments, "--strategy", "ddp", processes=2)
     stock, own = _losses(tmp_path), _losses(alone)
     assert len(stock) == 152
     assert own == stock
