@@ -53,11 +53,10 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "distributed/test_forks": ("test_a_strategy_guards_its_forks_once",),
     "data/test_handover": (r".*over\[spawn\]",),
     "data/test_position": ("test_a_watched_loader_gives_.*",),
-    # Recipes: CI trains each on one process and on two; on two hosts one as it is launched (end_to_end/test_jobs_run). It
-    # compares interrupted ones with ones left alone in test_best and test_lora.
+    # Recipes: CI trains each on one process and on two; on two hosts one as it is launched (end_to_end/test_jobs_run).
     "recipes/test_processes": (r".*\[(.*-)?(4|smp|tensor)\]", "test_pipeline_stages_.*", "test_shared_matrices_.*"),
     "recipes/test_results": (
-        "test_(classifier_knows|each_figure|probabilities|exported_classifier|bfloat16|a_copy_of_each|a_stopped_run)_.*",
+        "test_(classifier_knows|each_figure|probabilities|exported_classifier|bfloat16|a_copy_of_each)_.*",
     ),
     "recipes/test_albert_mlm": (
         "test_(a_copied_recipe|two_hosts_with_accumulation|one_line_for_each_step|metrics_and_configuration)_.*",

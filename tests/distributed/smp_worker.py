@@ -32,7 +32,6 @@ WORLD = int(os.environ.get("WORLD_SIZE", 1))
 TENSOR = int(sys.argv[3]) if len(sys.argv) > 3 else 1
 REPLICAS = WORLD // (PARTITIONS * TENSOR)
 GLOBAL_BATCH = 8
-STEPS = 12  # an epoch and a half
 PARAMETERS = {"partitions": PARTITIONS, "microbatches": 2, "ddp": True, "tensor_parallel_degree": TENSOR}
 SAVING = {"activation_checkpointing": True, "offload_activations": True}
 OTHER = os.environ.get("OTHER_CHECKPOINT")
@@ -53,7 +52,7 @@ def loader(name: str, trainer: Trainer, batch_size: int, limit: int | None = Non
 
 
 def make_trainer(callbacks=(), strategy=None, **options) -> Trainer:
-    settings = {"max_steps": STEPS, "gradient_clip_val": 0.5, "logger": False, "enable_checkpointing": False, **options}
+    settings = {"max_steps": 20, "gradient_clip_val": 0.5, "logger": False, "enable_checkpointing": False, **options}
     return Trainer(
         strategy=strategy or make_strategy(),
         **PLACE,
@@ -104,7 +103,9 @@ def parts() -> dict:
         folders = {"parts": OUT, "other parts": Path(OTHER).parent}
         for name, folder in folders.items():
             if (folder / "parts.ckpt").is_dir():
-                found[f"rest of {name}"] = fit("bert-mlm", make_trainer(), ckpt_path=folder / "parts.ckpt")["losses"]
+                found[f"rest of {name}"] = fit("bert-mlm", make_trainer(max_steps=16), ckpt_path=folder / "parts.ckpt")[
+                    "losses"
+                ]
     if os.environ.get("RANK") == "0":
         reader = torch.distributed.checkpoint.FileSystemReader(OUT / "parts.ckpt")
         keys = reader.read_metadata().state_dict_metadata
@@ -115,7 +116,7 @@ def parts() -> dict:
 
 def checkpoints() -> dict:
     """Half of a run, saved; the other half, from it and from another layout's."""
-    half = make_trainer(max_steps=STEPS // 2)
+    half = make_trainer(max_steps=10)
     found = {"half": fit("bert-mlm", half)["losses"]}
     path = OUT / "half.ckpt"
     half.save_checkpoint(path)

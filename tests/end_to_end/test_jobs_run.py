@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="drivers look fo
 
 TYPES = ["--instance-type", "ml.p4d.24xlarge", "--instance-count", "2", "--role", ROLE, "--yes"]
 DDP = ({"pytorchddp": {"enabled": True}}, "SageMakerDDPStrategy", "sagemaker_pytorch_ddp_enabled")
-TINY = ["--set", "hyperparameters.config=tiny.yaml", "--set", "hyperparameters.max_steps=10"]
+TINY = ["--set", "hyperparameters.config=tiny.yaml", "--set", "hyperparameters.max_steps=20"]
 
 SCRIPT = """
 import argparse, json, os, pathlib, time
@@ -187,20 +187,20 @@ def test_a_recipe_from_the_command_to_the_model(aws, runner, tmp_path, capsys):
     assert "2 x ml.p4d.24xlarge: 8 A100" in shown
     assert "spot          yes" in shown
     assert f"started: {name}" in shown
-    assert "algo-1 | step=10 epoch=0" in shown  # the job's own lines, through CloudWatch
+    assert "algo-1 | step=20 epoch=0" in shown  # the job's own lines, through CloudWatch
     # In the container the strategy is the one announced; only its engine is the shim, and it says so.
     assert "strategy='sagemaker' is 'smddp' here. The job asks for SMDDP. This is a simulated job" in shown
     assert cli.main(["download", name, str(tmp_path / "got"), "--checkpoints"]) == 0
     metrics = json.loads((tmp_path / "got" / "output" / "metrics.json").read_text())
-    assert (metrics["strategy"], metrics["nodes"], metrics["steps"]) == ("SMDDPStrategy", 2, 10)
+    assert (metrics["strategy"], metrics["nodes"], metrics["steps"]) == ("SMDDPStrategy", 2, 20)
     assert (tmp_path / "got" / "model" / "model.safetensors").is_file()
     assert (tmp_path / "got" / "model" / "code" / "inference.py").is_file()
     assert (tmp_path / "got" / "checkpoints" / "last.ckpt").is_file()
     with (tmp_path / "got" / "output" / "history" / "metrics.csv").open(newline="") as file:
-        assert [int(row["step"]) for row in csv.DictReader(file) if row.get("loss")] == [10]
+        assert [int(row["step"]) for row in csv.DictReader(file) if row.get("loss")] == [10, 20]
     # Every number of the training's lines has a definition by which SageMaker collects it.
     defined = {one["Name"]: one["Regex"] for one in aws.requests[name]["AlgorithmSpecification"]["MetricDefinitions"]}
-    line, tested = [line for line in shown.splitlines() if line.startswith("algo-1 | step=10 ")]
+    line, tested = [line for line in shown.splitlines() if line.startswith("algo-1 | step=20 ")]
     assert "test_loss=" in tested  # of the test that follows; metrics.json has it
     names = {pair.partition("=")[0] for pair in line.removeprefix("algo-1 | ").split()} - {"step"}
     assert names <= set(defined)
