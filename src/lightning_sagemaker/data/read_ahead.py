@@ -8,12 +8,14 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from queue import SimpleQueue
 
 from lightning_sagemaker.data.block_store import BlockStore, Integers, runs_of
 
 _THREADS = 8
+_AT_ONCE = 16
+"""Batches whose blocks are looked up together: it costs as much as for one."""
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +25,7 @@ class ReadAhead:
 
     Args:
         store: Store of the blocks.
-        blocks_of: The blocks of a batch, ascending.
+        blocks_of: The blocks of some batches' samples, ascending.
         batches: How many to look ahead.
 
     """
@@ -38,10 +40,11 @@ class ReadAhead:
         """The same batches."""
         self._begin()
         following: deque[list[int]] = deque()
+        at_once = max(1, min(_AT_ONCE, self._batches // 8))
         while True:
-            for batch in islice(batches, self._batches + 1 - len(following)):
-                following.append(batch)
-                self._want(batch)
+            while len(following) <= self._batches and (more := list(islice(batches, at_once))):
+                self._want(list(chain.from_iterable(more)))
+                following += more
             if not following:
                 return
             yield following.popleft()
@@ -56,8 +59,8 @@ class ReadAhead:
             # Daemons: a process that ends does not wait for what nobody will read.
             threading.Thread(target=self._work, name="read-ahead", daemon=True).start()
 
-    def _want(self, batch: list[int]) -> None:
-        wanted = [block for block in self._store.missing(self._blocks_of(batch)) if block not in self._queued]
+    def _want(self, draws: list[int]) -> None:
+        wanted = [block for block in self._store.missing(self._blocks_of(draws)) if block not in self._queued]
         self._queued.update(wanted)
         for run in runs_of(wanted):
             self._queue.put(run)

@@ -168,13 +168,13 @@ class StreamedRows:
         index = self._splits[split]
         blocks, places = np.divmod(indices, index.block)
         kind, width = np.dtype(index.columns[column].dtype), index.columns[column].width
-        shape = (index.block, width)
+        row = np.dtype((np.void, index.columns[column].row_bytes))  # copied in one piece, not number by number
         offset = index.offsets[column]
 
         def copy(contents: Bytes, numbers: Integers) -> npt.NDArray[Any]:
-            strides = (contents.strides[0], width * kind.itemsize, kind.itemsize)
-            view = np.ndarray((len(contents), *shape), kind, contents.data, offset, strides)
-            found: npt.NDArray[Any] = view[numbers, places]
+            shape, strides = (len(contents), index.block), (contents.strides[0], row.itemsize)
+            rows = np.ndarray(shape, row, contents.data, offset, strides)
+            found: npt.NDArray[Any] = rows[numbers, places].view(kind).reshape(-1, width)
             return found
 
         first = self._firsts[split]
