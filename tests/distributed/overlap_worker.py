@@ -17,11 +17,10 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 import lightning_sagemaker  # noqa: F401 - registers the strategies
-from lightning_sagemaker.parallel.degrees import ParallelDegrees
+from lightning_sagemaker.parallel.degrees import ParallelDegrees, PipelineError
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.microbatches import split
 from lightning_sagemaker.parallel.model import PipelinedModel
-from lightning_sagemaker.parallel.stage import PipelineError
 from lightning_sagemaker.strategies.model_parallel import SMPStrategy
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -14,12 +14,12 @@ import torch.distributed as dist
 import transformers
 
 from lightning_sagemaker.parallel.blocks import find_blocks
-from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees, PipelineError
 from lightning_sagemaker.parallel.engine import PipelineEngine, share_results
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.microbatches import split
 from lightning_sagemaker.parallel.partition import make_partition
-from lightning_sagemaker.parallel.stage import PipelineError, Stages
+from lightning_sagemaker.parallel.stage import Stages
 from lightning_sagemaker.parallel.tied import TiedParameters
 from lightning_sagemaker.parallel.trace import trace
 
@@ -59,10 +59,18 @@ class Pipeline:
     def call_twice(self, batch):
         return self.loss(batch) + self.loss(batch)
 
-    def outcome(self, step, batch) -> str | None:
+    def mix_layers(self, batch):
+        output = self.model(**batch, output_hidden_states=True)
+        return output.loss + torch.stack(output.hidden_states).mean()
+
+    def return_layers(self, batch):
+        output = self.model(**batch, output_hidden_states=True)
+        return {"loss": output.loss, "first": output.hidden_states[0][:, 0]}
+
+    def outcome(self, kind, step, batch) -> str | None:
         """What a step raises."""
         try:
-            self.engine.run(step, split(batch, MICROBATCHES), lambda loss: loss)
+            self.engine.run(step, split(batch, MICROBATCHES), lambda loss: loss, kind=kind)
         except (PipelineError, ZeroDivisionError) as error:
             return f"{type(error).__name__}: {error}"
         return None
@@ -127,10 +135,12 @@ def failures(groups_of) -> dict:
             "after": pipeline.fail_after,
             "before": lambda part: 1 // 0,
             "twice": pipeline.call_twice,
+            "layers": pipeline.mix_layers,
+            "a layer": pipeline.return_layers,
             "never": lambda part: part["labels"].float().mean(),
             "good": pipeline.loss,
         }
-        found |= {f"{schedule}/{name}": pipeline.outcome(step, batch) for name, step in steps.items()}
+        found |= {f"{schedule}/{name}": pipeline.outcome(name, step, batch) for name, step in steps.items()}
     try:
         pipeline.model(**batch)
     except PipelineError as error:

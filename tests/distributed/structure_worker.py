@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from lightning_sagemaker.parallel.stage import PipelineError
+from lightning_sagemaker.parallel.degrees import PipelineError
 from lightning_sagemaker.parallel.structure import StructureChannel
 
 OUT = Path(sys.argv[1])

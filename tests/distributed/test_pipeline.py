@@ -57,6 +57,10 @@ def test_a_failing_stage_fails_on_all_ranks_and_the_next_step_works(launched, pr
         assert found[f"{schedule}/after"].startswith(own)
         assert "ZeroDivisionError" in found[f"{schedule}/before"]
         assert "can be called only once per step" in found[f"{schedule}/twice"]
+        assert (
+            "the step uses (stack) a value which an earlier pipeline stage has computed" in found[f"{schedule}/layers"]
+        )
+        assert "the step uses (in what it returns) a value" in found[f"{schedule}/a layer"]
         assert "HINT" in found[f"{schedule}/never"]
         assert "outside a step" in found["outside"]
 

@@ -17,6 +17,7 @@ from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.delayed import on_shapes
 from lightning_sagemaker.parallel.partition import Partition, make_partition
 from lightning_sagemaker.parallel.trace import Trace, trace
+from lightning_sagemaker.parallel.untouched import untouched
 
 Ends = Sequence[int] | Callable[[Blocks], Sequence[int] | None] | None
 """Number of blocks up to the end of each stage, or a function that returns them; None: balanced costs."""
@@ -44,7 +45,7 @@ def find_cut(
         ParallelConfigError: If neither is possible.
 
     """
-    with on_shapes(root) as fake:
+    with untouched(root), on_shapes(root) as fake:
         return _find_cut(root, step, microbatch, num_stages, memory_weight, ends, fake)
 
 

@@ -19,6 +19,10 @@ class ParallelConfigError(ValueError):
     """Degrees that contradict each other or the number of processes. Says how to fix it."""
 
 
+class PipelineError(RuntimeError):
+    """The user's code cannot run in a pipeline, or another stage failed. Says what to do."""
+
+
 @dataclass(frozen=True)
 class Coordinates:
     """Coordinates of one process: pipeline stage, tensor parallel shard, and replica."""

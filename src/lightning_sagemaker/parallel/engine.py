@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from lightning_sagemaker._compat import pytree
-from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.degrees import ParallelConfigError, PipelineError
 from lightning_sagemaker.parallel.exchange import Exchange, Tag
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.partition import Partition
 from lightning_sagemaker.parallel.schedule import Action, Kind, Plan, make_plan
-from lightning_sagemaker.parallel.stage import PipelineError, Stages
+from lightning_sagemaker.parallel.stage import Stages
 
 _ACTIVATIONS, _GRADIENTS = 0, 1
 
@@ -86,6 +86,7 @@ class PipelineEngine:
         microbatches: Sequence[Any],
         loss_of: Callable[[Any], Tensor] | None = None,
         listener: BackwardListener | None = None,
+        kind: str = "",
     ) -> list[Any]:
         """Run a step. Collective over the pipeline.
 
@@ -95,6 +96,7 @@ class PipelineEngine:
             loss_of: Maps ``step``'s return value to the loss, called as soon as it has returned; None: no backward
                 passes.
             listener: Called around the last backward pass through each stage of this process.
+            kind: Name of the user's code; the first run of each is checked for values of other stages.
 
         Returns:
             What ``step`` returned for each microbatch, if this process has the last stage; else None for each.
@@ -119,7 +121,7 @@ class PipelineEngine:
                 try:
                     if listener is not None and action in last:
                         listener.begin_last(action.stage)
-                    self._compute(action, step, microbatches, results, loss_of)
+                    self._compute(action, step, microbatches, results, loss_of, kind)
                     if listener is not None and action in last:
                         listener.end_last(action.stage)
                     continue
@@ -137,7 +139,7 @@ class PipelineEngine:
         return results
 
     @torch.no_grad()
-    def run_everywhere(self, step: Callable[[Any], Any], microbatches: Sequence[Any]) -> list[Any]:
+    def run_everywhere(self, step: Callable[[Any], Any], microbatches: Sequence[Any], kind: str = "") -> list[Any]:
         """Run a step without backward passes so that all of its effects are on all processes. Collective.
 
         The last stage computes; the model's output is sent to the other processes, where ``step`` is re-run with it.
@@ -145,12 +147,13 @@ class PipelineEngine:
         Args:
             step: The user's code for one microbatch.
             microbatches: Its arguments.
+            kind: As for :meth:`run`.
 
         Returns:
             What ``step`` returned for each microbatch.
 
         """
-        results = self.run(step, microbatches)
+        results = self.run(step, microbatches, kind=kind)
         outputs = share_results(self._outputs, self._groups)
         self._outputs = []
         if self.has_last_stage:
@@ -169,19 +172,22 @@ class PipelineEngine:
         microbatches: Sequence[Any],
         results: list[Any],
         loss_of: Callable[[Any], Tensor] | None,
+        kind: str,
     ) -> None:
         number = action.microbatch
         if action.kind is Kind.FORWARD:
-            results[number] = self._forward(action, lambda: step(microbatches[number]), loss_of)
+            results[number] = self._forward(action, lambda: step(microbatches[number]), loss_of, kind)
         elif action.kind is Kind.WEIGHT:
             self._weight(action)
         else:
             self._backward(action)
 
-    def _forward(self, action: Action, step: Callable[[], Any], loss_of: Callable[[Any], Tensor] | None) -> Any:
+    def _forward(
+        self, action: Action, step: Callable[[], Any], loss_of: Callable[[Any], Tensor] | None, kind: str
+    ) -> Any:
         stage, number = action.stage, action.microbatch
         received = self._receive(stage - 1, Tag(_ACTIVATIONS, stage, number)) if stage else None
-        result, outputs = self._stages.run(stage, step, received)
+        result, outputs = self._stages.run(stage, step, received, kind)
         output = self._stages.take_output()
         if loss_of is None:  # in training it would keep what the backward pass frees
             self._outputs[number] = output

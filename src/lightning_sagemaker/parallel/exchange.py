@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lightning_sagemaker.parallel.stage import PipelineError
+from lightning_sagemaker.parallel.degrees import PipelineError
 
 _HEADER = 64
 _TEXT = 7 * (_HEADER - 5)

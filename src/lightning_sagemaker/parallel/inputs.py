@@ -59,7 +59,7 @@ class NotSent(Tensor):
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        if not _is_view(func, args, kwargs) and func not in _SHAPES:
+        if not gives_view(func, args, kwargs) and func not in _SHAPES:
             raise NotSentError(
                 f"this pipeline stage reads ({getattr(func, '__name__', func)}) a tensor of the batch that it did not read"
                 " in the first step of this kind, so it was not sent. HINT: pass SMPStrategy(whole_batches=True)."
@@ -73,7 +73,8 @@ def _not_sent(tensor: Tensor) -> Tensor:
     return tensor.as_subclass(NotSent)
 
 
-def _is_view(func: object, args: Sequence[object], kwargs: Mapping[str, object] | None) -> bool:
+def gives_view(func: object, args: Sequence[object], kwargs: Mapping[str, object] | None) -> bool:
+    """Whether a function gives the same numbers as its tensor, in another form."""
     leaves = pytree.arg_tree_leaves(*args, **(kwargs or {}))
     return func in _VIEWS and sum(isinstance(leaf, Tensor) for leaf in leaves) == 1
 
@@ -109,7 +110,7 @@ class Reads(TorchFunctionMode):
             return result
         leaves = pytree.arg_tree_leaves(*args, **(kwargs or {}))
         numbers = {self._numbers[id(leaf)] for leaf in leaves if id(leaf) in self._numbers}
-        if numbers and _is_view(func, args, kwargs):
+        if numbers and gives_view(func, args, kwargs):
             views = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
             self._views += views
             self._numbers |= {id(view): min(numbers) for view in views}

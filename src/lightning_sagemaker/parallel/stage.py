@@ -3,7 +3,7 @@
 
 Before its own blocks, a stage runs the code on dummy values: what needs a parameter of another stage gives NaN of the
 right shape, blocks of other stages are skipped, and the one before its first block returns the received tensors. After
-its last own block the code is aborted.
+its last own block the code is aborted. In the first run of each kind of step, a use of such NaN is an error.
 """
 
 from __future__ import annotations
@@ -15,18 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from lightning_sagemaker._compat import pytree
+from lightning_sagemaker.parallel.absent import Absent, check, fill, nothing
 from lightning_sagemaker.parallel.blocks import Blocks
+from lightning_sagemaker.parallel.degrees import PipelineError
 from lightning_sagemaker.parallel.delayed import free
-from lightning_sagemaker.parallel.inputs import shape_of
 from lightning_sagemaker.parallel.partition import Partition
 from lightning_sagemaker.parallel.trace import ReplacedForwards, TensorNumber, Trace, tensors_of
-
-
-class PipelineError(RuntimeError):
-    """The user's code cannot run in a pipeline, or another stage failed. Says what to do."""
 
 
 class _Left(BaseException):
@@ -41,9 +37,12 @@ class _Visit:
     end: int
     last_of_all: bool
     received: list[Tensor] | None
-    absent: _Absent | None
+    absent: Absent | None
+    is_new: bool
+    is_before: bool
     next_block: int = 0
     sent: list[Tensor] = field(default_factory=list)
+    has_left: bool = False
 
 
 class Stages:
@@ -71,6 +70,7 @@ class Stages:
         self._blocks, self._traced, self._partition, self._own = blocks, traced, partition, own
         self._shapes: dict[int, Tensor] = {}
         self._visit: _Visit | None = None
+        self._known: set[tuple[int, str]] = set()
         self._replayed: list[Any] = []
         self._output: Any = None
         for name, parameter in root.named_parameters():
@@ -110,7 +110,7 @@ class Stages:
         return id(parameter) in self._shapes
 
     def run(
-        self, stage: int, step: Callable[[], Any], received: list[Tensor] | None
+        self, stage: int, step: Callable[[], Any], received: list[Tensor] | None, kind: str = ""
     ) -> tuple[Any, list[Tensor] | None]:
         """Run ``step`` as one stage.
 
@@ -118,33 +118,40 @@ class Stages:
             stage: Its number.
             step: The user's code for one microbatch.
             received: Output tensors of the previous block; None for the first stage.
+            kind: Name of the user's code; the first run of each is checked for values of other stages.
 
         Returns:
             What ``step`` returned and None, for the last stage; None and the tensors to send, for the others.
 
         Raises:
-            PipelineError: If the code does not call each block once, in order.
+            PipelineError: If the code does not call each block once, in order, or uses a value that bypasses them.
 
         """
         own = self._partition.blocks_of(stage)
         is_last = own.stop == len(self._blocks)
-        absent = None if received is None else _Absent(self._shapes)
-        visit = self._visit = _Visit(own.start, own.stop, is_last, received, absent)
+        is_new = (stage, kind) not in self._known
+        absent = None if received is None else Absent(self._shapes)
+        visit = self._visit = _Visit(own.start, own.stop, is_last, received, absent, is_new, absent is not None)
         try:
             if absent is not None:
                 absent.__enter__()  # type: ignore[no-untyped-call]
             result = step()
         except _Left:
-            return None, visit.sent
+            result = None
         finally:
             self._visit = None
             if visit.absent is not None:
                 visit.absent.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._known.add((stage, kind))
+        if visit.has_left:
+            check(visit.sent, "a block")
+            return None, visit.sent
         if visit.next_block < len(self._blocks):
             raise PipelineError(
                 f"the step returned after {visit.next_block} of {len(self._blocks)} blocks. HINT: the step must call the"
                 " full model exactly once."
             )
+        check(result, "in what it returns")
         return result, None
 
     def replay(self, step: Callable[[], Any], output: Any) -> Any:
@@ -172,7 +179,7 @@ class Stages:
             return
         if self._visit is None:
             raise _outside(type(module).__name__)
-        if self._visit.absent is None:
+        if not self._visit.is_before:
             raise PipelineError(
                 f"{type(module).__name__}, which belongs to another pipeline stage, was called after this stage's blocks."
                 " HINT: a partitioned model can be called only once per step, and modules after its blocks must not "
@@ -198,6 +205,7 @@ class Stages:
         if visit.next_block == visit.end and not visit.last_of_all:
             inputs = tensors_of((args, kwargs))
             visit.sent = tensors_of(output) + [inputs[number] for number in self._traced.carried[index]]
+            visit.has_left = True
             raise _Left
         return output
 
@@ -205,14 +213,18 @@ class Stages:
         assert visit.received is not None
         tensors = visit.received
         if index + 1 < visit.first:
-            tensors = [_nothing(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
-        elif visit.absent is not None:
-            visit.absent.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            visit.absent = None
+            tensors = [nothing(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
+        elif visit.is_before and visit.absent is not None:
+            visit.is_before = False
+            if not visit.is_new:
+                visit.absent.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+                visit.absent = None
             carried = self._traced.carried[index]
             inputs = tensors_of(arguments)
             for number, tensor in zip(carried, tensors[len(tensors) - len(carried) :], strict=True):
-                inputs[number].copy_(tensor)  # the user's code holds it, and continues with it
+                fill(inputs[number], tensor)  # the user's code holds it, and continues with it
+            if visit.absent is not None:
+                visit.absent.is_over = True
         numbers = iter(tensors)
         return pytree.tree_map(
             lambda leaf: next(numbers) if _is_number(leaf) else leaf, self._traced.outputs[index], is_leaf=_is_number
@@ -228,33 +240,3 @@ def _outside(name: str) -> PipelineError:
 
 def _is_number(leaf: Any) -> bool:
     return isinstance(leaf, TensorNumber)
-
-
-class _Absent(TorchFunctionMode):
-    """Functions of parameters that this process does not have give NaN of the right shape."""
-
-    def __init__(self, shapes: dict[int, Tensor]) -> None:
-        super().__init__()
-        self._shapes = shapes
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        leaves = pytree.arg_tree_leaves(*args, **kwargs)
-        absent = [leaf for leaf in leaves if id(leaf) in self._shapes]
-        if not absent:
-            return func(*args, **kwargs)
-        device = absent[0].device
-        args, kwargs = pytree.tree_map_only(Tensor, self._shape_of, (args, kwargs))  # without reading inputs
-        result = func(*args, **kwargs)
-        return pytree.tree_map_only(Tensor, lambda tensor: _nothing(tensor.shape, tensor.dtype, device), result)
-
-    def _shape_of(self, tensor: Tensor) -> Tensor:
-        shape = self._shapes.get(id(tensor))
-        return shape_of(tensor) if shape is None else shape
-
-
-def _nothing(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """NaN, so that accidental use is detected; zeros for types without NaN."""
-    return torch.full(shape, float("nan") if dtype.is_floating_point else 0, dtype=dtype, device=device)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces a step up to its last block, to learn which part of the model uses which parameter.
 
+What the module that calls the blocks does after the last one is traced as far as possible: it may use values of earlier
+parts. Not what follows in the step, which may count and log.
+
 Values that depend on a parameter are meta tensors, and cost nothing. Everything else, such as a mask computed from the
 batch, is real, since models branch on it: BERT of transformers 4.56 takes another path if a mask hides nothing.
 
@@ -57,13 +60,13 @@ class Trace:
 
 
 class _Enough(BaseException):
-    """The last block has returned; a BaseException, so that the user's code does not catch it."""
+    """What is to be traced has returned; a BaseException, so that the user's code does not catch it."""
 
 
 def trace(
     root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: Any, fake: FakeTensorMode | None = None
 ) -> Trace:
-    """Run ``step(batch)`` until the last block has returned, on shapes where it depends on parameters.
+    """Run ``step(batch)`` until the module that calls the blocks has returned, on shapes where it depends on parameters.
 
     Args:
         root: The module with all parameters.
@@ -94,21 +97,26 @@ def trace(
     except ParallelConfigError:
         raise
     except Exception as error:
-        raise ParallelConfigError(
-            f"the step of {type(root).__name__} could not be traced on shapes up to its last block, {blocks.names[-1]}"
-            f" ({type(error).__name__}: {error}). HINT: control flow must not depend on values that are computed with "
-            "parameters."
-        ) from error
+        if not tracer.is_after:
+            raise ParallelConfigError(_untraced(root, blocks, error)) from error
     finally:
         for handle in handles:
             handle.remove()
         replaced.restore()
-    if tracer.region < len(blocks):
+    if not tracer.is_after:
         raise ParallelConfigError(
             f"the step of {type(root).__name__} returned after {tracer.region} of the {len(blocks)} blocks in"
             f" {blocks.name}. HINT: the step must call the full model exactly once."
         )
     return tracer.result()
+
+
+def _untraced(root: nn.Module, blocks: Blocks, error: Exception) -> str:
+    return (
+        f"the step of {type(root).__name__} could not be traced on shapes up to its last block, {blocks.names[-1]}"
+        f" ({type(error).__name__}: {error}). HINT: control flow must not depend on values that are computed with"
+        " parameters."
+    )
 
 
 class ReplacedForwards:
@@ -150,16 +158,18 @@ class _Tracer(TorchFunctionMode):
         self._stack: list[nn.Module] = []
         self._outer: nn.Module | None = None
         self.region = 0
+        self.is_after = False
+        """The last block has returned; what follows is of its region."""
 
     def traced(self, index: int, forward: Callable[..., Any]) -> Callable[..., Any]:
         """``forward`` of a block, counted."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            if index != self.region:
+            if index != self.region or self.is_after:
                 names = self._blocks.names
+                expected = "nothing" if self.is_after else names[self.region]
                 raise ParallelConfigError(
-                    f"{names[index]} was called where {names[self.region]} was expected. HINT: a partitioned model "
-                    "must call each"
+                    f"{names[index]} was called where {expected} was expected. HINT: a partitioned model must call each"
                     " of its blocks once, in order."
                 )
             if index == 0 and self._stack[0] is not self._blocks.modules[0]:
@@ -178,19 +188,24 @@ class _Tracer(TorchFunctionMode):
             self._outputs.append(pytree.tree_map_only(Tensor, lambda _: TensorNumber(next(count)), output))
             if self.region == len(self._blocks):
                 self._running = {id(module) for module in self._stack}
-                raise _Enough
+                self.is_after, self.region = True, index
+                if len(self._stack) == 1 and self._stack[0] is self._blocks.modules[-1]:
+                    raise _Enough  # the step calls it
             return output
 
         return run
 
     def called(self, module: nn.Module, _: Any) -> None:
         """A module is about to run."""
-        self._calls.setdefault(id(module), self.region)
+        if not self.is_after:
+            self._calls.setdefault(id(module), self.region)
         self._stack.append(module)
 
     def returned(self, *_: Any) -> None:
         """It has run."""
         self._stack.pop()
+        if self.is_after and not self._stack:
+            raise _Enough
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -216,6 +231,8 @@ class _Tracer(TorchFunctionMode):
         birth: int | None = getattr(leaf, _BIRTH, None) if isinstance(leaf, Tensor) else None
         if birth is not None and birth < self.region:
             for number, tensor in enumerate(self._inputs):
+                if tensor is leaf and self.is_after:
+                    return self.region
                 if tensor is leaf:
                     self._carried[self.region - 1].add(number)
                     return self.region

@@ -194,7 +194,8 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         if self._reduction is not None:
             self._reduction.begin(() if self._zeroes_gradients else kept)
         with recorded(module, records), noting_reads(parts, self.groups, use) as reads:
-            results = pipeline.engine.run(step, list(zip(parts, weights, strict=True)), loss_of, self._reduction)
+            pairs = list(zip(parts, weights, strict=True))
+            results = pipeline.engine.run(step, pairs, loss_of, self._reduction, "training_step")
             reads.look_into([results, list(records)])
         self._found = [parameter.grad for parameter in pipeline.parameters]
         for parameter, gradient in zip(pipeline.parameters, kept, strict=True):
@@ -283,13 +284,13 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         pipeline = self._cut(step, parts[0])
         if pipeline.stages.has_outer:
             with noting_reads(parts, self.groups, use) as reads:
-                results = pipeline.engine.run_everywhere(step, parts)
+                results = pipeline.engine.run_everywhere(step, parts, name)
                 reads.look_into(results)
             return merge(results)
         records = Records()  # the other stages cannot run the rest of the step
         assert module is not None
         with torch.no_grad(), recorded(module, records), noting_reads(parts, self.groups, use) as reads:
-            results = pipeline.engine.run(step, parts)
+            results = pipeline.engine.run(step, parts, kind=name)
             reads.look_into([results, list(records)])
         shared = share_results([results, list(records)], self.groups)
         replay(module, [Record(*record) for record in moved_to(shared[1], self.root_device)])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mirrors ``smdistributed.modelparallel.backend.exceptions``, which SageMaker's toolkit lists to tell errors apart."""
 
-from lightning_sagemaker.parallel.stage import PipelineError
+from lightning_sagemaker.parallel.degrees import PipelineError
 
 __all__ = ["PipelineError"]

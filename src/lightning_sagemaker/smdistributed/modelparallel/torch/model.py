@@ -169,7 +169,8 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         self._reduction = pipeline.reduction if trains and self._overlaps else None
         if self._reduction is not None:
             self._reduction.begin()
-        results = pipeline.engine.run(run, microbatches, self._loss if trains else None, self._reduction)
+        kind = f"{getattr(step, '__self__', step)!r}, {trains}"
+        results = pipeline.engine.run(run, microbatches, self._loss if trains else None, self._reduction, kind)
         shared = share_results(results, state.groups)
         return results if pipeline.engine.has_last_stage else moved(shared, state.device)
 

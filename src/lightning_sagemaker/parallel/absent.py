@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values that a stage does not have: NaN of the right shape, and refused where its own part of the model would use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from lightning_sagemaker._compat import pytree
+from lightning_sagemaker.parallel.degrees import PipelineError
+from lightning_sagemaker.parallel.inputs import gives_view, shape_of
+from lightning_sagemaker.parallel.trace import tensors_of
+
+_MARK = "_is_of_another_stage"
+"""Attribute of a tensor that was computed from parameters which this process does not have."""
+_NUMBERS = frozenset(getattr(Tensor, name) for name in ("item", "tolist", "numpy", "__bool__", "__float__", "__int__"))
+
+
+class Absent(TorchFunctionMode):
+    """Functions of parameters that this process does not have give NaN of the right shape.
+
+    Args:
+        shapes: Identity of each such parameter -> its shape, on the meta device.
+
+    Attributes:
+        is_over: The stage's own part has begun: such values may be looked at for their shapes, and not be used.
+
+    """
+
+    def __init__(self, shapes: Mapping[int, Tensor]) -> None:
+        super().__init__()
+        self._shapes = shapes
+        self.is_over = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        leaves = pytree.arg_tree_leaves(*args, **kwargs)
+        absent = [leaf for leaf in leaves if id(leaf) in self._shapes]
+        if self.is_over or not absent:
+            result = func(*args, **kwargs)
+            if any(map(is_marked, leaves)):
+                if self.is_over and not gives_view(func, args, kwargs):
+                    _refuse(func, result)
+                else:
+                    mark(args[:1] if func is Tensor.__setitem__ else result)
+            return result
+        device = absent[0].device
+        args, kwargs = pytree.tree_map_only(Tensor, self._shape_of, (args, kwargs))  # without reading inputs
+        result = func(*args, **kwargs)
+        return pytree.tree_map_only(Tensor, lambda tensor: nothing(tensor.shape, tensor.dtype, device), result)
+
+    def _shape_of(self, tensor: Tensor) -> Tensor:
+        shape = self._shapes.get(id(tensor))
+        return shape_of(tensor) if shape is None else shape
+
+
+def nothing(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """NaN, or zeros for types without NaN; marked."""
+    tensor = torch.full(shape, float("nan") if dtype.is_floating_point else 0, dtype=dtype, device=device)
+    mark(tensor)
+    return tensor
+
+
+def mark(value: Any) -> None:
+    """Mark all tensors in a value."""
+    for tensor in tensors_of(value):
+        setattr(tensor, _MARK, True)
+
+
+def is_marked(leaf: Any) -> bool:
+    """Whether a leaf is a tensor with the mark."""
+    return isinstance(leaf, Tensor) and getattr(leaf, _MARK, False)
+
+
+def fill(tensor: Tensor, values: Tensor) -> None:
+    """Give a tensor that was computed without parameters its values; its mark is removed."""
+    tensor.copy_(values)
+    setattr(tensor, _MARK, False)
+
+
+def check(value: Any, what: str) -> None:
+    """Refuse a value of which a part is marked.
+
+    Raises:
+        PipelineError: If there is such a part.
+
+    """
+    if any(map(is_marked, tensors_of(value))):
+        raise _used(what)
+
+
+def _refuse(func: Callable[..., Any], result: Any) -> None:
+    if func in _NUMBERS or tensors_of(result):
+        raise _used(getattr(func, "__name__", str(func)))
+
+
+def _used(what: str) -> PipelineError:
+    return PipelineError(
+        f"the step uses ({what}) a value which an earlier pipeline stage has computed and which does not pass through the"
+        " blocks of the model, such as a hidden state of each layer. HINT: return it from each block, use only what the"
+        " last block returns, or set partitions to 1, and tensor_parallel_degree or sharded_data_parallel_degree instead."
+    )

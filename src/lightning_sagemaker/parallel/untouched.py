@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a module's code without lasting effects on the module: counters, lists, statistics and metrics are as before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, MutableSequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def untouched(root: nn.Module) -> Iterator[None]:
+    """Afterwards all attributes, buffers and containers of a module and its submodules are what they were.
+
+    Parameters and what containers of containers hold are not restored.
+    """
+    attributes = [(vars(module), dict(vars(module))) for module in root.modules()]
+    containers = [(one, one.copy()) for _, before in attributes for one in before.values() if type(one) in (list, dict)]
+    buffers = [value for module in root.modules() for value in vars(module)["_buffers"].values()]
+    values = [value for _, before in attributes for value in before.values()]
+    tensors = [
+        (one, one.clone()) for one in {id(one): one for one in (*buffers, *values) if _has_numbers(one)}.values()
+    ]
+    try:
+        yield
+    finally:
+        for now, before in attributes:
+            _restore(now, before)
+        for container, content in containers:
+            _restore(container, content)
+        with torch.no_grad():
+            for tensor, numbers in tensors:
+                if not torch.equal(tensor, numbers):  # a version does not count what batch_norm writes
+                    tensor.copy_(numbers)
+
+
+def _has_numbers(value: Any) -> bool:
+    return type(value) is Tensor and not value.is_meta and not value.is_inference()
+
+
+def _restore(container: Any, content: Any) -> None:
+    if isinstance(container, MutableMapping):
+        container.clear()
+        container.update(content)
+    elif isinstance(container, MutableSequence):
+        container[:] = content
