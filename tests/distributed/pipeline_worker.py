@@ -75,6 +75,15 @@ class Pipeline:
             return f"{type(error).__name__}: {error}"
         return None
 
+    @torch.no_grad()
+    def evaluated(self, kind, step, batch) -> str | None:
+        """What a step without backward passes raises."""
+        try:
+            share_results(self.engine.run(step, split(batch, MICROBATCHES), kind=f"{kind}, evaluated"), self.groups)
+        except (PipelineError, ZeroDivisionError) as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
     def step(self, batch) -> float:
         results = self.engine.run(self.loss, split(batch, MICROBATCHES), lambda loss: loss / MICROBATCHES)
         self.tied.add_gradients()
@@ -141,6 +150,8 @@ def failures(groups_of) -> dict:
             "good": pipeline.loss,
         }
         found |= {f"{schedule}/{name}": pipeline.outcome(name, step, batch) for name, step in steps.items()}
+        for name in ("after", "before", "layers", "good"):
+            found[f"{schedule}/{name}, evaluated"] = pipeline.evaluated(name, steps[name], batch)
     try:
         pipeline.model(**batch)
     except PipelineError as error:

@@ -62,6 +62,10 @@ def test_a_failing_stage_fails_on_all_ranks_and_the_next_step_works(launched, pr
         )
         assert "the step uses (in what it returns) a value" in found[f"{schedule}/a layer"]
         assert "HINT" in found[f"{schedule}/never"]
+        assert found[f"{schedule}/after, evaluated"].startswith(own)
+        assert "ZeroDivisionError" in found[f"{schedule}/before, evaluated"]
+        assert "the step uses (stack)" in found[f"{schedule}/layers, evaluated"]
+        assert found[f"{schedule}/good, evaluated"] is None
         assert "outside a step" in found["outside"]
 
 

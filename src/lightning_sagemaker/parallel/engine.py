@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -99,7 +100,8 @@ class PipelineEngine:
             kind: Name of the user's code; the first run of each is checked for values of other stages.
 
         Returns:
-            What ``step`` returned for each microbatch, if this process has the last stage; else None for each.
+            What ``step`` returned for each microbatch, if this process has the last stage; else None for each. Without
+            ``loss_of`` the caller has to share it (:func:`share_results`): where a stage has failed, that raises.
 
         Raises:
             PipelineError: If another stage failed.
@@ -135,6 +137,8 @@ class PipelineEngine:
         if failure is not None:
             if listener is not None:
                 listener.abandon()
+            if loss_of is None:
+                self._share_failure(failure)
             raise failure
         return results
 
@@ -253,8 +257,7 @@ class PipelineEngine:
 
     def _refuse(self, action: Action, failure: BaseException) -> None:
         """Notify the waiting stage that this computation failed."""
-        own = f"pipeline stage {action.stage} (rank {self._groups.rank}) failed: {type(failure).__name__}: {failure}"
-        text = str(failure) if isinstance(failure, PipelineError) else own
+        text = self._text(action.stage, failure)
         stage, number, last = action.stage, action.microbatch, self._num_stages - 1
         if action.kind is Kind.FORWARD:
             self._discard(stage - 1, Tag(_ACTIVATIONS, stage, number), stage > 0)
@@ -264,6 +267,19 @@ class PipelineEngine:
             self._discard(stage + 1, Tag(_GRADIENTS, stage, number), stage < last)
             if stage:
                 self._send(stage - 1, Tag(_GRADIENTS, stage - 1, number), [], text)
+
+    def _text(self, stage: int, failure: BaseException) -> str:
+        own = f"pipeline stage {stage} (rank {self._groups.rank}) failed: {type(failure).__name__}: {failure}"
+        return str(failure) if isinstance(failure, PipelineError) else own
+
+    def _share_failure(self, failure: BaseException) -> None:
+        """Without backward passes, stages before the failed one get no message: they learn of it instead of the results."""
+        results = self._groups.results
+        if results.is_source:
+            results.share_failure(self._text(self._num_stages - 1, failure))
+        else:
+            with contextlib.suppress(PipelineError):
+                results.share(None)
 
     def _discard(self, stage: int, tag: Tag, expected: bool) -> None:
         """Remove a message from its channel, so that the next step does not receive it."""

@@ -109,6 +109,12 @@ class StructureChannel:
         self._send({target: kinds[needs[target]] for target in self._targets})
         return value
 
+    def share_failure(self, message: str) -> None:
+        """Called by the source instead of :meth:`share`, which then raises ``PipelineError`` on the other processes."""
+        text = bytearray(message.encode())
+        parts = [torch.tensor([_FAILED, len(text), _NEW]), torch.frombuffer(text, dtype=torch.uint8)]
+        self._send(dict.fromkeys(self._targets, parts))
+
     def _send(self, messages: Mapping[int, Sequence[Tensor]]) -> None:
         pairs = [(target, message) for target, one in messages.items() for message in one]
         works = [dist.isend(message, target, self._group) for target, message in pairs]
