@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from lightning_sagemaker.parallel.degrees import PipelineError
 from lightning_sagemaker.parallel.inputs import gives_view, shape_of
 from lightning_sagemaker.parallel.trace import tensors_of
 
-_MARK = "_is_of_another_stage"
+_MARK = "_lightning_sagemaker_absent"
 """Attribute of a tensor that was computed from parameters which this process does not have."""
 _NUMBERS = frozenset(getattr(Tensor, name) for name in ("item", "tolist", "numpy", "__bool__", "__float__", "__int__"))
 
@@ -37,8 +36,12 @@ class Absent(TorchFunctionMode):
         self.is_over = False
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         leaves = pytree.arg_tree_leaves(*args, **kwargs)
         absent = [leaf for leaf in leaves if id(leaf) in self._shapes]
@@ -67,13 +70,13 @@ def nothing(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tens
     return tensor
 
 
-def mark(value: Any) -> None:
+def mark(value: object) -> None:
     """Mark all tensors in a value."""
     for tensor in tensors_of(value):
         setattr(tensor, _MARK, True)
 
 
-def is_marked(leaf: Any) -> bool:
+def is_marked(leaf: object) -> bool:
     """Whether a leaf is a tensor with the mark."""
     return isinstance(leaf, Tensor) and getattr(leaf, _MARK, False)
 
@@ -84,7 +87,7 @@ def fill(tensor: Tensor, values: Tensor) -> None:
     setattr(tensor, _MARK, False)
 
 
-def check(value: Any, what: str) -> None:
+def check(value: object, what: str) -> None:
     """Refuse a value of which a part is marked.
 
     Raises:
@@ -95,7 +98,7 @@ def check(value: Any, what: str) -> None:
         raise _used(what)
 
 
-def _refuse(func: Callable[..., Any], result: Any) -> None:
+def _refuse(func: Callable[..., object], result: object) -> None:
     if func in _NUMBERS or tensors_of(result):
         raise _used(getattr(func, "__name__", str(func)))
 

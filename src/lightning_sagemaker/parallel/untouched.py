@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, MutableSequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -37,13 +37,13 @@ def untouched(root: nn.Module) -> Iterator[None]:
                     tensor.copy_(numbers)
 
 
-def _has_numbers(value: Any) -> bool:
+def _has_numbers(value: object) -> TypeGuard[Tensor]:
     return type(value) is Tensor and not value.is_meta and not value.is_inference()
 
 
-def _restore(container: Any, content: Any) -> None:
-    if isinstance(container, MutableMapping):
+def _restore(container: object, content: object) -> None:
+    if isinstance(container, dict) and isinstance(content, dict):
         container.clear()
         container.update(content)
-    elif isinstance(container, MutableSequence):
+    elif isinstance(container, list) and isinstance(content, list):
         container[:] = content
