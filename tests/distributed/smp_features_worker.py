@@ -16,6 +16,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer, callbacks, seed_everything
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler
 
 import lightning_sagemaker  # noqa: F401 - registers the strategies
@@ -114,6 +115,54 @@ class Skips(Model):
     def forward(self, x):
         x = torch.tanh(self.first(x))
         return self.last(x + self.up(torch.tanh(self.down(x))))
+
+
+class InPlace(Model):
+    """Changes what a block returns in place: between stages that is what was received."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))  # they do not need what they return
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+            x += 0.5
+            x.mul_(0.9)
+        return self.head(x)
+
+
+class Checkpointed(Model):
+    """Its blocks are called again in the backward pass, or, the older way, without gradients first."""
+
+    def __init__(self, reentrant: bool = False) -> None:
+        super().__init__()
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            x = x + checkpoint(block, x, use_reentrant=self.reentrant)
+        return self.head(x)
+
+
+class Elsewhere(Model):
+    """Its validation does not call the model as its training does."""
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", Model.forward(self, batch["x"]).mean())
+
+
+class Layers(Model):
+    """Its loss uses what comes out of the stem and goes around the blocks."""
+
+    def training_step(self, batch, batch_idx):
+        stem = self.stem(batch["x"])
+        x = stem
+        for block in self.blocks:
+            x = x + block(x)
+        return nn.functional.mse_loss(self.head(x + stem), batch["y"])
 
 
 class Tables(Model):
@@ -311,7 +360,7 @@ def rows() -> dict:
         trainer = make_trainer()
         predictions = trainer.predict(kind(), loader(trainer, 16))
         found[f"{kind.__name__} predicts"] = [float(batch.sum()) for batch in predictions]
-    return found
+    return found | {kind.__name__: fit(model=kind(), max_epochs=1) for kind in (InPlace, Checkpointed)}
 
 
 def batch_norm() -> dict:
@@ -367,6 +416,9 @@ def refusals() -> dict:
         found["lbfgs"] = error_of(lambda: fit(model=Model(optimizer="LBFGS")))
         found["sizes"] = error_of(lambda: fit(model=Tables(), rows=30, parameters={"microbatches": 4}))
         found["skips"] = error_of(lambda: fit(model=Skips(), strategy_options={"stages_per_rank": 2}))
+        found["reentrant"] = error_of(lambda: fit(model=Checkpointed(reentrant=True)))
+        found["elsewhere"] = error_of(lambda: fit(model=Elsewhere(), num_sanity_val_steps=0))
+        found["layers"] = error_of(lambda: fit(model=Layers()))
         found["sync"] = error_of(lambda: fit(sync_batchnorm=True))
         parts = {"save_distributed_checkpoint": True}
         found["parts"] = error_of(lambda: fit([ema()], strategy_options=parts))

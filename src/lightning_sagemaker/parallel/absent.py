@@ -45,7 +45,9 @@ class Absent(TorchFunctionMode):
         kwargs = kwargs or {}
         leaves = pytree.arg_tree_leaves(*args, **kwargs)
         absent = [leaf for leaf in leaves if id(leaf) in self._shapes]
-        if self.is_over or not absent:
+        if self.is_over and absent:
+            raise _used(f"{getattr(func, '__name__', func)} of a parameter")
+        if not absent:
             result = func(*args, **kwargs)
             if any(map(is_marked, leaves)):
                 if self.is_over and not gives_view(func, args, kwargs):
@@ -106,6 +108,6 @@ def _refuse(func: Callable[..., object], result: object) -> None:
 def _used(what: str) -> PipelineError:
     return PipelineError(
         f"the step uses ({what}) a value which an earlier pipeline stage has computed and which does not pass through the"
-        " blocks of the model, such as a hidden state of each layer. HINT: return it from each block, use only what the"
-        " last block returns, or set partitions to 1, and tensor_parallel_degree or sharded_data_parallel_degree instead."
+        " blocks of the model, such as a hidden state of each layer. HINT: return it from each block, compute it after the"
+        " model's call, or set partitions to 1, and tensor_parallel_degree or sharded_data_parallel_degree instead."
     )

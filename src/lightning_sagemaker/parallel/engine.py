@@ -160,6 +160,11 @@ class PipelineEngine:
         results = self.run(step, microbatches, kind=kind)
         outputs = share_results(self._outputs, self._groups)
         self._outputs = []
+        if any(output is None for output in outputs):
+            raise PipelineError(
+                f"{kind or 'this step'} does not call the module with all parameters that the first step called. HINT: call"
+                " it in all steps, as self(...) or self.model(...), or in none."
+            )
         if self.has_last_stage:
             return results
         outputs = pytree.tree_map_only(Tensor, self._to_device, outputs)
@@ -181,10 +186,9 @@ class PipelineEngine:
         number = action.microbatch
         if action.kind is Kind.FORWARD:
             results[number] = self._forward(action, lambda: step(microbatches[number]), loss_of, kind)
-        elif action.kind is Kind.WEIGHT:
-            self._weight(action)
-        else:
-            self._backward(action)
+            return
+        with self._stages.recomputing():
+            (self._weight if action.kind is Kind.WEIGHT else self._backward)(action)
 
     def _forward(
         self, action: Action, step: Callable[[], Any], loss_of: Callable[[Any], Tensor] | None, kind: str

@@ -9,12 +9,15 @@ its last own block the code is aborted. In the first run of each kind of step, a
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointFunction
 
 from lightning_sagemaker._compat import pytree
 from lightning_sagemaker.parallel.absent import Absent, check, fill, nothing
@@ -45,6 +48,18 @@ class _Visit:
     has_left: bool = False
 
 
+class _Received(torch.autograd.Function):
+    """What has arrived, for the user's code: unlike a leaf, it may be changed in place."""
+
+    @staticmethod
+    def forward(ctx: Any, received: Tensor) -> Tensor:
+        return received.data  # neither a copy nor a view
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient
+
+
 class Stages:
     """The stages of this process.
 
@@ -71,6 +86,7 @@ class Stages:
         self._shapes: dict[int, Tensor] = {}
         self._visit: _Visit | None = None
         self._known: set[tuple[int, str]] = set()
+        self._recomputes = False
         self._replayed: list[Any] = []
         self._output: Any = None
         for name, parameter in root.named_parameters():
@@ -154,6 +170,15 @@ class Stages:
         check(result, "in what it returns")
         return result, None
 
+    @contextmanager
+    def recomputing(self) -> Iterator[None]:
+        """Around a backward pass: the model's own activation checkpointing calls blocks once more."""
+        self._recomputes = True
+        try:
+            yield
+        finally:
+            self._recomputes = False
+
     def replay(self, step: Callable[[], Any], output: Any) -> Any:
         """Run ``step`` once more, where the call of the model returns ``output``; returns ``step``'s result."""
         self._replayed.append(output)
@@ -175,7 +200,7 @@ class Stages:
 
     def _check_call(self, module: nn.Module, _: Any) -> None:
         """A module without its parameters may only be called before the stage's own blocks."""
-        if self._replayed:
+        if self._replayed or self._recomputes:
             return
         if self._visit is None:
             raise _outside(type(module).__name__)
@@ -189,6 +214,8 @@ class Stages:
 
     def _run_block(self, index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         visit = self._visit
+        if self._recomputes:
+            return forward(*args, **kwargs)
         if visit is None:
             raise _outside(self._blocks.names[index])
         if index != visit.next_block:
@@ -197,6 +224,8 @@ class Stages:
                 " HINT: a partitioned model can be called only once per step."
             )
         visit.next_block += 1
+        if visit.is_new and not torch.is_grad_enabled():
+            _check_checkpointing()
         if index + 1 < visit.first and not self._traced.alike:
             return forward(*args, **kwargs)  # NaN of the right shape, as its parameters are absent
         if index < visit.first:
@@ -211,7 +240,7 @@ class Stages:
 
     def _pass_by(self, index: int, visit: _Visit, arguments: Any) -> Any:
         assert visit.received is not None
-        tensors = visit.received
+        tensors = [_Received.apply(tensor) for tensor in visit.received]  # type: ignore[no-untyped-call]
         if index + 1 < visit.first:
             tensors = [nothing(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
         elif visit.is_before and visit.absent is not None:
@@ -229,6 +258,24 @@ class Stages:
         return pytree.tree_map(
             lambda leaf: next(numbers) if _is_number(leaf) else leaf, self._traced.outputs[index], is_leaf=_is_number
         )
+
+
+def _check_checkpointing() -> None:
+    """Refuse checkpoints that run a block without gradients, and would record none for what is sent.
+
+    Raises:
+        PipelineError: If the block is called by such a checkpoint.
+
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code is CheckpointFunction.forward.__code__:
+            raise PipelineError(
+                "a block is called by a checkpoint with use_reentrant=True, which cannot be split. HINT: pass"
+                " use_reentrant=False, in transformers gradient_checkpointing_enable({'use_reentrant': False}), or leave it"
+                " to SMPStrategy(activation_checkpointing=True)."
+            )
 
 
 def _outside(name: str) -> PipelineError:
