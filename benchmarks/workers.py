@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import Dataset
 
 from lightning_sagemaker.callbacks import DataWait
@@ -76,18 +76,24 @@ class Memory(Dataset[Any]):
 WORKLOADS = {"network": Network, "text": Text, "memory": Memory}
 
 
-class Data(LightningDataModule):
-    """The recipes' loader over a workload."""
-
-    num_workers = RecipeData.num_workers
-    training_loader = RecipeData.training_loader
+class Data(RecipeData):
+    """The recipes' loader over a workload; nothing is prepared."""
 
     def __init__(self, workload: str, workers: int | None) -> None:
-        super().__init__()
-        self._dataset, self._num_workers, self.measures_workers = WORKLOADS[workload](), workers, workers is None
+        super().__init__("workers", BATCH, None, None, "auto" if workers is None else workers, None, 0)
+        self._dataset = WORKLOADS[workload]()
 
-    def say(self, *line: object) -> None:
-        """The recipes print what a loader is."""
+    def prepare_data(self) -> None:
+        """Nothing."""
+
+    def setup(self, stage: str) -> None:
+        """Nothing."""
+
+    def preparation(self) -> Any:
+        """Nothing."""
+
+    def open(self, *_: Any) -> None:
+        """Nothing."""
 
     def train_dataloader(self) -> Any:
         batches = TrainingBatches(SAMPLES, BATCH)
