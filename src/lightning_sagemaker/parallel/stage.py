@@ -56,7 +56,7 @@ class _Received(torch.autograd.Function):
         return received.data  # neither a copy nor a view
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient
 
 
