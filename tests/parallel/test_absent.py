@@ -47,6 +47,9 @@ def test_in_the_stage_s_own_part_they_have_shapes_only(absent):
             with pytest.raises(PipelineError, match="which an earlier pipeline stage has computed.* HINT"):
                 use()
         assert torch.ones(2).sum() == 2
+        assert (layer.weight.dtype, layer.weight.shape) == (torch.float32, (3, 4))
+        with pytest.raises(PipelineError, match="HINT"):
+            layer.weight.t()
     with pytest.raises(PipelineError, match=r"uses \(in what it returns\)"):
         check({"loss": torch.ones(()), "states": [view]}, "in what it returns")
 

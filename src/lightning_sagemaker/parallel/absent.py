@@ -45,8 +45,6 @@ class Absent(TorchFunctionMode):
         kwargs = kwargs or {}
         leaves = pytree.arg_tree_leaves(*args, **kwargs)
         absent = [leaf for leaf in leaves if id(leaf) in self._shapes]
-        if self.is_over and absent:
-            raise _used(f"{getattr(func, '__name__', func)} of a parameter")
         if not absent:
             result = func(*args, **kwargs)
             if any(map(is_marked, leaves)):
@@ -58,6 +56,8 @@ class Absent(TorchFunctionMode):
         device = absent[0].device
         args, kwargs = pytree.tree_map_only(Tensor, self._shape_of, (args, kwargs))  # without reading inputs
         result = func(*args, **kwargs)
+        if self.is_over:
+            _refuse(func, result)
         return pytree.tree_map_only(Tensor, lambda tensor: nothing(tensor.shape, tensor.dtype, device), result)
 
     def _shape_of(self, tensor: Tensor) -> Tensor:
