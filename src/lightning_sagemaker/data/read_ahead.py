@@ -15,7 +15,7 @@ from lightning_sagemaker.data.block_store import BlockStore, Integers, runs_of
 
 _THREADS = 8
 _AT_ONCE = 16
-"""Batches whose blocks are looked up together: it costs as much as for one."""
+"""Batches whose blocks are looked up together, which costs little more than for one."""
 
 _log = logging.getLogger(__name__)
 

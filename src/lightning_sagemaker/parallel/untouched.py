@@ -10,12 +10,15 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
+_MOST = 1 << 24
+"""Numbers of a tensor that is copied to be restored: larger ones are data or tables, not statistics or counts."""
+
 
 @contextmanager
 def untouched(root: nn.Module) -> Iterator[None]:
     """Afterwards all attributes, buffers and containers of a module and its submodules are what they were.
 
-    Parameters and what containers of containers hold are not restored.
+    Parameters, what containers of containers hold, and the numbers in tensors of more than 16 million are not restored.
     """
     attributes = [(vars(module), dict(vars(module))) for module in root.modules()]
     containers = [(one, one.copy()) for _, before in attributes for one in before.values() if type(one) in (list, dict)]
@@ -38,7 +41,7 @@ def untouched(root: nn.Module) -> Iterator[None]:
 
 
 def _has_numbers(value: object) -> TypeGuard[Tensor]:
-    return type(value) is Tensor and not value.is_meta and not value.is_inference()
+    return type(value) is Tensor and not value.is_meta and not value.is_inference() and value.numel() <= _MOST
 
 
 def _restore(container: object, content: object) -> None:
