@@ -133,8 +133,10 @@ def test_a_checkpoint_after_a_change_is_resumed(tmp_path, fixed):
 def search(step, first, limit):
     """The search on a machine where a step with ``n`` workers takes ``step(n)`` seconds and waits so much for data."""
     found = WorkerSearch(first, limit)
+    tried = []
     while not found.done:
-        assert found.number not in found.found
+        tried.append(found.number)
+        assert tried.count(found.number) <= 2
         found.tell(*step(found.number))
     return found
 
@@ -157,6 +159,19 @@ def test_the_search_ends_near_the_best(first, data, shared):
     best = min(step(number)[0] for number in {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, first})
     seconds, wait = step(found.number)
     assert seconds <= best + 0.05 * step(first)[0] or wait <= 0.02
+
+
+def test_other_work_on_the_host_seldom_misleads_it():
+    """A third of the measurements are up to 1.5 times too slow, as on a shared host; the best of them is 13% ahead."""
+    rates = {0: 24.0, 1: 36.2, 2: 38.8, 4: 43.8}
+    draw = random.Random(0)
+
+    def step(number):
+        slowed = draw.uniform(1, 1.5) if draw.random() < 1 / 3 else draw.uniform(1, 1.01)
+        return slowed / rates[number], 0.3
+
+    found = [search(step, 2, 4).number for _ in range(1000)]
+    assert found.count(4) >= 900
 
 
 def test_nothing_is_tried_where_nothing_waits():

@@ -22,6 +22,8 @@ _ENOUGH = 0.02
 """Share of a step spent waiting for data up to which no other number is tried."""
 _GAIN = 0.03
 """Relative gain in step time for a number to count as better: repeated measurements differ by 1 to 2%."""
+_NEAR = 0.3
+"""Relative difference in step time up to which two numbers are measured a second time."""
 _WARM_UP = 5
 """Steps that are not measured after a change: workers start, and nothing has been fetched in advance."""
 _FEWEST, _MOST = 20, 1000
@@ -31,6 +33,8 @@ _SECONDS = 2.0
 
 class WorkerSearch:
     """Doubles the number of workers while steps get faster, else halves it while they do.
+
+    Those near the fastest are measured twice, and the faster measurement counts: other work on the host only slows steps.
 
     Args:
         first: Number to start with.
@@ -48,25 +52,28 @@ class WorkerSearch:
         self.done = False
         self.found: dict[int, tuple[float, float]] = {}
         self._limit = limit
+        self._twice: set[int] = set()
 
     def tell(self, seconds: float, wait: float) -> None:
         """Add the seconds per step with :attr:`number` and the share of them spent waiting for data; set the next."""
-        self.found[self.number] = seconds, wait
+        if self.number in self.found:
+            self._twice.add(self.number)
+        self.found[self.number] = min(self.found.get(self.number, (math.inf, 1.0)), (seconds, wait))
         best = min(self.found, key=lambda number: self.found[number][0])
         if self.found[best][0] > self.found[self.first][0] * (1 - _GAIN):
             best = self.first
+        following = [] if self.found[best][1] <= _ENOUGH else self._untried(best) or self._doubtful(best)
+        self.done = not following
+        self.number = following[0] if following else best
+
+    def _untried(self, best: int) -> list[int]:
         more, fewer = max(1, 2 * best), best // 2
-        if self.found[best][1] <= _ENOUGH:
-            candidates = []
-        elif best > self.first:
-            candidates = [more]
-        elif best < self.first:
-            candidates = [fewer]
-        else:
-            candidates = [more, fewer]
-        untried = [number for number in candidates if number not in self.found and number <= self._limit]
-        self.done = not untried
-        self.number = untried[0] if untried else best
+        candidates = [more] if best > self.first else [fewer] if best < self.first else [more, fewer]
+        return [number for number in candidates if number not in self.found and number <= self._limit]
+
+    def _doubtful(self, best: int) -> list[int]:
+        near = [number for number in self.found if self.found[number][0] <= self.found[best][0] * (1 + _NEAR)]
+        return [number for number in near if number not in self._twice] if len(near) > 1 else []
 
 
 class MeasuredWorkers(Callback):
