@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from lightning.fabric.strategies import ModelParallelStrategy as FabricModelParallelStrategy
     from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.fabric.utilities.seed import reset_seed
+    from lightning.pytorch import LightningModule
     from lightning.pytorch import callbacks as pytorch_callbacks
     from lightning.pytorch.callbacks import Callback, ModelCheckpoint
     from lightning.pytorch.plugins.precision import Precision
@@ -97,6 +98,7 @@ else:
     (CheckpointIO,) = _get(f"{_fabric}.plugins.io.checkpoint_io", "CheckpointIO")
     (TorchCheckpointIO,) = _get(f"{_fabric}.plugins.io.torch_io", "TorchCheckpointIO")
     Callback, ModelCheckpoint = _get(f"{_pytorch}.callbacks", "Callback", "ModelCheckpoint")
+    (LightningModule,) = _get(_pytorch, "LightningModule")
     pytorch_callbacks = import_module(f"{_pytorch}.callbacks")
     (Precision,) = _get(f"{_pytorch}.plugins.precision", "Precision")
     (Profiler,) = _get(f"{_pytorch}.profilers", "Profiler")
@@ -116,6 +118,7 @@ __all__ = [
     "FabricDDPStrategy",
     "FabricModelParallelStrategy",
     "LightningEnvironment",
+    "LightningModule",
     "MPIEnvironment",
     "MisconfigurationException",
     "ModelCheckpoint",

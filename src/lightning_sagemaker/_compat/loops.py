@@ -76,6 +76,7 @@ class LoopEvents:
         epoch_is_next: Before anything of an epoch, the first one's included.
         epoch_begins: Before the iterator of an epoch is made.
         validation_begins: Before anything of a validation within a fit.
+        batch_hooks_are_over: After the hooks of a batch's end, before a validation.
         batch_is_over: After a batch and all that follows it.
         goes_on: If set, runs the fit in the place of ``fit_loop.run``, which it is given.
         is_ending: Whether what follows a batch is being done.
@@ -92,6 +93,7 @@ class LoopEvents:
         self.epoch_is_next: list[Callable[[], None]] = []
         self.epoch_begins: list[Callable[[], None]] = []
         self.validation_begins: list[Callable[[], None]] = []
+        self.batch_hooks_are_over: list[Callable[[], None]] = []
         self.batch_is_over: list[Callable[[], None]] = []
         self.goes_on: Callable[[Callable[[], None]], None] | None = None
         self.is_ending = self.validated = self.is_trial = False
@@ -182,6 +184,8 @@ class LoopEvents:
     def _ends(self, end: Callable[[DataFetcher], None]) -> Callable[[DataFetcher], None]:
         def ends(fetcher: DataFetcher) -> None:
             self.is_ending, self.validated = True, False
+            for listener in [] if self.is_trial else self.batch_hooks_are_over:
+                listener()
             end(fetcher)
             self.is_ending = False
             for listener in [] if self.is_trial else self.batch_is_over:

@@ -21,7 +21,7 @@ FIRST = 0
 
 
 class SharedBuffers:
-    """Buffers of the modules that are trained, of those (sub)modules that have one of floating point.
+    """Buffers of the modules that are trained, of up to 2^20 elements.
 
     Args:
         modules: Returns the modules.
@@ -94,8 +94,13 @@ class SharedBuffers:
 
 
 def _changing(module: nn.Module) -> list[str]:
-    """Names of a module's own buffers, if a forward pass may change them."""
-    own = dict(module.named_buffers(recurse=False))
-    if not any(buffer.is_floating_point() for buffer in own.values()):
-        return []
-    return [name for name, buffer in own.items() if buffer.numel() <= LARGEST]
+    """Names of a module's own buffers that a forward pass may change: not those whose elements share memory."""
+    return [
+        name
+        for name, buffer in module.named_buffers(recurse=False)
+        if buffer.numel() <= LARGEST and not any(map(_repeats, buffer.shape, buffer.stride()))
+    ]
+
+
+def _repeats(size: int, stride: int) -> bool:
+    return size > 1 and stride == 0

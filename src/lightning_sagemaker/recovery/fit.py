@@ -78,12 +78,13 @@ class RecoveringFit(Callback):
         if trainer.fit_loop._combined_loader is not None:  # made already, by a schedule that asked for their length
             self._check_loaders(trainer.fit_loop._combined_loader)
         events.epoch_is_next.append(lambda: self._hold(Moment.EPOCH))
+        events.batch_hooks_are_over.append(self._end_hooks)
         events.batch_is_over.insert(0, self._end_batch)
         events.validation_begins.append(self._deal_validation)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Called first: other callbacks may wait for other ranks, as saving does."""
-        if self._is_stepped and self._may_meet(batch_idx):
+        if self._is_stepped and self._may_meet():
             self._hold(Moment.BATCH_END, (outputs, batch, batch_idx))
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -217,6 +218,10 @@ class RecoveringFit(Callback):
             if isinstance(callback, SpotInterruption):
                 callback.begin_again(self._trainer)
 
+    def _end_hooks(self) -> None:
+        if self._is_stepped and self._may_meet():
+            self._hold(Moment.HOOKS)
+
     def _end_batch(self) -> None:
         if self._is_stepped:
             self._hold(Moment.STEP)
@@ -230,7 +235,7 @@ class RecoveringFit(Callback):
         assert self._held is not None
         self._held.take(moment, hooks)
 
-    def _may_meet(self, batch_idx: int) -> bool:
+    def _may_meet(self) -> bool:
         """Whether what follows a batch may wait for other ranks: a validation, a checkpoint, an epoch's end."""
         trainer, loop = self._trainer, self._trainer.fit_loop.epoch_loop
         saves = any(

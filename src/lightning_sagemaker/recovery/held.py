@@ -21,6 +21,7 @@ from lightning_sagemaker.callbacks.fit_entries import FitEntry, RankState
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.checkpoint.metric_state import merged_metrics
 from lightning_sagemaker.recovery import shards
+from lightning_sagemaker.recovery.attributes import Held, PlainAttributes
 from lightning_sagemaker.recovery.bars import is_bar
 from lightning_sagemaker.recovery.steps import Steps
 
@@ -35,9 +36,11 @@ class Moment(IntEnum):
 
     BATCH_END = 1
     """Before the hooks of a batch's end, which may wait for other ranks."""
-    STEP = 2
+    HOOKS = 2
+    """After these hooks, before a validation."""
+    STEP = 3
     """After a batch and everything that follows it."""
-    EPOCH = 3
+    EPOCH = 4
     """Before an epoch."""
 
 
@@ -57,7 +60,9 @@ class HeldState:
 
     def __init__(self, trainer: Any, fit_state: FitState, steps: Steps, shard: int) -> None:
         self._trainer, self.fit_state, self._steps, self._shard = trainer, fit_state, steps, shard
+        self.attributes = PlainAttributes(trainer, lambda: fit_state.modules.recent()[0])
         self._held: _State | None = None
+        self._plain: Held = []
         self._at: list[int] = []
         self.is_current = False
         self._counting: list[Any] = []
@@ -87,6 +92,7 @@ class HeldState:
             "schedules": [plain_copy(config.scheduler.state_dict()) for config in trainer.lr_scheduler_configs],
             "groups": [[_settings(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers],
         }
+        self._plain = self.attributes.now()
         self._at, self.is_current = [trainer.global_step, moment, trainer.current_epoch], True
 
     def put(self) -> None:
@@ -95,6 +101,7 @@ class HeldState:
         assert held is not None
         self.is_current = True
         forget_interruption(trainer)
+        self.attributes.put(self._plain)
         for config, state in zip(trainer.lr_scheduler_configs, held["schedules"], strict=True):
             config.scheduler.load_state_dict(plain_copy(state))
         for optimizer, groups in zip(trainer.optimizers, held["groups"], strict=True):
@@ -118,11 +125,13 @@ class HeldState:
     def all_of_it(self) -> _State:
         """The state that a replacement needs."""
         trainer = self._trainer
+        self.attributes.put(self._plain)  # the step in flight is discarded here as well
         return {
             "module": trainer.lightning_module.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
             "precision": trainer.precision_plugin.state_dict(),
             "held": self._held,
+            "attributes": self.attributes.changed(),
             "at": self._at,
             "seed": self._steps.seed,
             "flags": [_flags(callback) for callback in trainer.callbacks],
@@ -150,6 +159,8 @@ class HeldState:
         for logger, version in zip(trainer.loggers, state["loggers"], strict=True):
             if version is not None and hasattr(logger, "_version"):
                 logger._version = version
+        self.attributes.adopt(state["attributes"])
+        self._plain = self.attributes.now()
         held = state["held"]
         # What the lost rank had summed up is lost; names are the others', as all ranks log the same ones.
         held["own"]["metrics"] = merged_metrics(trainer.lightning_module, [held["own"]["metrics"]], 1, 2)

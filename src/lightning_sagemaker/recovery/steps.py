@@ -13,6 +13,7 @@ import torch
 from lightning_sagemaker._compat.in_job import call_module, call_strategy, closure_result
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
 from lightning_sagemaker.recovery import shards
+from lightning_sagemaker.recovery.attributes import Held, PlainAttributes
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
 from lightning_sagemaker.recovery.overlapped import OverlappedMeans
 from lightning_sagemaker.recovery.seeds import seed_batch
@@ -50,6 +51,8 @@ class Steps:
         self._batches: list[int] = []
         self._batch: Any = None
         self._buffers = SharedBuffers(lambda: [trainer.lightning_module])
+        self._attributes = PlainAttributes(trainer, lambda: modules.recent()[0])
+        self._start: Held = []
         self._first = FIRST
         self._evaluation = ExitStack()
 
@@ -77,6 +80,7 @@ class Steps:
         self._batch = batch
         if not self._batches:
             self._buffers.begin_step()
+            self._start = self._attributes.now() if self._adopted else []
         self._batches.append(batch_idx)
         self._seed(batch_idx, self._shard)
 
@@ -128,7 +132,7 @@ class Steps:
         for parameter in parameters:
             parameter.grad = None
         for shard in self._adopted:
-            with self._buffers.of_shard(shard):
+            with self._buffers.of_shard(shard), self._attributes.of_another_rank(self._start):
                 for batch_idx in self._batches:
                     self._train(shard, batch_idx, optimizer)
         found = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain attributes that a script's own classes change as they train: counters, lists of outputs, running averages.
+
+No ``state_dict`` has them. After a loss the remaining ranks have those of the step that they return to, and a replacement
+gets those of the rank that sends it the training state.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from operator import is_not
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+from torchmetrics import Metric
+
+from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker._lightning import Callback, LightningModule
+from lightning_sagemaker.checkpoint.module_walk import Children
+from lightning_sagemaker.checkpoint.rank_buffers import LARGEST
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Trainer
+
+Values = dict[str, object]
+"""Attributes of one object."""
+Held = list[tuple[object, Values]]
+"""Objects, and copies of their attributes."""
+
+_NUMBERS = (int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, np.generic)
+_CONTAINERS = (list, dict, set, deque)
+_LONGEST, _COPIED_BY_ENTRY = 100_000, 1000
+"""Entries of a container that is copied at each step, and of a dict whose values are copied as well."""
+_KEPT = frozenset({*vars(nn.Module()), *vars(LightningModule())})
+"""Attributes of torch's and Lightning's own."""
+_LIBRARIES = frozenset(
+    {"torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_sagemaker", "transformers", "peft"}
+)
+"""Packages whose classes hold what they change in buffers, parameters or states."""
+
+
+class PlainAttributes:
+    """Those of a Trainer's module, of its parts and of its callbacks.
+
+    Numbers and text, tensors and arrays of up to 2^20 elements, and lists, dicts, sets and deques of up to 100,000 entries.
+    What is in a container stays the same object; values of a dict are copied like attributes. Left out are objects of other
+    classes, metrics, and callbacks that have a ``state_dict``.
+
+    Args:
+        trainer: Whose they are.
+        children: Returns :func:`~.module_walk.named_modules` of its module.
+
+    """
+
+    def __init__(self, trainer: Trainer, children: Callable[[], Children]) -> None:
+        self._trainer, self._children = trainer, children
+        self._seen: Children | None = None
+        self._owners: list[object] = []
+        self._begun: Held | None = None
+
+    def _of(self) -> list[object]:
+        children = self._children()
+        if children is not self._seen:
+            callbacks = [one for one in callbacks_of(self._trainer) if _is_own(one)]
+            parts = [child for _, child in children if not _is_library(type(child)) and not isinstance(child, Metric)]
+            self._seen, self._owners = children, [*parts, *callbacks]
+        return self._owners
+
+    def now(self) -> Held:
+        """Copies of the present values, for :meth:`put`."""
+        found: Held = [(owner, {name: _copied(value) for name, value in _plain(owner)}) for owner in self._of()]
+        if self._begun is None:
+            self._begun = found
+        return found
+
+    def put(self, held: Held) -> None:
+        """Restore what :meth:`now` has returned; attributes that were set since are removed."""
+        for owner, values in held:
+            for name in [name for name, _ in _plain(owner) if name not in values]:
+                del vars(owner)[name]
+            vars(owner).update({name: _restored(value) for name, value in values.items()})
+
+    @contextmanager
+    def of_another_rank(self, start: Held) -> Iterator[None]:
+        """A pass on another rank's batches sees the numbers of a step's start, and changes none of this rank's."""
+        own = [(owner, _numbers(dict(_plain(owner)))) for owner in self._of()]
+        for owner, values in start:
+            vars(owner).update(_numbers(values))
+        try:
+            yield
+        finally:
+            for owner, values in own:
+                vars(owner).update(values)
+
+    def changed(self) -> list[Values]:
+        """What has changed since the fit began, for a replacement, which has begun in the same way.
+
+        What differs between ranks from the start, such as their numbers, is not among it.
+        """
+        begun = {id(owner): values for owner, values in self._begun or []}
+        return [
+            {
+                name: _sent(value)
+                for name, value in _plain(owner)
+                if _is_sendable(value) and _differs(begun.get(id(owner), {}).get(name), value)
+            }
+            for owner in self._of()
+        ]
+
+    def adopt(self, values: Sequence[Values]) -> None:
+        """Take over what another rank's :meth:`changed` has returned."""
+        for owner, found in zip(self._of(), values, strict=False):
+            for name, value in found.items():
+                vars(owner)[name] = _filled(vars(owner).get(name), value)
+
+
+class _Copy:
+    """A value that may be changed in place, and what was in it."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+        if isinstance(value, torch.Tensor):
+            self.within: object = value.detach().clone()
+        elif isinstance(value, dict) and len(value) <= _COPIED_BY_ENTRY:
+            self.within = {key: _copied(entry) if _is_plain(entry) else entry for key, entry in value.items()}
+        else:
+            self.within = copy.copy(value)
+
+    def restored(self) -> object:
+        value, within = self.value, self.within
+        if isinstance(value, torch.Tensor):
+            value.detach().copy_(within)  # type: ignore[arg-type]
+        elif isinstance(value, np.ndarray):
+            np.copyto(value, within)  # type: ignore[arg-type]
+        else:
+            _fill(
+                value, {key: _restored(entry) for key, entry in within.items()} if isinstance(within, dict) else within
+            )
+        return value
+
+
+def _is_own(callback: Callback) -> bool:
+    """Whether a callback is the script's own, and has no ``state_dict``."""
+    inherited = [kind for kind in type(callback).__mro__ if kind is not Callback and kind is not object]
+    return type(callback).state_dict is Callback.state_dict and not any(map(_is_library, inherited))
+
+
+def _is_library(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in _LIBRARIES
+
+
+def _plain(owner: object) -> list[tuple[str, object]]:
+    return [(name, value) for name, value in vars(owner).items() if name not in _KEPT and _is_plain(value)]
+
+
+def _is_plain(value: object) -> bool:
+    if _is_number(type(value)):
+        return True
+    if isinstance(value, torch.Tensor):
+        return not value.requires_grad and value.layout is torch.strided and value.numel() <= LARGEST
+    if isinstance(value, np.ndarray):
+        return value.size <= LARGEST and value.dtype != object
+    return isinstance(value, tuple) or (isinstance(value, _CONTAINERS) and len(value) <= _LONGEST)
+
+
+@cache
+def _is_number(kind: type) -> bool:
+    return issubclass(kind, _NUMBERS)
+
+
+def _copied(value: object) -> object:
+    return value if _is_number(type(value)) or isinstance(value, tuple) else _Copy(value)
+
+
+def _restored(value: object) -> object:
+    return value.restored() if isinstance(value, _Copy) else value
+
+
+def _numbers(values: Values) -> Values:
+    return {name: value for name, value in values.items() if _is_number(type(value))}
+
+
+def _differs(first: object, value: object) -> bool:
+    """Whether a value differs from a copy of an earlier one."""
+    if isinstance(value, _NUMBERS):
+        return isinstance(first, _Copy) or (first is not value and first != value)
+    if not isinstance(first, _Copy) or first.value is not value:
+        return first is not value
+    if isinstance(value, torch.Tensor) and isinstance(first.within, torch.Tensor):
+        return not torch.equal(value, first.within)
+    if isinstance(value, np.ndarray):
+        return not np.array_equal(value, cast("np.ndarray[Any, Any]", first.within))
+    if isinstance(value, dict) and isinstance(first.within, dict):
+        within = first.within
+        return value.keys() != within.keys() or any(_differs(within[key], entry) for key, entry in value.items())
+    now, before = list(cast("Iterable[object]", value)), list(cast("Iterable[object]", first.within))
+    return len(now) != len(before) or any(map(is_not, now, before))
+
+
+def _is_sendable(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, (*_NUMBERS, tuple)) and _is_sendable(entry) for key, entry in value.items())
+    if isinstance(value, (list, tuple, set, deque)):
+        return all(map(_is_sendable, value))
+    return isinstance(value, _NUMBERS) or (isinstance(value, (torch.Tensor, np.ndarray)) and _is_plain(value))
+
+
+def _sent(value: object) -> object:
+    """Of classes that every rank has: a Counter or a defaultdict may be made of a class or function of the script."""
+    if isinstance(value, dict):
+        return {key: _sent(entry) for key, entry in value.items()}
+    return value
+
+
+def _filled(own: object, value: object) -> object:
+    """The received value, in the rank's own container if it has one of this kind."""
+    for kind in _CONTAINERS:
+        if isinstance(own, kind) and isinstance(value, kind):
+            _fill(own, value)
+            return own
+    return value
+
+
+def _fill(container: object, within: object) -> None:
+    container.clear()  # type: ignore[attr-defined]
+    getattr(container, "extend" if isinstance(container, (list, deque)) else "update")(within)

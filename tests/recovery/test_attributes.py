@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a script's own classes keep in plain attributes, over a step that is discarded, and in a replacement."""
+
+import copy
+import pickle
+from collections import Counter, defaultdict, deque
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule
+from torchmetrics import MeanMetric
+
+from lightning_sagemaker.checkpoint.module_walk import named_modules
+from lightning_sagemaker.recovery.attributes import PlainAttributes
+
+
+class Part(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+
+class Module(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.part, self.metric = Part(), MeanMetric()
+        self.steps, self.best, self.name = 0, None, "module"
+        self.outputs, self.by_kind, self.sums = [], {"a": [], "b": 0}, defaultdict(float)
+        self.shadow, self.matrix = torch.zeros(3), np.zeros((2, 2))
+        self.last, self.ids, self.counts = deque(maxlen=2), set(), Counter()
+
+
+class Counts(Callback):
+    def __init__(self):
+        self.batches, self.rows = 0, []
+
+
+class Saved(Counts):
+    def state_dict(self):
+        return {}
+
+
+def trained():
+    """A Trainer as far as attributes go, and what looks at them."""
+    module, callbacks = Module(), [Counts(), Saved()]
+    trainer = SimpleNamespace(lightning_module=module, callbacks=callbacks)
+    children = named_modules(module)
+    attributes = PlainAttributes(trainer, lambda: children)
+    attributes.now()
+    return module, callbacks, attributes
+
+
+def step(module, callbacks, number=1):
+    module.part.calls += 1
+    module.metric.update(1.0)
+    module.steps += number
+    module.best = 0.5 * module.steps
+    module.outputs.append(torch.tensor(float(number)))
+    module.by_kind["a"].append(number)
+    module.by_kind["b"] += number
+    module.sums["loss"] += number
+    module.shadow.mul_(0.5).add_(number)
+    module.matrix[0, 0] += number
+    module.last.append(number)
+    module.ids.add(number)
+    module.counts[number] += 1
+    module.added = [number]
+    for callback in callbacks:
+        callback.batches += 1
+        callback.rows.append(number)
+
+
+NAMES = ("steps", "best", "name", "outputs", "by_kind", "sums", "shadow", "matrix", "last", "ids", "counts")
+
+
+def values(module, callbacks):
+    found = {name: getattr(module, name) for name in NAMES} | {"part": module.part.calls, "rows": callbacks[0].rows}
+    return {name: repr(value) for name, value in (found | {"batches": callbacks[0].batches}).items()}
+
+
+def test_a_discarded_step_changes_nothing():
+    module, callbacks, attributes = trained()
+    step(module, callbacks, 1)
+    expected, aliased = values(module, callbacks), module.by_kind["a"]
+    del module.added
+    held = attributes.now()
+    step(module, callbacks, 2)
+    module.outputs = []  # as at an epoch's end
+    attributes.put(held)
+    assert values(module, callbacks) == expected
+    assert not hasattr(module, "added")
+    assert module.by_kind["a"] is aliased
+    attributes.put(held)
+    assert values(module, callbacks) == expected  # what is held is not what is trained on
+    assert callbacks[1].batches == 2  # its state_dict says what belongs to a step
+    assert module.metric._update_count == 2  # metrics are restored elsewhere
+
+
+def test_a_replacement_gets_what_has_changed():
+    module, callbacks, attributes = trained()
+    module.name = "rank 0"
+    other, its_callbacks, its_attributes = trained()
+    other.name = "rank 1"
+    attributes._begun, its_attributes._begun = None, None  # such names are set before the first step
+    attributes.now()
+    its_attributes.now()
+    for number in (1, 2, 3):
+        step(module, callbacks, number)
+    sent = attributes.changed()
+    its_attributes.adopt(pickle.loads(pickle.dumps(copy.deepcopy(sent))))
+    expected = values(module, callbacks) | {"name": repr("rank 1")}
+    assert values(other, its_callbacks) == expected
+    assert other.added == [3]
+    assert other.metric._update_count == 0
+    assert attributes.changed()[0].keys() == sent[0].keys()
+    assert "name" not in sent[0]
+
+
+def test_a_pass_for_another_rank_counts_nothing():
+    module, callbacks, attributes = trained()
+    start = attributes.now()
+    step(module, callbacks)
+    with attributes.of_another_rank(start):
+        assert (module.steps, module.part.calls) == (0, 0)
+        step(module, callbacks)
+    assert (module.steps, module.best, module.part.calls, callbacks[0].batches) == (1, 0.5, 1, 1)
+    assert len(module.outputs) == 2  # what it has computed is kept
+
+
+@pytest.mark.parametrize(
+    "value", [torch.ones(2, requires_grad=True) * 2, object(), [object()], torch.nn.Linear, {"a": len}]
+)
+def test_what_is_not_plain_is_left_alone(value):
+    module, _, attributes = trained()
+    module.other = value
+    held = attributes.now()
+    assert all("other" not in found for found in attributes.changed())
+    attributes.put(held)
+    assert module.other is value
