@@ -23,6 +23,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "chaos/test_trials": (r".*\[(.*-)?batch size\]",),
     "chaos/test_fabric": (r".*alone\[(three ranks|a strategy of|in an .* same data|after an).*\]",),
     "distributed/test_restarts": (".*",),
+    "recovery/test_own_state": (".*",),
     "recovery/test_several_fits": (".*",),
     "recovery/test_together": ("test_a_rank_(of_another_host|that_fails_again)_.*", "test_others_continue_.*"),
     "distributed/test_memory": ("test_a_new_host_.*", "test_a_later_fit_.*"),

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from typing_extensions import NotRequired
 
+from lightning_sagemaker._compat.reloads import Reloads, reloads_of
 from lightning_sagemaker._compat.trainer import callbacks_of
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ class TrainerMemory(TypedDict):
     syncs_buffers: bool | None
     plateaus: list[tuple[StateDict, list[object]]]
     callbacks: dict[str, StateDict]
+    reloads: NotRequired[Reloads]
+    """Not in checkpoints of older versions."""
 
 
 def trainer_memory(trainer: Trainer) -> TrainerMemory:
@@ -58,6 +62,7 @@ def trainer_memory(trainer: Trainer) -> TrainerMemory:
             callback.state_key: {name: _kept(getattr(callback, name)) for name in _UNSAVED if hasattr(callback, name)}
             for callback in trainer.checkpoint_callbacks
         },
+        "reloads": reloads_of(trainer),
     }
 
 

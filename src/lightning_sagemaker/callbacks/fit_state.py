@@ -17,6 +17,7 @@ from lightning_sagemaker._compat.connectors import (
 )
 from lightning_sagemaker._compat.loop_state import loop_state
 from lightning_sagemaker._compat.loops import LoopEvents, Phase, phase_of
+from lightning_sagemaker._compat.reloads import reload_as, set_reloads
 from lightning_sagemaker._compat.resume_loops import go_on, is_cut, reopen_epoch
 from lightning_sagemaker._compat.trainer import counts
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
@@ -221,6 +222,7 @@ class FitState:
         self._loaded, loop = held, held["own"]["fit_loop"]
         assert loop is not None
         self._trainer.fit_loop.load_state_dict(plain_copy(loop))
+        set_reloads(self._trainer, held["own"]["memory"]["reloads"])
         self.loaders.defer(True)
 
     def load(self, checkpoint: Checkpoint) -> None:
@@ -251,7 +253,8 @@ class FitState:
             return
         if loaded["cut"] and reopen_epoch(self._trainer):
             loaded["phase"] = Phase.STEP.value
-        begins = "own" not in loaded
+        if begins := "own" not in loaded:
+            reload_as(self._trainer, loaded["ranks"][0]["memory"].get("reloads"))
         hooks = loaded.get("again", lambda: None)
         go_on(self._trainer, Phase(loaded["phase"]), lambda fetcher: self._prepare(loaded, fetcher), begins, hooks)
 

@@ -11,7 +11,6 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from operator import is_not
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,6 +33,8 @@ Held = list[tuple[object, Values]]
 """Objects, and copies of their attributes."""
 
 _NUMBERS = (int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, np.generic)
+_EXACT = frozenset({int, float, bool, str, type(None)})
+"""The most frequent of them, recognized sooner."""
 _CONTAINERS = (list, dict, set, deque)
 _LONGEST, _COPIED_BY_ENTRY = 100_000, 1000
 """Entries of a container that is copied at each step, and of a dict whose values are copied as well."""
@@ -160,22 +161,17 @@ def _plain(owner: object) -> list[tuple[str, object]]:
 
 
 def _is_plain(value: object) -> bool:
-    if _is_number(type(value)):
+    if type(value) in _EXACT or isinstance(value, (*_NUMBERS, tuple)):
         return True
     if isinstance(value, torch.Tensor):
         return not value.requires_grad and value.layout is torch.strided and value.numel() <= LARGEST
     if isinstance(value, np.ndarray):
         return value.size <= LARGEST and value.dtype != object
-    return isinstance(value, tuple) or (isinstance(value, _CONTAINERS) and len(value) <= _LONGEST)
-
-
-@cache
-def _is_number(kind: type) -> bool:
-    return issubclass(kind, _NUMBERS)
+    return isinstance(value, _CONTAINERS) and len(value) <= _LONGEST
 
 
 def _copied(value: object) -> object:
-    return value if _is_number(type(value)) or isinstance(value, tuple) else _Copy(value)
+    return value if type(value) in _EXACT or isinstance(value, (*_NUMBERS, tuple)) else _Copy(value)
 
 
 def _restored(value: object) -> object:
@@ -183,7 +179,7 @@ def _restored(value: object) -> object:
 
 
 def _numbers(values: Values) -> Values:
-    return {name: value for name, value in values.items() if _is_number(type(value))}
+    return {name: value for name, value in values.items() if isinstance(value, _NUMBERS)}
 
 
 def _differs(first: object, value: object) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
+from lightning_sagemaker._compat.reloads import reload_as, reloads_of, without_collectives
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.callbacks.interruption import SpotInterruption
@@ -171,6 +172,8 @@ class RecoveringFit(Callback):
         if self._rank.joins:
             self._held.fit_state.prepare_alone()
             self._take_part()
+            with without_collectives(self._trainer):
+                reload_as(self._trainer, reloads_of(self._trainer))
         while True:
             try:
                 run()

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A resumed run trains on what it would have trained on, where each few epochs have loaders of their own."""
+
+import pytest
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
+
+from lightning_sagemaker import AutoResume
+
+
+class Data(LightningDataModule):
+    """Samples that name the epoch in which the loaders were requested."""
+
+    def __init__(self):
+        super().__init__()
+        self.requested = []
+
+    def train_dataloader(self):
+        epoch = self.trainer.current_epoch
+        self.requested.append(epoch)
+        return DataLoader(range(1000 * epoch, 1000 * epoch + 24), batch_size=4, shuffle=True)
+
+    def val_dataloader(self):
+        epoch = self.trainer.current_epoch
+        return DataLoader(range(1000 * epoch, 1000 * epoch + 8), batch_size=4)
+
+
+class Model(LightningModule):
+    def __init__(self, counts_steps):
+        super().__init__()
+        self.layer, self.counts_steps, self.seen, self.validated = torch.nn.Linear(1, 1), counts_steps, {}, {}
+
+    def training_step(self, batch, index):
+        self.seen[self.trainer.global_step] = batch.tolist()
+        return self.layer(batch[:, None].float()).mean() * 1e-9
+
+    def validation_step(self, batch, index):
+        self.validated[self.trainer.global_step, index] = batch.tolist()
+
+    def configure_optimizers(self):
+        if self.counts_steps:  # which has the loaders made before a checkpoint is loaded
+            assert self.trainer.estimated_stepping_batches == 36
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def trained(folder, every, counts_steps, **options):
+    seed_everything(1, verbose=False)
+    model, data = Model(counts_steps), Data()
+    saves = ModelCheckpoint(folder, every_n_train_steps=1, save_top_k=-1, filename="{step}")
+    trainer = Trainer(
+        accelerator="cpu", devices=1, logger=False, callbacks=[AutoResume(folder), saves], enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=folder, reload_dataloaders_every_n_epochs=every,
+        max_epochs=6, **options,
+    )  # fmt: skip
+    trainer.fit(model, datamodule=data)
+    return model, data
+
+
+@pytest.mark.parametrize("counts_steps", [False, True])
+@pytest.mark.parametrize("every", [1, 2, 4])
+def test_a_resumed_run_has_the_loaders_of_one_that_was_left_alone(tmp_path, every, counts_steps):
+    alone, data = trained(tmp_path / "alone", every, counts_steps)
+    assert data.requested == [epoch for epoch in range(6) if epoch % every == 0]
+    for stop in (3, 18, 20, 33):
+        folder = tmp_path / str(stop)
+        before, _ = trained(folder, every, counts_steps=False, max_steps=stop)
+        after, again = trained(folder, every, counts_steps)
+        assert before.seen | after.seen == alone.seen
+        assert before.validated | after.validated == alone.validated
+        assert again.requested[-1] == data.requested[-1]
