@@ -180,6 +180,12 @@ KINDS = {
 }
 
 
+def seed_everything(seed):
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
 def epochs(loader, watched, count):
     """Batches of some epochs, with a draw of training after each; positions and random numbers before each batch."""
     batches, places = [], []
@@ -199,9 +205,7 @@ _LONG = ("3 workers", "workers' own")
     "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in _LONG else ()) for kind in KINDS]
 )
 def test_a_loader_goes_on_from_any_place(kind):
-    torch.manual_seed(1)
-    np.random.seed(1)
-    random.seed(1)
+    seed_everything(1)
     loader, watched = watch(KINDS[kind](), print)
     batches, places = epochs(loader, watched, 3)
     plain = KINDS[kind]()
@@ -220,6 +224,29 @@ def test_a_loader_goes_on_from_any_place(kind):
         rest += [(epoch + 1 + later, *found) for later, *found in epochs(loader, watched, 2 - epoch)[0]]
         assert rest == batches[number + 1 :], number
     assert type(plain) is type(KINDS[kind]())
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "collate", "1 worker", "persistent", "persistent stream"])
+@pytest.mark.parametrize("ahead", [1, 4])
+def test_a_loader_goes_back_in_the_process_that_iterates_it(kind, ahead):
+    """As after a rank was lost."""
+    seed_everything(1)
+    batches, _ = epochs(*watch(KINDS[kind](), print), 2)
+    seed_everything(1)
+    loader, watched = watch(KINDS[kind](), print)
+    watched.begin_epoch()
+    iterator, found = iter(loader), []
+    for _ in range(2):
+        found.append((0, next(iterator).tolist(), float(torch.rand(()))))
+    position, state = watched.position(2), random_state()
+    for _ in range(ahead):  # at four of them the epoch is over
+        next(iterator, None)
+    watched.seek(position)
+    restore_random_state(state)
+    iterator = iter(loader)
+    restore_random_state(state)
+    found += [(0, batch.tolist(), float(torch.rand(()))) for batch in iterator]
+    assert found + [(1, *row[1:]) for row in epochs(loader, watched, 1)[0]] == batches
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "a generator", "in place", "collate", "1 worker", "stream", "a list"])

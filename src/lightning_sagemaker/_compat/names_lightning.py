@@ -38,12 +38,17 @@ NAMES: dict[str, tuple[str, ...]] = {
     "{pytorch}.callbacks:WeightAveraging": ("_average_model", "_swap_models"),
     "{pytorch}.core.module:LightningModule": ("_current_fx_name", "_on_before_batch_transfer"),
     "{pytorch}.core.optimizer:LightningOptimizer": ("_optimizer",),
-    "{pytorch}.loops.evaluation_loop:_EvaluationLoop": ("_combined_loader", "_max_batches"),
+    "{pytorch}.loops.evaluation_loop:_EvaluationLoop": (
+        "_combined_loader",
+        "_last_val_dl_reload_epoch",
+        "_max_batches",
+    ),
     "{pytorch}.loggers:CSVLogger": ("_version",),
     "{pytorch}.loops.fetchers:_DataFetcher": ("_start_profiler", "_stop_profiler"),
     "{pytorch}.loops.fit_loop:_FitLoop": (
         "_combined_loader",
         "_data_fetcher",
+        "_last_train_dl_reload_epoch",
         "_load_combined_loader_states",
         "_restart_stage",
         "_should_accumulate",

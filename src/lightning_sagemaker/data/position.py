@@ -176,6 +176,11 @@ class Watch:
             self._taken = self._wanted["taken"] - self._wanted["yielded"]
             self._iterations = self._wanted["iteration"] - 1
 
+    @property
+    def is_sought(self) -> bool:
+        """Whether the next iteration starts at a position."""
+        return self._wanted is not None
+
     def pass_end(self, position: Position) -> None:
         """The epoch before has ended here, until the next iteration begins."""
         self._passed = position

@@ -140,7 +140,11 @@ class _Seeking(DataLoader[Any]):
         if watched.deferred:
             return iter(())
         if self.persistent_workers and self._iterator is not None:
-            watched.begin_again()
+            if watched.is_sought:  # they are beyond that position, or before it
+                self._iterator._shutdown_workers()
+                self._iterator = None
+            else:
+                watched.begin_again()
         if getattr(self, "workers_wanted", None) is not None:
             return ChangingIterator(self, begin_epoch(self))
         return DataLoader.__iter__(self)
