@@ -140,7 +140,7 @@ class _Seeking(DataLoader[Any]):
         if watched.deferred:
             return iter(())
         if self.persistent_workers and self._iterator is not None:
-            if watched.is_sought:  # they are beyond that position, or before it
+            if watched.is_sought and isinstance(self._iterator, _InWorkers):  # their place is another one
                 self._iterator._shutdown_workers()
                 self._iterator = None
             else:
