@@ -37,6 +37,13 @@ $(VENV)/dev: pyproject.toml constraints.txt | $(VENV)/pip
 	$(PIP_INSTALL) --editable ".[dev]"
 	touch $(VENV)/recipes $@
 
+# What tests import is compiled by one process, while mypy runs, and not by all that start at the same time.
+COMPILE = $(1)/bin/python -m pytest --collect-only -qq $(IN_CI) $(addprefix tests/,distributed/test_lightning.py launch/request \
+  recipes/test_albert_mlm.py parallel) >/dev/null 2>&1; touch $@
+
+$(VENV)/compiled: $(VENV)/dev
+	$(call COMPILE,$(VENV))
+
 demo: $(VENV)/recipes ## install into .venv and pretrain a tiny ALBERT on two simulated hosts with SMDDP
 	$(BIN)/lightning-sagemaker demo
 
@@ -89,10 +96,12 @@ define TYPES
 	$(BIN)/python -m mypy
 endef
 
+COMPILED = $(if $(TORCH_OF_AWS),$(OF_AWS)/compiled) $(VENV)/compiled
+
 test: $(VENV)/pip ## install into .venv and .containers, and run the tests that CI runs
 	@if [ "$$(id -u)" = 0 ] && command -v gcc >/dev/null && [ -e "$(PYTHON_H)" ]; then toolkit=.containers/toolkit; fi; \
-	  $(MAKE) -j 3 --keep-going lint type $(if $(TORCH_OF_AWS),$(OF_AWS)/made) $$toolkit $(CONTAINERS) || \
-	  $(MAKE) $(CONTAINERS) lint type $(if $(TORCH_OF_AWS),$(OF_AWS)/made) && \
+	  $(MAKE) -j 3 --keep-going lint type $(COMPILED) $$toolkit $(CONTAINERS) || \
+	  $(MAKE) $(CONTAINERS) lint type $(COMPILED) && \
 	  { [ -e .containers/toolkit ] || echo "AWS's training toolkit cannot be built here: its tests are skipped"; }
 	$(if $(TORCH_OF_AWS),$(MAKE) test-of-aws)
 	$(BIN)/python -m pytest $(IN_CI) $(PYTEST_AT_ONCE) --durations=60 --durations-min=2
@@ -113,6 +122,9 @@ $(OF_AWS)/made: pyproject.toml constraints.txt | $(VENV)/pip
 	cd $(OF_AWS)/lib/python*/site-packages && \
 	  echo "import site; site.addsitedir('$$(echo $(abspath $(VENV))/lib/python*/site-packages)')" > others.pth
 	touch $@
+
+$(OF_AWS)/compiled: $(OF_AWS)/made $(VENV)/dev
+	$(call COMPILE,$(OF_AWS))
 
 # The rooms that work with torch or Lightning and whose tests start few processes.
 UNIT := $(addprefix tests/,callbacks checkpoint collectives compat data job loggers package parallel smdistributed strategies torch_sagemaker)
