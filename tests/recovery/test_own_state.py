@@ -34,7 +34,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 @pytest.mark.parametrize(
     "losses",
     [
-        ("fit:3:1", "validation:16:0", "fit:30:0"),
+        ("fit:0:1", "validation:16:0", "fit:30:0"),
         pytest.param(("validation:8:1", "validation:24:1"), marks=pytest.mark.slow),
         pytest.param(("fit:8:0", "fit:9:1", "fit:25:1"), marks=pytest.mark.slow),
     ],

@@ -48,8 +48,8 @@ def go_on(
     Args:
         trainer: In the place of its ``fit_loop.run``.
         phase: Where in the fit the checkpoint was made.
-        prepare: Called with the data fetcher, None at an epoch's end, when all hooks of the start are over: brings
-            loaders, random numbers and metrics to where they were.
+        prepare: Called with the data fetcher, None where the next epoch makes an iterator, when all hooks of the start are
+            over: brings loaders, random numbers and metrics to where they were.
         begins: Whether the hooks of a fit's start are called: not where a fit resumes in the process that started it.
         hooks: Called first where the phase is a batch's end, to call that end's hooks if they are to be called again.
 
@@ -72,8 +72,8 @@ def go_on(
             fit.on_advance_start()
             _go_on_in_epoch(trainer, phase, prepare, hooks)
             fit.on_advance_end()
-        else:
-            prepare(None)
+        else:  # the first epoch's iterator is made before its start, and not by its loop
+            prepare(fit._data_fetcher if trainer.current_epoch == 0 else None)
     except StopIteration:
         pass
     finally:

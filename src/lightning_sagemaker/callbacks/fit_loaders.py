@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from lightning_sagemaker._compat.loops import Phase
 from lightning_sagemaker._compat.trainer import counts
 from lightning_sagemaker.data.dealing import batch_size_of, is_counted, remaining, united
 from lightning_sagemaker.data.position import Position, Watch, has_state
@@ -183,9 +184,11 @@ class FitLoaders:
 
         """
         self._deferred = False
-        if fetcher is None:
+        if fetcher is None or loaded["phase"] == Phase.BETWEEN:
             for watched in self._training:
                 watched.seek(None)
+            if fetcher is not None:
+                iter(fetcher)
             return "Each epoch sees all samples once, in other batches."
         self._orders = loaded["ordered_by"]
         progress = self._trainer.fit_loop.epoch_loop.batch_progress

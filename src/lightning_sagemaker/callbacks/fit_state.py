@@ -269,8 +269,7 @@ class FitState:
     def _prepare(self, loaded: FitEntry, fetcher: DataFetcher | None) -> None:
         """Called by the loops, once everything is loaded and the start hooks have run."""
         trainer, phase = self._trainer, Phase(loaded["phase"])
-        within = fetcher is not None
-        if within:
+        if fetcher is not None and phase is not Phase.BETWEEN:
             begin_epoch_again(trainer)
         if "own" in loaded:
             self._find_place(loaded, loaded["own"], fetcher)

@@ -279,6 +279,8 @@ class Watch:
             else:
                 for _ in range(wanted["yielded"] - before):
                     self._issue(next(order))
+                if wanted["yielded"] == before:  # it draws with the first
+                    order = itertools.chain([*itertools.islice(order, 1)], order)
             self._yielded, self._taken = wanted["yielded"], self._taken + wanted["yielded"]
             self.capture.put_objects(wanted["now"])
         restore_random_state(outer)
