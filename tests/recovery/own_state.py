@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A script whose module and callback keep what no ``state_dict`` has; its arguments: folder, strategy, losses.
 
-A loss is ``MOMENT:STEP:RANK``, the moment ``fit`` or ``validation``: there the rank kills itself, once.
+A loss is ``MOMENT:STEP:RANK``, the moment ``start``, ``sanity``, ``fit`` or ``validation``: there it kills itself, once.
 """
 
 from __future__ import annotations
@@ -115,8 +115,11 @@ class Dies(Callback):
         self._die(trainer, "fit")
 
     def on_validation_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int, *_: Any) -> None:
-        if batch_idx == 2:
-            self._die(trainer, "validation")
+        if batch_idx == 2 or trainer.sanity_checking:
+            self._die(trainer, "sanity" if trainer.sanity_checking else "validation")
+
+    def on_fit_start(self, trainer: Trainer, *_: Any) -> None:
+        self._die(trainer, "start")
 
 
 seed_everything(1)

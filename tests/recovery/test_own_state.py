@@ -36,6 +36,8 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     [
         ("fit:0:1", "validation:16:0", "fit:30:0"),
         pytest.param(("validation:8:1", "validation:24:1"), marks=pytest.mark.slow),
+        ("sanity:0:1",),
+        ("start:0:0", "sanity:0:0"),
         pytest.param(("fit:8:0", "fit:9:1", "fit:25:1"), marks=pytest.mark.slow),
     ],
 )

@@ -44,8 +44,10 @@ class JobRank:
         if reply["kind"] == "leave":
             raise SystemExit(0)
         self.joins = reply["kind"] == "join"
-        self.restarts = not self.joins and reply["quorum"] > 1
-        """Whether all ranks were lost at once, so that no rank has the training state."""
+        self.restarts = not self.joins and reply["quorum"] > 1 and reply["step"] > 0
+        """Whether all ranks were lost at once after a step, so that no rank has the training state."""
+        self.follows = False
+        """Whether its process ends in a way of its own if it fails because others were lost."""
         self.seed = int(info["seed"] if self.joins else reply["infos"][0]["seed"])
         if self.joins:
             self._group.form(backend, 0, 0, [info])

@@ -8,10 +8,12 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from types import TracebackType
 from typing import Generic, NoReturn, TypeVar
 
 import torch
 
+from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.transfer import give, take
@@ -26,6 +28,10 @@ _FAILED = ("gloo", "NCCL", "nccl", "Connection", "connection", "process group", 
 
 
 S = TypeVar("S")
+
+
+class NobodyLeft(RecoveryError):
+    """No rank has the training state."""
 
 
 class RanksChanged(RuntimeError):
@@ -43,17 +49,46 @@ def is_loss(error: BaseException, rank: JobRank, step: int) -> bool:
     """
     if isinstance(error, RanksChanged):
         return True
-    if not isinstance(error, RuntimeError) or not any(word in str(error) for word in _FAILED):
+    if not _is_of_collective(error):
         return False
-    deadline = time.monotonic() + _NOTICE
-    while not rank.member.changed and time.monotonic() < deadline:
-        time.sleep(0.01)
-    if not rank.member.changed:  # a connection was lost, and no rank
+    if not _has_changed(rank):  # a connection was lost, and no rank
         _log.warning(
             "rank %s: repeating a step, though no rank was lost: %s: %s", rank.number, type(error).__name__, error
         )
         rank.member.commit(step + 1, ok=False)
     return True
+
+
+def _is_of_collective(error: BaseException) -> bool:
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in _FAILED)
+
+
+def _has_changed(rank: JobRank) -> bool:
+    deadline = time.monotonic() + _NOTICE
+    while not rank.member.changed and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return rank.member.changed
+
+
+def restart_after_losses(rank: JobRank) -> None:
+    """Have this process end with :data:`~.wire.RESTART` if it fails because others were lost, as before the first step.
+
+    Args:
+        rank: This process.
+
+    """
+    if rank.follows:
+        return
+    rank.follows, hook = True, sys.excepthook
+
+    def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        hook(kind, error, trace)
+        if isinstance(error, NobodyLeft) or (_is_of_collective(error) and _has_changed(rank)):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(wire.RESTART)
+
+    sys.excepthook = failed
 
 
 class Regroup(Generic[S]):
@@ -104,7 +139,7 @@ class Regroup(Generic[S]):
             if reply["kind"] == "leave":
                 self._exit()
             if reply["kind"] == "alone":
-                raise RecoveryError(
+                raise NobodyLeft(
                     "No remaining rank has the training state. HINT: start the job again; it resumes from its last "
                     "checkpoint."
                 )
@@ -129,7 +164,7 @@ class Regroup(Generic[S]):
         """Send the state to ranks that lack it. Collective."""
         order, sources, own = reply["order"], reply["sources"], self._rank.number
         if not sources:
-            raise RecoveryError(
+            raise NobodyLeft(
                 "All ranks were in the middle of a step when one was lost. HINT: start the job again; it resumes from its"
                 " last checkpoint."
             )

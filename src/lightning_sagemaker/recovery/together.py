@@ -57,7 +57,7 @@ class TogetherRank:
                 f"{len(reply['order'])} of {world_size} ranks are there, and each has a part of the model. HINT: start"
                 " supervise with a fixed number of --hosts."
             )
-        self.restarts = reply["quorum"] > 1
+        self.restarts = reply["quorum"] > 1 and reply["step"] > 0
         first = reply["infos"][0]
         self.address = str(first["host"]), int(first["store"])
         os.environ.update(

@@ -51,6 +51,7 @@ class Reply(TypedDict, total=False):
         order: Its ranks.
         sources: Those with the newest state.
         infos: Facts of its ranks, in order.
+        step: The last committed step of the job; 0 before the first.
         end: Why the job cannot continue; None if it can.
         code: Exit code, where training is over.
         commit: Whether a step is committed.
@@ -64,6 +65,7 @@ class Reply(TypedDict, total=False):
     order: list[int]
     sources: list[int]
     infos: list[Info]
+    step: int
     end: End | None
     code: int
     commit: bool

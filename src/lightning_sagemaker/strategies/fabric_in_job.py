@@ -17,6 +17,7 @@ from lightning_sagemaker.recovery import gradients
 from lightning_sagemaker.recovery.fabric_loop import InJobLoop
 from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
 from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.regroup import restart_after_losses
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.quorum import (
     QuorumEnvironment,
@@ -102,6 +103,7 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
     @override
     def _setup_distributed(self) -> None:
         rank = self.rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend())
+        restart_after_losses(rank)
         self.cluster_environment = QuorumEnvironment(self.job, rank)
         self._backward_sync_control = self._sync = _Sync()  # type: ignore[assignment]
         say_that_it_recovers(self.shards, self._get_process_group_backend())

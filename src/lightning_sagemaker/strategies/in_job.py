@@ -16,6 +16,7 @@ from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.recovery.fit import RecoveringFit
 from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
+from lightning_sagemaker.recovery.regroup import restart_after_losses
 from lightning_sagemaker.strategies.ddp import JobDDPStrategy
 from lightning_sagemaker.strategies.quorum import (
     QuorumEnvironment,
@@ -84,6 +85,7 @@ class InJobDDPStrategy(JobDDPStrategy):
         if self._rank is not None:  # a second stage of the same Trainer
             return
         rank = self._rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend())
+        restart_after_losses(rank)
         self.cluster_environment = QuorumEnvironment(self.job, rank)
         if rank.restarts:
             rank.restarts = False  # the script's next Trainer begins something else

@@ -120,8 +120,7 @@ class Agent:
         if 0 in codes and not self._failed_later:
             return 0
         failed = self._failed_later or [code for code in codes if code]
-        if self._training.together:
-            failed = [code for code in failed if code != wire.RESTART]
+        failed = [code for code in failed if code != wire.RESTART] or failed
         failed.sort(key=lambda code: code < 0)  # an exit code says more than a signal
         return next((code if code > 0 else 128 - code for code in failed), _GAVE_UP)
 
@@ -176,13 +175,15 @@ class Agent:
             self._due.append(rank)
             _say(f"rank {rank.number} ended with {why}; restarting it once the coordinator is reachable.")
             return
-        step, follows = training.step, training.together and code == wire.RESTART
+        step = training.step
+        follows = code == wire.RESTART and (training.together or not step)
+        lacks = any(one.pid is None and one.code for one in self._ranks if one is not rank)
         rank.deaths[_WITH_ANOTHER if follows else step] += 1
         if rank.deaths.total() > self._max_restarts:
             _say(f"rank {rank.number} ended with {why}, and is not replaced: --max-restarts is {self._max_restarts}.")
-        elif follows:
+        elif follows and not lacks:
             self._start(rank)
-        elif code > 0 and not step:
+        elif code > 0 and not step:  # the script is wrong
             _say(f"rank {rank.number} ended with {why} before the first step, and is not replaced.")
             if not training.has_started:  # the others would wait for it
                 self._give_up()
@@ -192,7 +193,8 @@ class Agent:
         else:
             _say(f"rank {rank.number} ended with {why}; starting a replacement.")
             self._start(rank)
-        if training.together and rank.pid is None:
+        restarted = not step and any(one.deaths[_WITH_ANOTHER] for one in self._ranks)
+        if rank.pid is None and (training.together or restarted):  # the others would wait for it
             training.give_up()
             self._give_up()
 

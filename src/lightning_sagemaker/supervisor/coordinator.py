@@ -232,6 +232,7 @@ class Coordinator(Progress):
             end = {"why": "few", "left": len(asking), "minimum": self._settings.minimum}
         elif (failures := self._failures[step]) >= self._settings.attempts:
             end = {"why": "stuck", "step": step, "failures": failures, "lost": self._lost_at.get(step, [])}
+            self._say(f"step {step + 1} has failed {failures} times: the job ends.")
         self._begin(list(asking.values()), "asking", end)
 
     def _begin(self, members: list[Member], waiting: str, end: dict[str, Any] | None = None) -> None:
@@ -251,6 +252,7 @@ class Coordinator(Progress):
             "order": self._active,
             "sources": [member.rank for member in members if newest is not None and member.at == newest],
             "infos": [member.info for member in members],
+            "step": self.step,
             "end": end,
         }
         for member in members:
