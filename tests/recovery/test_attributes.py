@@ -129,6 +129,17 @@ def test_a_pass_for_another_rank_counts_nothing():
     assert len(module.outputs) == 2  # what it has computed is kept
 
 
+def test_a_name_may_have_become_that_of_a_module_or_of_nothing_plain():
+    module, _, attributes = trained()
+    module.head, module.loss = None, torch.ones(1, requires_grad=True) * 2
+    held = attributes.now()
+    module.head = torch.nn.Linear(1, 1)
+    module.loss = None
+    attributes.put(held)
+    assert isinstance(module.head, torch.nn.Linear)
+    assert module.loss is None
+
+
 @pytest.mark.parametrize(
     "value", [torch.ones(2, requires_grad=True) * 2, object(), [object()], torch.nn.Linear, {"a": len}]
 )

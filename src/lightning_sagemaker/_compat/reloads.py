@@ -44,8 +44,8 @@ def reload_as(trainer: Trainer, reloads: Reloads | None) -> None:
     """Request the loaders as in the epochs in which a run had last done so, if it does so more than once.
 
     Args:
-        trainer: Of a fit whose progress has been loaded. Collective over its strategy's ranks.
-        reloads: Of the run that is resumed; None, from a checkpoint of an older version, does nothing.
+        trainer: The one of the fit, whose progress has been loaded. Collective over its strategy's ranks.
+        reloads: What the resumed run had; None, from a checkpoint of an older version, does nothing.
 
     """
     if reloads is None or not trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 Values = dict[str, object]
 """Attributes of one object."""
-Held = list[tuple[object, Values]]
-"""Objects, and copies of their attributes."""
+Held = list[tuple[object, Values, frozenset[str]]]
+"""Objects, copies of their attributes, and the names of all that they have."""
 
 _NUMBERS = (int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, np.generic)
 _EXACT = frozenset({int, float, bool, str, type(None)})
@@ -75,36 +75,39 @@ class PlainAttributes:
 
     def now(self) -> Held:
         """Copies of the present values, for :meth:`put`."""
-        found: Held = [(owner, {name: _copied(value) for name, value in _plain(owner)}) for owner in self._of()]
+        found: Held = [
+            (owner, {name: _copied(value) for name, value in _plain(owner)}, frozenset(vars(owner)))
+            for owner in self._of()
+        ]
         if self._begun is None:
             self._begun = found
         return found
 
     def put(self, held: Held) -> None:
         """Restore what :meth:`now` has returned; attributes that were set since are removed."""
-        for owner, values in held:
-            for name in [name for name, _ in _plain(owner) if name not in values]:
+        for owner, values, names in held:
+            for name in [name for name, _ in _plain(owner) if name not in names]:
                 del vars(owner)[name]
-            vars(owner).update({name: _restored(value) for name, value in values.items()})
+            _set(owner, {name: _restored(value) for name, value in values.items()})
 
     @contextmanager
     def of_another_rank(self, start: Held) -> Iterator[None]:
         """A pass on another rank's batches sees the numbers of a step's start, and changes none of this rank's."""
         own = [(owner, _numbers(dict(_plain(owner)))) for owner in self._of()]
-        for owner, values in start:
-            vars(owner).update(_numbers(values))
+        for owner, values, _ in start:
+            _set(owner, _numbers(values))
         try:
             yield
         finally:
             for owner, values in own:
-                vars(owner).update(values)
+                _set(owner, values)
 
     def changed(self) -> list[Values]:
         """What has changed since the fit began, for a replacement, which has begun in the same way.
 
         What differs between ranks from the start, such as their numbers, is not among it.
         """
-        begun = {id(owner): values for owner, values in self._begun or []}
+        begun = {id(owner): values for owner, values, _ in self._begun or []}
         return [
             {
                 name: _sent(value)
@@ -117,8 +120,7 @@ class PlainAttributes:
     def adopt(self, values: Sequence[Values]) -> None:
         """Take over what another rank's :meth:`changed` has returned."""
         for owner, found in zip(self._of(), values, strict=False):
-            for name, value in found.items():
-                vars(owner)[name] = _filled(vars(owner).get(name), value)
+            _set(owner, {name: _filled(vars(owner).get(name), value) for name, value in found.items()})
 
 
 class _Copy:
@@ -154,6 +156,14 @@ def _is_own(callback: Callback) -> bool:
 
 def _is_library(kind: type) -> bool:
     return kind.__module__.partition(".")[0] in _LIBRARIES
+
+
+def _set(owner: object, values: Values) -> None:
+    """Set attributes, unless the name is by now that of a parameter, a buffer or a module."""
+    if isinstance(owner, nn.Module):
+        registered = owner._parameters.keys() | owner._buffers.keys() | owner._modules.keys()
+        values = {name: value for name, value in values.items() if name not in registered}
+    vars(owner).update(values)
 
 
 def _plain(owner: object) -> list[tuple[str, object]]:
