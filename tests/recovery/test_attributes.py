@@ -48,7 +48,7 @@ def trained():
     trainer = SimpleNamespace(lightning_module=module, callbacks=callbacks)
     children = named_modules(module)
     attributes = PlainAttributes(trainer, lambda: children)
-    attributes.now()
+    attributes.begin()
     return module, callbacks, attributes
 
 
@@ -104,8 +104,8 @@ def test_a_replacement_gets_what_has_changed():
     other, its_callbacks, its_attributes = trained()
     other.name = "rank 1"
     attributes._begun, its_attributes._begun = None, None  # such names are set before the first step
-    attributes.now()
-    its_attributes.now()
+    attributes.begin()
+    its_attributes.begin()
     for number in (1, 2, 3):
         step(module, callbacks, number)
     sent = attributes.changed()

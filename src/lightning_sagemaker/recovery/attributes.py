@@ -8,8 +8,8 @@ gets those of the rank that sends it the training state.
 from __future__ import annotations
 
 import copy
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from operator import is_not
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +23,7 @@ from lightning_sagemaker._compat.trainer import callbacks_of
 from lightning_sagemaker._lightning import Callback, LightningModule
 from lightning_sagemaker.checkpoint.module_walk import Children
 from lightning_sagemaker.checkpoint.rank_buffers import LARGEST
+from lightning_sagemaker.recovery.buffers import repeats
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
@@ -35,7 +36,9 @@ Held = list[tuple[object, Values, frozenset[str]]]
 _NUMBERS = (int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, np.generic)
 _EXACT = frozenset({int, float, bool, str, type(None)})
 """The most frequent of them, recognized sooner."""
-_CONTAINERS = (list, dict, set, deque)
+_DICTS = frozenset({dict, OrderedDict, defaultdict, Counter})
+_CONTAINERS = _DICTS | {list, set, deque}
+"""Not what derives from them: it may refuse to be changed, as the outputs of transformers' models do."""
 _LONGEST, _COPIED_BY_ENTRY = 100_000, 1000
 """Entries of a container that is copied at each step, and of a dict whose values are copied as well."""
 _KEPT = frozenset({*vars(nn.Module()), *vars(LightningModule())})
@@ -73,15 +76,17 @@ class PlainAttributes:
             self._seen, self._owners = children, [*parts, *callbacks]
         return self._owners
 
+    def begin(self) -> None:
+        """The fit begins, or has: in a replacement before it takes over anything."""
+        if self._begun is None:
+            self._begun = self.now()
+
     def now(self) -> Held:
         """Copies of the present values, for :meth:`put`."""
-        found: Held = [
+        return [
             (owner, {name: _copied(value) for name, value in _plain(owner)}, frozenset(vars(owner)))
             for owner in self._of()
         ]
-        if self._begun is None:
-            self._begun = found
-        return found
 
     def put(self, held: Held) -> None:
         """Restore what :meth:`now` has returned; attributes that were set since are removed."""
@@ -137,10 +142,14 @@ class _Copy:
 
     def restored(self) -> object:
         value, within = self.value, self.within
-        if isinstance(value, torch.Tensor):
-            value.detach().copy_(within)  # type: ignore[arg-type]
-        elif isinstance(value, np.ndarray):
-            np.copyto(value, within)  # type: ignore[arg-type]
+        if isinstance(value, torch.Tensor) and isinstance(within, torch.Tensor):
+            if value.is_inference() or value.shape != within.shape:  # it cannot be written to
+                return within.clone()
+            if not repeats(value):
+                value.detach().copy_(within)
+        elif isinstance(value, np.ndarray) and isinstance(within, np.ndarray):
+            if value.flags.writeable:
+                np.copyto(value, within)
         else:
             _fill(
                 value, {key: _restored(entry) for key, entry in within.items()} if isinstance(within, dict) else within
@@ -177,7 +186,7 @@ def _is_plain(value: object) -> bool:
         return not value.requires_grad and value.layout is torch.strided and value.numel() <= LARGEST
     if isinstance(value, np.ndarray):
         return value.size <= LARGEST and value.dtype != object
-    return isinstance(value, _CONTAINERS) and len(value) <= _LONGEST
+    return type(value) in _CONTAINERS and len(cast("Sized", value)) <= _LONGEST
 
 
 def _copied(value: object) -> object:
@@ -211,25 +220,33 @@ def _differs(first: object, value: object) -> bool:
 
 def _is_sendable(value: object) -> bool:
     if isinstance(value, dict):
-        return all(isinstance(key, (*_NUMBERS, tuple)) and _is_sendable(entry) for key, entry in value.items())
-    if isinstance(value, (list, tuple, set, deque)):
-        return all(map(_is_sendable, value))
+        keys = all(isinstance(key, (*_NUMBERS, tuple)) for key in value)
+        return type(value) in _DICTS and keys and all(map(_is_sendable, value.values()))
+    if type(value) in (list, tuple, set, deque):
+        return all(map(_is_sendable, cast("Iterable[object]", value)))
     return isinstance(value, _NUMBERS) or (isinstance(value, (torch.Tensor, np.ndarray)) and _is_plain(value))
 
 
 def _sent(value: object) -> object:
-    """Of classes that every rank has: a Counter or a defaultdict may be made of a class or function of the script."""
+    """A defaultdict may have a function of the script, which is not sent: the other rank has one of its own."""
     if isinstance(value, dict):
         return {key: _sent(entry) for key, entry in value.items()}
+    if type(value) is deque:
+        return deque(map(_sent, value), value.maxlen)
+    if type(value) in (list, tuple):
+        return type(value)(map(_sent, cast("Iterable[object]", value)))  # type: ignore[call-arg]
     return value
 
 
 def _filled(own: object, value: object) -> object:
     """The received value, in the rank's own container if it has one of this kind."""
-    for kind in _CONTAINERS:
-        if isinstance(own, kind) and isinstance(value, kind):
-            _fill(own, value)
-            return own
+    if isinstance(value, dict) and type(own) in _DICTS:
+        before = cast("dict[object, object]", own)
+        _fill(own, {key: _filled(before.get(key), entry) for key, entry in value.items()})
+        return own
+    if type(own) is type(value) and type(own) in _CONTAINERS:
+        _fill(own, value)
+        return own
     return value
 
 

@@ -94,13 +94,11 @@ class SharedBuffers:
 
 
 def _changing(module: nn.Module) -> list[str]:
-    """Names of a module's own buffers that a forward pass may change: not those whose elements share memory."""
-    return [
-        name
-        for name, buffer in module.named_buffers(recurse=False)
-        if buffer.numel() <= LARGEST and not any(map(_repeats, buffer.shape, buffer.stride()))
-    ]
+    """Names of a module's own buffers that a forward pass may change."""
+    own = module.named_buffers(recurse=False)
+    return [name for name, buffer in own if buffer.numel() <= LARGEST and not repeats(buffer)]
 
 
-def _repeats(size: int, stride: int) -> bool:
-    return size > 1 and stride == 0
+def repeats(tensor: Tensor) -> bool:
+    """Whether elements share memory, as after ``expand``: such a tensor cannot be written to."""
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

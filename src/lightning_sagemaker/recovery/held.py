@@ -92,6 +92,7 @@ class HeldState:
             "schedules": [plain_copy(config.scheduler.state_dict()) for config in trainer.lr_scheduler_configs],
             "groups": [[_settings(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers],
         }
+        self.attributes.begin()
         self._plain = self.attributes.now()
         self._at, self.is_current = [trainer.global_step, moment, trainer.current_epoch], True
 
@@ -159,6 +160,7 @@ class HeldState:
         for logger, version in zip(trainer.loggers, state["loggers"], strict=True):
             if version is not None and hasattr(logger, "_version"):
                 logger._version = version
+        self.attributes.begin()
         self.attributes.adopt(state["attributes"])
         self._plain = self.attributes.now()
         held = state["held"]

@@ -120,7 +120,8 @@ class Agent:
         if 0 in codes and not self._failed_later:
             return 0
         failed = self._failed_later or [code for code in codes if code]
-        failed = [code for code in failed if code != wire.RESTART] or failed
+        if self._training.together:
+            failed = [code for code in failed if code != wire.RESTART]
         failed.sort(key=lambda code: code < 0)  # an exit code says more than a signal
         return next((code if code > 0 else 128 - code for code in failed), _GAVE_UP)
 
@@ -175,13 +176,12 @@ class Agent:
             self._due.append(rank)
             _say(f"rank {rank.number} ended with {why}; restarting it once the coordinator is reachable.")
             return
-        step = training.step
-        follows = code == wire.RESTART and (training.together or not step)
-        lacks = any(one.pid is None and one.code for one in self._ranks if one is not rank)
+        step, follows = training.step, code == wire.RESTART and (training.together or not training.step)
+        gone = [one for one in self._ranks if one.pid is None and one.code and one not in self._due]
         rank.deaths[_WITH_ANOTHER if follows else step] += 1
         if rank.deaths.total() > self._max_restarts:
             _say(f"rank {rank.number} ended with {why}, and is not replaced: --max-restarts is {self._max_restarts}.")
-        elif follows and not lacks:
+        elif follows and (step or gone == [rank]):
             self._start(rank)
         elif code > 0 and not step:  # the script is wrong
             _say(f"rank {rank.number} ended with {why} before the first step, and is not replaced.")
