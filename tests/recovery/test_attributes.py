@@ -11,6 +11,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule
 from torchmetrics import MeanMetric
+from transformers.utils import ModelOutput
 
 from lightning_sagemaker.checkpoint.module_walk import named_modules
 from lightning_sagemaker.recovery.attributes import PlainAttributes
@@ -150,3 +151,29 @@ def test_what_is_not_plain_is_left_alone(value):
     assert all("other" not in found for found in attributes.changed())
     attributes.put(held)
     assert module.other is value
+
+
+def test_values_that_cannot_be_written_to_are_restored_all_the_same():
+    module, _, attributes = trained()
+    with torch.inference_mode():
+        module.mean = torch.ones(2)
+    module.mask, module.fixed = torch.ones(1).expand(3), np.ones(2)
+    module.fixed.flags.writeable = False
+    module.found = ModelOutput(loss=1)  # refuses `update`
+    held = attributes.now()
+    with torch.inference_mode():
+        module.mean += 1
+    attributes.put(held)
+    assert module.mean.tolist() == [1, 1]
+    assert module.mask.tolist() == [1, 1, 1]
+    assert "found" not in attributes.changed()[0]
+
+
+def test_a_replacement_sends_on_what_it_was_sent():
+    module, _callbacks, attributes = trained()
+    other, _, its_attributes = trained()
+    module.kind = {"sums": defaultdict(float, a=1.0)}
+    other.kind = {"sums": defaultdict(float)}
+    its_attributes.adopt(attributes.changed())
+    other.kind["sums"]["b"] += 1
+    assert its_attributes.changed()[0]["kind"] == {"sums": {"a": 1.0, "b": 1.0}}
