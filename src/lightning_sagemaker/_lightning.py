@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from lightning.fabric.strategies import STRATEGY_REGISTRY
     from lightning.fabric.strategies import DDPStrategy as FabricDDPStrategy
     from lightning.fabric.strategies import ModelParallelStrategy as FabricModelParallelStrategy
+    from lightning.fabric.utilities import move_data_to_device
     from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.fabric.utilities.seed import reset_seed
     from lightning.pytorch import LightningModule
@@ -94,6 +95,7 @@ else:
     )
     (rank_zero_only,) = _get(f"{_fabric}.utilities.rank_zero", "rank_zero_only")
     (MisconfigurationException,) = _get(f"{_fabric}.utilities.exceptions", "MisconfigurationException")
+    (move_data_to_device,) = _get(f"{_fabric}.utilities", "move_data_to_device")
     (reset_seed,) = _get(f"{_fabric}.utilities.seed", "reset_seed")
     (CheckpointIO,) = _get(f"{_fabric}.plugins.io.checkpoint_io", "CheckpointIO")
     (TorchCheckpointIO,) = _get(f"{_fabric}.plugins.io.torch_io", "TorchCheckpointIO")
@@ -130,6 +132,7 @@ __all__ = [
     "TorchElasticEnvironment",
     "TrainerFn",
     "find_free_network_port",
+    "move_data_to_device",
     "pytorch_callbacks",
     "rank_zero_info",
     "rank_zero_only",

@@ -3,13 +3,13 @@ import pytest
 import torch
 
 from lightning_sagemaker.parallel.inputs import NotSent, NotSentError, Reads, shape_of
-from lightning_sagemaker.parallel.microbatches import cut
+from lightning_sagemaker.parallel.microbatches import Cut
 
 
 def test_what_was_not_sent_has_a_shape_and_is_cut_like_the_rest():
     tensor = NotSent.of((5, 3), torch.int64)
     assert (tensor.shape, tensor.dtype, len(tensor), tensor.dim()) == ((5, 3), torch.int64, 5, 2)
-    parts = cut({"one": tensor, "other": torch.ones(5)}, 2).parts
+    parts = Cut(2)({"one": tensor, "other": torch.ones(5)}).parts
     assert [type(part["one"]) for part in parts] == [NotSent, NotSent]
     assert [part["one"].shape[0] for part in parts] == [3, 2]
     assert type(tensor.to("cpu")) is NotSent
@@ -21,7 +21,7 @@ def test_what_was_not_sent_has_a_shape_and_is_cut_like_the_rest():
     "read",
     [
         lambda tensor: tensor + 1,
-        lambda tensor: tensor[0].clone(),
+        lambda tensor: tensor[0].clone() * 2,
         lambda tensor: tensor[torch.zeros(1, dtype=torch.long)],
         lambda tensor: tensor.item(),
         lambda tensor: bool(tensor.any()),

@@ -11,12 +11,12 @@ from torch.overrides import TorchFunctionMode
 
 from lightning_sagemaker._compat import pytree
 from lightning_sagemaker.parallel.degrees import PipelineError
+from lightning_sagemaker.parallel.functions import NUMBERS
 from lightning_sagemaker.parallel.inputs import gives_view, shape_of
 from lightning_sagemaker.parallel.trace import tensors_of
 
 _MARK = "_lightning_sagemaker_absent"
 """Attribute of a tensor that was computed from parameters which this process does not have."""
-_NUMBERS = frozenset(getattr(Tensor, name) for name in ("item", "tolist", "numpy", "__bool__", "__float__", "__int__"))
 
 
 class Absent(TorchFunctionMode):
@@ -101,7 +101,7 @@ def check(value: object, what: str) -> None:
 
 
 def _refuse(func: Callable[..., object], result: object) -> None:
-    if func in _NUMBERS or tensors_of(result):
+    if func in NUMBERS or tensors_of(result):
         raise _used(getattr(func, "__name__", str(func)))
 
 

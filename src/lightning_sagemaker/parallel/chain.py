@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lightning_sagemaker._compat import pytree
 from lightning_sagemaker.parallel.blocks import Blocks, find_blocks
+from lightning_sagemaker.parallel.containers import map_tensors
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
-from lightning_sagemaker.parallel.delayed import on_shapes
+from lightning_sagemaker.parallel.delayed import is_delayed, on_shapes
 from lightning_sagemaker.parallel.partition import Partition, make_partition
-from lightning_sagemaker.parallel.trace import Trace, trace
+from lightning_sagemaker.parallel.trace import NotOnShapes, Trace, trace
 from lightning_sagemaker.parallel.untouched import untouched
 
 Ends = Sequence[int] | Callable[[Blocks], Sequence[int] | None] | None
@@ -45,8 +45,9 @@ def find_cut(
         ParallelConfigError: If neither is possible.
 
     """
+    has_numbers = not is_delayed(root)
     with untouched(root), on_shapes(root) as fake:
-        return _find_cut(root, step, microbatch, num_stages, memory_weight, ends, fake)
+        return _find_cut(root, step, microbatch, num_stages, memory_weight, ends, fake, has_numbers)
 
 
 def _find_cut(
@@ -57,9 +58,15 @@ def _find_cut(
     memory_weight: float,
     ends: Ends,
     fake: FakeTensorMode,
+    has_numbers: bool,
 ) -> tuple[Blocks, Trace, Partition]:
     def attempt(blocks: Blocks) -> tuple[Blocks, Trace, Partition]:
-        traced = trace(root, blocks, step, microbatch, fake)
+        try:
+            traced = trace(root, blocks, step, microbatch, fake)
+        except NotOnShapes as refused:
+            if not has_numbers:
+                raise
+            traced = replace(trace(root, blocks, step, microbatch, on_numbers=True), reason=str(refused))
         chosen = ends(blocks) if callable(ends) else ends
         return blocks, traced, make_partition(root, blocks, traced, num_stages, memory_weight, chosen)
 
@@ -119,7 +126,7 @@ def find_chain(root: nn.Module, step: Callable[[object], object], microbatch: ob
     ]
     try:
         with torch.random.fork_rng(devices=[]), fake, torch.no_grad():
-            step(pytree.tree_map_only(Tensor, lambda tensor: fake.from_tensor(tensor.cpu()), microbatch))
+            step(map_tensors(microbatch, lambda tensor: fake.from_tensor(tensor.cpu())))
     except Exception:
         pass  # what follows the model may need values; what cannot be cut is found out by the trace
     finally:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lightning_sagemaker._compat import pytree
+from lightning_sagemaker.parallel.containers import copied
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, PipelineError
 from lightning_sagemaker.parallel.exchange import Exchange, Tag
 from lightning_sagemaker.parallel.groups import ParallelGroups
@@ -169,7 +170,7 @@ class PipelineEngine:
             return results
         outputs = pytree.tree_map_only(Tensor, self._to_device, outputs)
         pairs = zip(microbatches, outputs, strict=True)
-        return [self._stages.replay(functools.partial(step, part), output) for part, output in pairs]
+        return [self._stages.replay(functools.partial(step, copied(part)), output) for part, output in pairs]
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._device)
@@ -185,7 +186,7 @@ class PipelineEngine:
     ) -> None:
         number = action.microbatch
         if action.kind is Kind.FORWARD:
-            results[number] = self._forward(action, lambda: step(microbatches[number]), loss_of, kind)
+            results[number] = self._forward(action, lambda: step(copied(microbatches[number])), loss_of, kind)
             return
         with self._stages.recomputing():
             (self._weight if action.kind is Kind.WEIGHT else self._backward)(action)

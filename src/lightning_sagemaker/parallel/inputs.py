@@ -13,7 +13,10 @@ from lightning_sagemaker._compat import pytree
 
 _VIEWS = frozenset(
     {
-        *(getattr(Tensor, name) for name in ("to", "float", "half", "bfloat16", "long", "int", "detach", "contiguous")),
+        *(
+            getattr(Tensor, name)
+            for name in ("to", "float", "half", "bfloat16", "long", "int", "detach", "contiguous", "clone")
+        ),
         *(getattr(Tensor, name) for name in ("__getitem__", "view", "unflatten", "expand", "type")),
         *(
             getattr(owner, name)
@@ -46,7 +49,7 @@ class NotSent(Tensor):
     @classmethod
     def of(cls, shape: Sequence[int], dtype: torch.dtype) -> NotSent:
         """A tensor of a shape."""
-        return torch.empty((), dtype=dtype).expand(*shape).as_subclass(cls)
+        return torch.empty((), dtype=dtype).expand(torch.Size(shape)).as_subclass(cls)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return f"NotSent({tuple(self.shape)})"
@@ -59,6 +62,8 @@ class NotSent(Tensor):
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
+        if func is Tensor.clone:
+            return args[0]  # nothing can be written into it
         if not gives_view(func, args, kwargs) and func not in _SHAPES:
             raise NotSentError(
                 f"this pipeline stage reads ({getattr(func, '__name__', func)}) a tensor of the batch that it did not read"

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from lightning_sagemaker.parallel.containers import entries, map_entries
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 
 
@@ -17,89 +19,121 @@ class Microbatches(NamedTuple):
     Attributes:
         parts: At least one.
         weights: Share of each part in the samples of the batch; their sum is 1.
+        reason: Why there is one part; empty if the batch was split.
 
     """
 
-    parts: list[Any]
-    weights: list[float]
+    parts: Sequence[Any]
+    weights: Sequence[float]
+    reason: str = ""
 
 
-def cut(batch: Any, count: int) -> Microbatches:
-    """Split each tensor in ``batch`` into at most ``count`` parts, as even as possible.
+class Cut:
+    """Splits the batches of a loader.
 
-    A batch of fewer samples than ``count`` has one part per sample. Parts of different sizes are weighted by their
-    samples.
+    The samples are the rows of a batch's tensors (k rows per sample are possible), and the entries of lists that were not
+    collated. Lists without tensors, and arrays, that are as long as there are samples are split with them. What has no
+    first dimension is the same in each part. Where it is not clear what the samples are, there is one part.
 
     Args:
-        batch: Any structure.
         count: Number of microbatches.
-
-    Raises:
-        ParallelConfigError: If parts cannot be even, and the batch dimension is ambiguous.
+        batch_size: That of the loader; None: not known.
 
     """
-    try:
-        parts = split(batch, count)
-        return Microbatches(parts, [1 / len(parts)] * len(parts))
-    except ParallelConfigError:
-        sizes = _sizes(batch)
-        if len(sizes) != 1 or None in sizes:
-            raise
-    samples = next(size for size in sizes if size is not None)
-    count = min(count, samples)
-    lengths = [samples // count + (number < samples % count) for number in range(count)]
-    starts = [sum(lengths[:number]) for number in range(count)]
-    parts = [_rows(batch, start, length) for start, length in zip(starts, lengths, strict=True)]
-    return Microbatches(parts, [length / samples for length in lengths])
+
+    def __init__(self, count: int, batch_size: int | None = None) -> None:
+        self._count, self._batch_size = count, batch_size
+        self._known: dict[str, bool] = {}  # place of a list in a full batch -> whether it holds samples
+
+    def __call__(self, batch: Any) -> Microbatches:
+        """Split a batch into parts that are as even as possible, each weighted by its samples.
+
+        Args:
+            batch: Any structure.
+
+        Raises:
+            ParallelConfigError: If an object with ``smp_slice`` is among samples that cannot be split evenly.
+
+        """
+        count = self._count
+        sizes = self._sizes(batch)
+        known = [size for size in sizes if size is not None]
+        if count == 1 or not sizes:
+            return _one_part(batch, f"no tensor was found in it ({type(batch).__name__})" if count > 1 else "")
+        if not known:
+            return Microbatches(split(batch, count), [1 / count] * count)
+        samples = self._batch_size if self._batch_size in known else min(known)
+        others = [size for size in known if not samples or size % samples]
+        if None in sizes and (others or samples % count):
+            raise _indivisible("the batch", max(known), count)
+        if others:
+            return _one_part(batch, f"its tensors have different first dimensions: {', '.join(map(str, known))}")
+        count = min(count, samples)
+        lengths = [samples // count + (number < samples % count) for number in range(count)]
+        bounds = [0, *accumulate(lengths)]
+        parts = [
+            self._part(batch, samples, count, number, slice(*bounds[number : number + 2])) for number in range(count)
+        ]
+        return Microbatches(parts, [length / samples for length in lengths])
+
+    def _part(self, value: Any, samples: int, count: int, number: int, own: slice, place: str = "") -> Any:
+        """Some of the samples in a batch, or in an entry of it."""
+        if isinstance(value, Tensor):
+            rows = value.shape[0] // samples if value.dim() else 0
+            return value[own.start * rows : own.stop * rows] if rows else value
+        if hasattr(value, "smp_slice"):
+            return value.smp_slice(count, number, 0)
+        if self._is_uncollated(value, place) or _has_one_of_each(value, samples):
+            return value[own]
+        return map_entries(value, lambda entry, at: self._part(entry, samples, count, number, own, place + at))
+
+    def _sizes(self, value: Any, place: str = "") -> list[int | None]:
+        """Numbers that may be those of samples, without repetitions; None for an object that splits itself."""
+        if isinstance(value, Tensor):
+            return [value.shape[0]] if value.dim() else []
+        if hasattr(value, "smp_slice"):
+            return [None]
+        if self._is_uncollated(value, place):
+            return [len(value)]
+        found: dict[int | None, None] = {}
+        map_entries(value, lambda entry, at: found.update(dict.fromkeys(self._sizes(entry, place + at))))
+        return list(found)
+
+    def _is_uncollated(self, value: Any, place: str) -> bool:
+        """Whether a batch, or a part of one, is a list of samples that were not made one tensor.
+
+        If it has as many entries as the loader's batch, it is one if its tensors do not have as many rows. The list at the
+        same place of a shorter batch, as an epoch's last, is what it was in a full one. If there was none, it is one if its
+        entries are containers alike whose tensors have different numbers of rows.
+        """
+        if self._batch_size is None or not _is_plain_list(value) or not value:
+            return False
+        if place not in self._known:
+            sizes = {size for entry in value for size in Cut(1)._sizes(entry)}
+            if len(value) != self._batch_size:
+                forms = {tuple(entry) if isinstance(entry, Mapping) else type(entry) for entry in value}
+                return isinstance(value[0], Mapping) and len(forms) == 1 and len(sizes) > 1
+            self._known[place] = bool(sizes) and sizes != {self._batch_size}
+        return self._known[place]
 
 
-def _rows(batch: Any, start: int, length: int) -> Any:
-    return map_tensors(batch, lambda tensor: tensor.narrow(0, start, length) if tensor.dim() else tensor, _unchanged)
+def _one_part(batch: Any, reason: str) -> Microbatches:
+    return Microbatches([batch], [1.0], reason)
 
 
-def _sizes(batch: Any) -> set[int | None]:
-    """First dimensions of the tensors; None for an object that splits itself."""
-    found: set[int | None] = set()
-
-    def note(tensor: Tensor) -> Tensor:
-        if tensor.dim():
-            found.add(tensor.shape[0])
-        return tensor
-
-    def itself(value: Any) -> Any:
-        found.add(None)
-        return value
-
-    map_tensors(batch, note, itself)
-    return found
+def _has_one_of_each(value: Any, samples: int) -> bool:
+    """Whether it is a list of something of each sample, or an array of them."""
+    if hasattr(value, "__array__"):
+        return bool(value.shape[:1] == (samples,))
+    return _is_plain_list(value) and len(value) == samples and not any(map(Cut(1)._sizes, value))
 
 
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-def map_tensors(value: Any, change: Callable[[Tensor], Any], itself: Callable[[Any], Any] | None = None) -> Any:
-    """``value`` with its tensors changed, in the containers that :func:`split` traverses.
-
-    Args:
-        value: Any structure.
-        change: Called with each tensor.
-        itself: Called with each object that has ``smp_slice``. Default: they are treated like any other.
-
-    """
-    if isinstance(value, Tensor):
-        return change(value)
-    if itself is not None and hasattr(value, "smp_slice"):
-        return itself(value)
-    if isinstance(value, Mapping):
-        return like(value, {key: map_tensors(entry, change, itself) for key, entry in value.items()})
-    if isinstance(value, list | tuple | set):
-        return like(value, [map_tensors(entry, change, itself) for entry in value])
-    return value
+def _is_plain_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) and not hasattr(value, "_fields")
 
 
 def split(value: Any, count: int, axis: int = 0, name: str = "the batch") -> list[Any]:
-    """Split each tensor in ``value`` into equal parts, through lists, tuples, sets, mappings and objects with ``smp_slice``.
+    """Split each tensor in ``value`` into equal parts, through containers, dataclasses and objects with ``smp_slice``.
 
     What is not a tensor is the same in each microbatch.
 
@@ -119,33 +153,31 @@ def split(value: Any, count: int, axis: int = 0, name: str = "the batch") -> lis
         return _split_tensor(value, count, axis, name)
     if hasattr(value, "smp_slice"):
         return [value.smp_slice(count, number, axis) for number in range(count)]
-    if isinstance(value, Mapping):
-        parts = {key: split(entry, count, axis, f"{name}[{key!r}]") for key, entry in value.items()}
-        return [like(value, {key: part[number] for key, part in parts.items()}) for number in range(count)]
-    if isinstance(value, list | tuple | set):
-        pieces = [split(entry, count, axis, f"{name}[{place}]") for place, entry in enumerate(value)]
-        return [like(value, [piece[number] for piece in pieces]) for number in range(count)]
-    return [value] * count
+    if not any(True for _ in entries(value)):
+        return [value] * count
+    pieces: dict[str, list[Any]] = {}
+
+    def note(entry: Any, place: str) -> None:
+        pieces[place] = split(entry, count, axis, name + place)
+
+    map_entries(value, note)
+    return [_at(value, pieces, number) for number in range(count)]
+
+
+def _at(value: Any, pieces: Mapping[str, Sequence[Any]], number: int) -> Any:
+    return map_entries(value, lambda _, place: pieces[place][number])
 
 
 def _split_tensor(tensor: Tensor, count: int, axis: int, name: str) -> list[Any]:
     if tensor.dim() <= axis:
         return [tensor] * count  # a number holds for all samples
     if tensor.shape[axis] % count:
-        raise ParallelConfigError(
-            f"{name} has {tensor.shape[axis]} samples, which is not divisible into {count} microbatches. HINT: make "
-            "the batch a"
-            f" multiple of {count} (with drop_last=True in the loader), or lower microbatches."
-        )
+        raise _indivisible(name, tensor.shape[axis], count)
     return list(tensor.chunk(count, axis)) if tensor.shape[axis] else [tensor] * count
 
 
-def like(original: Any, content: Any) -> Any:
-    """``content`` as the kind of container that ``original`` is."""
-    kind = type(original)
-    if isinstance(original, tuple) and hasattr(original, "_fields"):
-        return kind(*content)
-    try:
-        return kind(content)
-    except TypeError:
-        return content
+def _indivisible(name: str, samples: int, count: int) -> ParallelConfigError:
+    return ParallelConfigError(
+        f"{name} has {samples} samples, which is not divisible into {count} microbatches. HINT: make the batch a multiple of"
+        f" {count} (with drop_last=True in the loader), or lower microbatches."
+    )

@@ -78,7 +78,7 @@ class PipelinedModel:
         num_stages = ranks * stages_per_rank
         prepare(root)
         self.blocks, traced, self.partition = find_cut(root, step, microbatch, num_stages, weight, ends)
-        self._called = traced.called
+        self._called, self._reason = traced.called, traced.reason
         if stages_per_rank > 1 and not traced.alike:
             raise ParallelConfigError(
                 f"stages_per_rank={stages_per_rank} was set, but the parts of {self.blocks.name} return tensors of different"
@@ -118,6 +118,13 @@ class PipelinedModel:
             for parameter in self.parameters
         }
         return OverlappedReduction(self.parameters, stages, self.tied, group)
+
+    @property
+    def summary(self) -> str:
+        """A line for each stage, and one if the model had to be run to find them."""
+        table = self.partition.table(self.blocks)
+        ran = f"One microbatch was run on the CPU to find what each stage needs, since {self._reason.partition(' HINT:')[0]}"
+        return f"{table}\n{ran}" if self._reason else table
 
     @property
     def parameters(self) -> list[nn.Parameter]:

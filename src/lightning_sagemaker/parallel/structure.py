@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lightning_sagemaker.parallel.containers import like
 from lightning_sagemaker.parallel.degrees import PipelineError
 from lightning_sagemaker.parallel.inputs import NotSent
-from lightning_sagemaker.parallel.microbatches import like
 from lightning_sagemaker.parallel.trace import TensorNumber
 
 _HEADER = 3

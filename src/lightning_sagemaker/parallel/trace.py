@@ -4,8 +4,9 @@
 What the module that calls the blocks does after the last one is traced as far as possible: it may use values of earlier
 parts. Not what follows in the step, which may count and log.
 
-Values that depend on a parameter are meta tensors, and cost nothing. Everything else, such as a mask computed from the
-batch, is real, since models branch on it: BERT of transformers 4.56 takes another path if a mask hides nothing.
+Values that depend on a parameter are fake tensors, and cost nothing. Everything else, such as a mask computed from the
+batch, is real, since models branch on it: BERT of transformers 4.56 takes another path if a mask hides nothing. A model
+that branches on what it computes, as a mixture of experts does, is traced on numbers: one forward pass of a microbatch.
 
 The forward pass is split into *regions*: region 0 is everything before the first block and that block, region i the
 code between blocks i - 1 and i and block i itself, the last region also everything after the last block. A stage of
@@ -27,7 +28,9 @@ from torch.overrides import TorchFunctionMode
 
 from lightning_sagemaker._compat import pytree
 from lightning_sagemaker.parallel.blocks import Blocks
+from lightning_sagemaker.parallel.containers import map_tensors
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
+from lightning_sagemaker.parallel.functions import NUMBERS, on_shapes_of
 
 _BIRTH = "_region_of_birth"
 """Attribute of a tensor: the region that created it. Tensors without it depend on no parameter."""
@@ -47,6 +50,7 @@ class Trace:
             blocks between them.
         alike: Whether all blocks return tensors of equal shapes.
         called: Name of each module that has returned before the last block -> the region in which it was called first.
+        reason: Why it was traced on numbers; empty if it was not.
 
     """
 
@@ -57,14 +61,24 @@ class Trace:
     crossings: tuple[tuple[int, int], ...]
     alike: bool
     called: Mapping[str, int]
+    reason: str = ""
 
 
 class _Enough(BaseException):
     """What is to be traced has returned; a BaseException, so that the user's code does not catch it."""
 
 
+class NotOnShapes(ParallelConfigError):
+    """The code of a step does not run on shapes; on numbers it may."""
+
+
 def trace(
-    root: nn.Module, blocks: Blocks, step: Callable[[Any], Any], batch: Any, fake: FakeTensorMode | None = None
+    root: nn.Module,
+    blocks: Blocks,
+    step: Callable[[Any], Any],
+    batch: Any,
+    fake: FakeTensorMode | None = None,
+    on_numbers: bool = False,
 ) -> Trace:
     """Run ``step(batch)`` until the module that calls the blocks has returned, on shapes where it depends on parameters.
 
@@ -74,9 +88,11 @@ def trace(
         step: The user's code for one microbatch.
         batch: A microbatch.
         fake: That of parameters which are shapes only; default: there are none.
+        on_numbers: Run it on the parameters' numbers instead, which takes the time of a forward pass on the CPU.
 
     Raises:
-        ParallelConfigError: If the code cannot be run on shapes, or does not call the blocks in order.
+        NotOnShapes: If the code cannot be run on shapes.
+        ParallelConfigError: If it does not run at all, or does not call the blocks in order.
 
     """
     tracer = _Tracer(root, blocks)
@@ -87,10 +103,10 @@ def trace(
         nn.modules.module.register_module_forward_pre_hook(tracer.called),
         nn.modules.module.register_module_forward_hook(tracer.returned, always_call=True),
     ]
-    copies = pytree.tree_map_only(Tensor, lambda tensor: tensor.cpu().clone(), batch)  # the step may write into them
+    copies = map_tensors(batch, lambda tensor: tensor.cpu().clone())  # the step may write into them
     try:
-        fake = fake or FakeTensorMode(allow_non_fake_inputs=True)
-        with torch.random.fork_rng(devices=[]), fake, tracer, torch.no_grad():
+        shapes = contextlib.nullcontext() if on_numbers else fake or FakeTensorMode(allow_non_fake_inputs=True)
+        with torch.random.fork_rng(devices=[]), shapes, tracer, torch.no_grad():
             step(copies)
     except _Enough:
         pass
@@ -98,7 +114,8 @@ def trace(
         raise
     except Exception as error:
         if not tracer.is_after:
-            raise ParallelConfigError(_untraced(root, blocks, error)) from error
+            refusal = ParallelConfigError if on_numbers else NotOnShapes
+            raise refusal(_untraced(root, blocks, error, on_numbers)) from error
     finally:
         for handle in handles:
             handle.remove()
@@ -111,11 +128,16 @@ def trace(
     return tracer.result()
 
 
-def _untraced(root: nn.Module, blocks: Blocks, error: Exception) -> str:
+def _untraced(root: nn.Module, blocks: Blocks, error: Exception, on_numbers: bool) -> str:
+    found = f"up to its last block, {blocks.names[-1]} ({type(error).__name__}: {error})"
+    if on_numbers:
+        return (
+            f"the step of {type(root).__name__} could not be run on its first microbatch {found}. HINT: train with one"
+            " process first."
+        )
     return (
-        f"the step of {type(root).__name__} could not be traced on shapes up to its last block, {blocks.names[-1]}"
-        f" ({type(error).__name__}: {error}). HINT: control flow must not depend on values that are computed with"
-        " parameters."
+        f"the step of {type(root).__name__} could not be traced on shapes {found}. HINT: if control flow depends on values"
+        " that are computed with parameters, leave delayed_parameter_initialization out."
     )
 
 
@@ -157,6 +179,7 @@ class _Tracer(TorchFunctionMode):
         self._shapes: set[tuple[torch.Size, ...]] = set()
         self._stack: list[nn.Module] = []
         self._outer: nn.Module | None = None
+        self._is_inside = False  # a block is running
         self.region = 0
         self.is_after = False
         """The last block has returned; what follows is of its region."""
@@ -176,7 +199,9 @@ class _Tracer(TorchFunctionMode):
                 self._outer = self._stack[0]
             if index + 1 == len(self._blocks) and self._outer not in self._stack:
                 self._outer = None
+            self._is_inside = True
             output = forward(*args, **kwargs)
+            self._is_inside = False
             self._inputs = tensors_of((args, kwargs))
             self._shapes.add(tuple(tensor.shape for tensor in tensors_of(output)))
             self.region += 1
@@ -211,10 +236,15 @@ class _Tracer(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         leaves = pytree.arg_tree_leaves(*args, **(kwargs or {}))
+        known = [birth for birth in map(self._birth, leaves) if birth is not None]
+        if known and func in NUMBERS and not self._is_inside and not self.is_after:
+            raise ParallelConfigError(
+                f"code outside the blocks of {self._blocks.name} depends on values that are computed with parameters, which"
+                " other pipeline stages do not have. HINT: let such code be part of a block, or come after the last one."
+            )
         on_shapes = any(isinstance(leaf, FakeTensor) or id(leaf) in self._all for leaf in leaves)
         with contextlib.nullcontext() if on_shapes else unset_fake_temporarily():
-            result = func(*args, **(kwargs or {}))
-        known = [birth for birth in map(self._birth, leaves) if birth is not None]
+            result = on_shapes_of(func)(*args, **(kwargs or {}))
         if known:
             oldest = min(known)
             tensors = [leaf for leaf in tensors_of(result) if id(leaf) not in self._all]
@@ -241,13 +271,16 @@ class _Tracer(TorchFunctionMode):
     def result(self) -> Trace:
         last = len(self._blocks) - 1
         inside = {id(module): index for index, block in enumerate(self._blocks.modules) for module in block.modules()}
-        regions: dict[str, tuple[int, ...]] = {}
         for owner in self._root.modules():
-            if id(owner) not in self._calls:  # it is part of a block, or of what follows the last one
-                for parameter in owner.parameters(recurse=False):
-                    self._uses[id(parameter)].add(inside.get(id(owner), last))
-        for name, parameter in self._root.named_parameters(remove_duplicate=False):
-            regions[name] = tuple(sorted(self._uses[id(parameter)])) or (last,)
+            for uses in (self._uses[id(parameter)] for parameter in owner.parameters(recurse=False)):
+                if id(owner) not in self._calls:  # it is part of a block, or of what follows the last one
+                    uses.add(inside.get(id(owner), last))
+                elif not uses:  # its code took a path without this one
+                    uses.add(self._calls[id(owner)])
+        regions = {
+            name: tuple(sorted(self._uses[id(parameter)]))
+            for name, parameter in self._root.named_parameters(remove_duplicate=False)
+        }
         outer = next((name for name, module in self._root.named_modules() if module is self._outer), None)
         if (
             outer is not None

@@ -25,7 +25,6 @@ from lightning_sagemaker._lightning import (
 from lightning_sagemaker.parallel.engine import share_results
 from lightning_sagemaker.parallel.gradients import sync_overflow_skips
 from lightning_sagemaker.parallel.groups import ParallelGroups
-from lightning_sagemaker.parallel.microbatches import cut
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.parallel.optimizer_scope import check_scope
 from lightning_sagemaker.parallel.overlap import OverlappedReduction
@@ -91,6 +90,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         super().__init__(*args, **kwargs)
         check_options(self.degrees, ends is not None, self.activation_checkpointing)
         self._ends, self._stages_per_rank, self._whole_batches = ends, stages_per_rank, whole_batches
+        self._cuts = {}
         self.saves_parts = save_distributed_checkpoint
         self._found: list[Tensor | None] | None = None
         self._reduces, self._overlaps = True, overlap_reduction
@@ -159,7 +159,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
                     self._ends,
                     self.activation_checkpointing,
                 )
-            rank_zero_info(self._pipeline.partition.table(self._pipeline.blocks))
+            rank_zero_info(self._pipeline.summary)
             self._load_own_states(self._pipeline)
             self._cut_beside(self._pipeline)
         return self._pipeline
@@ -184,7 +184,8 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
             return loss * weight  # that of the microbatch whose step has just returned
 
         use = self._use("training_step", args)
-        parts, weights = cut(self._batch(batch, use), self.degrees.microbatches)
+        batch = self._batch(batch, use)
+        parts, weights = self._microbatches("training_step", batch, args)
         records = Records()
         pipeline = self._cut(step, (parts[0], weights[0]))
         kept = [parameter.grad for parameter in pipeline.parameters]
@@ -193,7 +194,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         self._reduction = pipeline.reduction if self._reduces and self._overlaps else None
         if self._reduction is not None:
             self._reduction.begin(() if self._zeroes_gradients else kept)
-        with recorded(module, records), noting_reads(parts, self.groups, use) as reads:
+        with recorded(module, records), noting_reads(batch, parts, self.groups, use) as reads:
             pairs = list(zip(parts, weights, strict=True))
             results = pipeline.engine.run(step, pairs, loss_of, self._reduction, "training_step")
             reads.look_into([results, list(records)])
@@ -280,16 +281,17 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
                 return getattr(module, name)(part, *args, **kwargs)
 
         use = self._use(name, args)
-        parts = self._even_parts(batch, use)  # the last batch of a data set may have any size
+        batch = self._batch(batch, use)
+        parts = self._even_parts(name, batch, args)  # the last batch of a data set may have any size
         pipeline = self._cut(step, parts[0])
         if pipeline.stages.has_outer:
-            with noting_reads(parts, self.groups, use) as reads:
+            with noting_reads(batch, parts, self.groups, use) as reads:
                 results = pipeline.engine.run_everywhere(step, parts, name)
                 reads.look_into(results)
             return merge(results)
         records = Records()  # the other stages cannot run the rest of the step
         assert module is not None
-        with torch.no_grad(), recorded(module, records), noting_reads(parts, self.groups, use) as reads:
+        with torch.no_grad(), recorded(module, records), noting_reads(batch, parts, self.groups, use) as reads:
             results = pipeline.engine.run(step, parts, kind=name)
             reads.look_into([results, list(records)])
         shared = share_results([results, list(records)], self.groups)

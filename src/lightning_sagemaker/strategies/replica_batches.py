@@ -11,19 +11,26 @@ import torch
 from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from lightning_sagemaker._lightning import rank_zero_info
-from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+from lightning_sagemaker._lightning import move_data_to_device, rank_zero_info
+from lightning_sagemaker.parallel.degrees import ParallelDegrees
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.inputs import Reads
-from lightning_sagemaker.parallel.microbatches import split
+from lightning_sagemaker.parallel.microbatches import Cut
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.parallel.structure import tensors_in
-from lightning_sagemaker.strategies.merge import moved_to
 
 if TYPE_CHECKING:
     from lightning_sagemaker._lightning import DDPStrategy as Host
 else:
     Host = object
+
+
+_LOADERS = {
+    "training_step": "train_dataloader",
+    "validation_step": "val_dataloaders",
+    "test_step": "test_dataloaders",
+    "predict_step": "predict_dataloaders",
+}
 
 
 class ReplicaBatches(Host):
@@ -33,7 +40,8 @@ class ReplicaBatches(Host):
     groups: ParallelGroups
     _pipeline: PipelinedModel | None
     _whole_batches = False
-    _said_whole = False
+    _cuts: dict[object, Cut]  # of each loader
+    _said_one_part = False
 
     def _use(self, name: str, args: Sequence[object]) -> str | None:
         """A step of which the first says what of its batches each stage reads; None if it does not say so for others."""
@@ -44,16 +52,33 @@ class ReplicaBatches(Host):
     def _batch(self, batch: object, use: str | None) -> object:
         return batch_of_first(batch, self.groups, self.root_device, use if self._pipeline else None)
 
-    def _even_parts(self, batch: object, use: str | None) -> list[object]:
+    def _microbatches(self, name: str, batch: object, args: Sequence[object]) -> tuple[list[object], list[float]]:
+        """The batch in microbatches, and their weights."""
+        size = self._batch_size(name, args)
+        cut = self._cuts.setdefault((name, args[1:], size), Cut(self.degrees.microbatches, size))
+        parts, weights, reason = cut(batch)
+        if reason and not self._said_one_part:
+            self._said_one_part = True
+            rank_zero_info(
+                f"The batch of {name} runs as one microbatch: {reason}. HINT: a batch is split by the first dimension of its"
+                " tensors, or by a method smp_slice of its object; what is not of its samples can be a buffer of the module."
+            )
+        return list(parts), list(weights)
+
+    def _even_parts(self, name: str, batch: object, args: Sequence[object]) -> list[object]:
         """The batch in microbatches, or in one where it cannot be split evenly: evaluations log each with equal weight."""
-        batch = self._batch(batch, use)
-        try:
-            return split(batch, self.degrees.microbatches)
-        except ParallelConfigError as error:
-            if not self._said_whole:
-                self._said_whole = True
-                rank_zero_info(f"Batches that cannot be split evenly run as one microbatch: {error}")
-            return [batch]
+        parts, weights = self._microbatches(name, batch, args)
+        return parts if len({*weights}) == 1 else [batch]
+
+    def _batch_size(self, name: str, args: Sequence[object]) -> int | None:
+        """That of the loader of a step; None if it does not say so, or if there are several for one step."""
+        assert self.lightning_module is not None
+        found = getattr(self.lightning_module.trainer, _LOADERS[name])
+        if isinstance(found, list | tuple) and name != "training_step":
+            number = args[1] if len(args) > 1 and isinstance(args[1], int) else 0
+            found = found[number] if number < len(found) else None
+        size = getattr(found, "batch_size", None) or getattr(getattr(found, "batch_sampler", None), "batch_size", None)
+        return size if isinstance(size, int) else None
 
 
 def batch_of_first(batch: object, groups: ParallelGroups, device: torch.device, use: str | None = None) -> object:
@@ -67,16 +92,17 @@ def batch_of_first(batch: object, groups: ParallelGroups, device: torch.device, 
 
     """
     shared = groups.batches.share(batch, use)
-    return batch if shared is batch else moved_to(shared, device)
+    return batch if shared is batch else move_data_to_device(shared, device)
 
 
 @contextmanager
-def noting_reads(parts: Sequence[object], groups: ParallelGroups, use: str | None) -> Iterator[Reads]:
+def noting_reads(batch: object, parts: Sequence[object], groups: ParallelGroups, use: str | None) -> Iterator[Reads]:
     """Around a step with the batch that was shared last: find out which of its tensors this process reads.
 
     What it gives is to look into what the step returns and logs.
 
     Args:
+        batch: That batch.
         parts: Its microbatches.
         groups: Process groups of the parallel layout.
         use: What is done with it; None: nothing is noted.
@@ -86,11 +112,13 @@ def noting_reads(parts: Sequence[object], groups: ParallelGroups, use: str | Non
     if use is None or channel.is_source or channel.knows_reads(use):
         yield Reads([])
         return
+    count = len(tensors_in(batch))
     reads = Reads([tensors_in(part) for part in parts])
     with reads:
         yield reads
-    numbers_only = len(tensors_in(parts[0]))  # the tensor of floating-point numbers, which has no place in the batch
-    channel.note_reads(use, {*reads.found, numbers_only})
+    # Where parts have other tensors, of some of the samples, all may be read. The last is that of floating-point numbers.
+    has_own = any(len(tensors_in(part)) != count for part in parts)
+    channel.note_reads(use, {*(range(count) if has_own else reads.found), count})
 
 
 def gather_of_last_stages(tensor: Tensor, degrees: ParallelDegrees, world_size: int) -> list[Tensor]:

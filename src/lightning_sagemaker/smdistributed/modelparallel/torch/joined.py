@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lightning_sagemaker.parallel.containers import map_tensors
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
-from lightning_sagemaker.parallel.microbatches import map_tensors
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 
 

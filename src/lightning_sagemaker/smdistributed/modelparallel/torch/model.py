@@ -191,7 +191,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
             finally:
                 state.is_tracing = False
             if state.groups.rank == 0:
-                print(self._pipeline.partition.table(self._pipeline.blocks))
+                print(self._pipeline.summary)
             if state.optimizer is not None:
                 self._pipeline.keep_own_state(state.optimizer.optimizer)
             self.call_after_partition(state.optimizer)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from lightning_sagemaker.parallel.microbatches import map_tensors, split
+from lightning_sagemaker.parallel.containers import map_tensors
+from lightning_sagemaker.parallel.microbatches import split
 from lightning_sagemaker.smdistributed.modelparallel.torch.joined import JoinedBatches
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 

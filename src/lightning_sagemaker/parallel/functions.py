@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of torch that are not traced like the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+NUMBERS = frozenset({Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.nonzero, torch.nonzero}) | frozenset(
+    getattr(Tensor, f"__{name}__") for name in ("bool", "int", "float", "index")
+)
+"""What looks at a tensor's numbers, as code does that branches on them."""
+
+
+def on_shapes_of(func: Callable[..., Any]) -> Callable[..., Any]:
+    """``func``, or what gives its result on shapes where torch does not.
+
+    The grouped product of a mixture of experts is computed in any precision, but its shapes are known in bfloat16 only
+    (torch 2.13, ``_meta_grouped_mm_common``).
+    """
+    if getattr(func, "__name__", "").strip("_") != "grouped_mm":
+        return func
+
+    def product(rows: Tensor, matrices: Tensor, *args: Any, **options: Any) -> Any:
+        if isinstance(rows, FakeTensor) and (rows.dim(), matrices.dim()) == (2, 3):
+            return rows.new_empty(rows.shape[0], matrices.shape[-1], dtype=options.get("out_dtype"))
+        return func(rows, matrices, *args, **options)
+
+    return product
