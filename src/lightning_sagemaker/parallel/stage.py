@@ -96,7 +96,10 @@ class Stages:
         root.to(device)
         self._hooks: list[Any] = []
         self._forwards = ReplacedForwards()
-        for module in root.modules():
+        around = {name.rpartition(".")[0] for name in blocks.names}
+        for name, module in root.named_modules():
+            if any(f"{one}.".startswith(f"{name}." if name else "") for one in around):
+                continue  # it calls the blocks: its own parameters are used before or after them
             if any(id(parameter) in self._shapes for parameter in module.parameters(recurse=False)):
                 self._hooks.append(module.register_forward_pre_hook(self._check_call))
         if traced.outer is not None:

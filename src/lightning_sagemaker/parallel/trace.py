@@ -44,8 +44,8 @@ class Trace:
         regions: Name of each parameter -> the regions that use it, ascending; tied names have the same entry.
         outputs: For each block, the structure of its output: tensors are replaced by their numbers.
         carried: For each block, the numbers of its inputs' tensors that are used after it, as in ``x + block(x)``.
-        outer: Name of the outermost module within whose call all blocks are called and which has all parameters; None
-            if the step calls parts of the model itself.
+        outer: Name of the outermost module within whose call all blocks are called and all parameters are used; None
+            if the step uses parts of the model itself.
         crossings: Pairs (birth, use) of regions, where a tensor that depends on parameters does not pass through the
             blocks between them.
         alike: Whether all blocks return tensors of equal shapes.
@@ -270,23 +270,23 @@ class _Tracer(TorchFunctionMode):
 
     def result(self) -> Trace:
         last = len(self._blocks) - 1
+        is_used_after = False  # something of the outermost module, perhaps, by the step
         inside = {id(module): index for index, block in enumerate(self._blocks.modules) for module in block.modules()}
         for owner in self._root.modules():
             for uses in (self._uses[id(parameter)] for parameter in owner.parameters(recurse=False)):
                 if id(owner) not in self._calls:  # it is part of a block, or of what follows the last one
                     uses.add(inside.get(id(owner), last))
-                elif not uses:  # its code took a path without this one
-                    uses.add(self._calls[id(owner)])
+                elif not uses:  # its code took a path without this one, or uses it after the last block
+                    uses.add(last if id(owner) in self._running else self._calls[id(owner)])
+                    is_used_after = is_used_after or owner is self._outer
         regions = {
             name: tuple(sorted(self._uses[id(parameter)]))
             for name, parameter in self._root.named_parameters(remove_duplicate=False)
         }
         outer = next((name for name, module in self._root.named_modules() if module is self._outer), None)
-        if (
-            outer is not None
-            and {id(parameter) for parameter in self._root.get_submodule(outer).parameters()} != self._all
-        ):
-            outer = None
+        if outer is not None:
+            held = {id(parameter) for parameter in self._root.get_submodule(outer).parameters()}
+            outer = outer if held == self._all and not is_used_after else None
         carried = tuple(tuple(sorted(self._carried[index])) for index in range(len(self._blocks)))
         called = {
             name: self._calls[id(module)]

@@ -34,7 +34,7 @@ from lightning_sagemaker.strategies.delayed import DelayedModel
 from lightning_sagemaker.strategies.merge import detached, merge, moved_to
 from lightning_sagemaker.strategies.microbatch_loss import microbatch_loss
 from lightning_sagemaker.strategies.pipeline_checkpoints import PipelineCheckpoints
-from lightning_sagemaker.strategies.pipeline_checks import check_module, check_options
+from lightning_sagemaker.strategies.pipeline_checks import check_module, check_options, uncompiled
 from lightning_sagemaker.strategies.replica_batches import ReplicaBatches, gather_of_last_stages, noting_reads
 from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
 from lightning_sagemaker.strategies.step_logs import Record, Records, recorded, replay
@@ -126,6 +126,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         self._failed = False
         require(self, "_layer_sync")
         check_module(module, trainer.state.fn == TrainerFn.FITTING and self._layer_sync is not None)
+        self._uncompiled = uncompiled(module)
         self.accelerator.setup(trainer)
         self.precision_plugin.convert_module(module)
         self.model_to_device()
@@ -166,9 +167,12 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
 
     @override
     def training_step(self, batch: object, *args: object, **kwargs: object) -> StepOutput:
+        with self._uncompiled():
+            return self._train(batch, *args, **kwargs)
+
+    def _train(self, batch: object, *args: object, **kwargs: object) -> StepOutput:
         module = self.lightning_module
         assert module is not None
-
         weight = 1.0
 
         def step(part: tuple[object, float]) -> StepOutput:
@@ -277,7 +281,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         module = self.lightning_module
 
         def step(part: object) -> object:
-            with context():
+            with context(), self._uncompiled():
                 return getattr(module, name)(part, *args, **kwargs)
 
         use = self._use(name, args)

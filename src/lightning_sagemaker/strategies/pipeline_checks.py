@@ -3,9 +3,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from lightning_sagemaker._lightning import MisconfigurationException
+import torch
+from torch import nn
+from torch._dynamo import OptimizedModule
+
+from lightning_sagemaker._lightning import MisconfigurationException, rank_zero_info
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 
 if TYPE_CHECKING:
@@ -52,8 +59,26 @@ def check_module(module: LightningModule, syncs_batch_norm: bool) -> None:
             "sync_batchnorm=True was set with strategy='smp', but stages run at different times. HINT: leave it out;"
             " BatchNorm uses each microbatch's statistics."
         )
+    if is_compiled(module) and not hasattr(torch.compiler, "set_stance"):
+        raise MisconfigurationException(
+            f"{type(module).__name__} has compiled modules, which strategy='smp' runs uncompiled, and torch {torch.__version__}"
+            " cannot. HINT: leave torch.compile out, or take torch 2.6 or newer."
+        )
     if not module.automatic_optimization:
         raise MisconfigurationException(
             f"{type(module).__name__} uses manual optimization, which strategy='smp' does not support: it interleaves"
             " forward and backward passes. HINT: set automatic_optimization = True."
         )
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a module, or a part of it, was compiled by ``torch.compile`` or ``Module.compile``."""
+    return any(isinstance(one, OptimizedModule) or vars(one).get("_compiled_call_impl") for one in module.modules())
+
+
+def uncompiled(module: nn.Module) -> Callable[[], AbstractContextManager[object]]:
+    """Returns what lets compiled modules run as they are: compiled code does not see that other stages' blocks are left out."""
+    if not is_compiled(module):
+        return nullcontext
+    rank_zero_info("strategy='smp' runs compiled modules uncompiled: each process calls a part of them.")
+    return functools.partial(torch.compiler.set_stance, "force_eager")

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -72,7 +73,10 @@ def recorded(module: nn.Module, records: Records) -> Iterator[None]:
 
 
 def replay(module: LightningModule, records: list[Record]) -> None:
-    """Call ``module.log`` once for each name, with the mean over the microbatches by their samples."""
+    """Call ``module.log`` once for each name, with the value of the batch.
+
+    That is the mean over the microbatches by their samples, or their sum, minimum or maximum if these are its ``reduce_fx``.
+    """
     by_name: dict[str, list[Record]] = {}
     for record in records:
         by_name.setdefault(record.name, []).append(record)
@@ -83,13 +87,34 @@ def replay(module: LightningModule, records: list[Record]) -> None:
             options["batch_size"] = sum(record.options.get("batch_size") or 0 for record in group)
         total, even = sum(record.weight for record in group), len({record.weight for record in group}) == 1
         weights = None if even else [record.weight / total for record in group]
-        value = merge([_scalar(record.value) for record in group], weights)
+        value = _reduced([_scalar(record.value) for record in group], weights, options.get("reduce_fx"))
         if last.metric is not None:
             metric = module.get_submodule(last.metric)
             if value is not None:
                 metric._forward_cache = value
             value = metric
         module.log(name, value, **options)
+
+
+_REDUCTIONS: dict[object, Callable[[Tensor], Tensor]] = {
+    **{
+        name: function
+        for function, names in (
+            (torch.sum, ("sum", torch.sum, sum)),
+            (torch.amin, ("min", torch.min, min)),
+            (torch.amax, ("max", torch.max, max)),
+        )
+        for name in names
+    }
+}
+"""What ``reduce_fx`` may be instead of a mean -> how values of microbatches are reduced."""
+
+
+def _reduced(values: list[Any], weights: list[float] | None, reduce_fx: object) -> Any:
+    reduction = _REDUCTIONS.get(reduce_fx.lower() if isinstance(reduce_fx, str) else reduce_fx)
+    if reduction is None or any(value is None for value in values):
+        return merge(values, weights)
+    return reduction(torch.stack([torch.as_tensor(value) for value in values]))
 
 
 def _scalar(value: T) -> T | Tensor:
