@@ -86,7 +86,11 @@ def _buckets(gradients: Iterable[Tensor]) -> Iterable[list[Tensor]]:
 
 @torch.no_grad()
 def clip_norm(
-    parameters: Iterable[nn.Parameter], counted: Iterable[nn.Parameter], max_norm: float, group: dist.ProcessGroup
+    parameters: Iterable[nn.Parameter],
+    counted: Iterable[nn.Parameter],
+    max_norm: float,
+    group: dist.ProcessGroup,
+    norm_type: float = 2.0,
 ) -> Tensor:
     """Scale gradients so that the norm over all stages is at most ``max_norm``. Collective over ``group``.
 
@@ -95,21 +99,40 @@ def clip_norm(
         counted: Those that no other process of the group counts in the norm.
         max_norm: The maximum norm.
         group: Process group of a model replica.
+        norm_type: Exponent of the norm; infinity: the largest gradient.
 
     Returns:
         The norm before clipping.
 
     """
     own = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norms = [parameter.grad.float().norm() for parameter in counted if parameter.grad is not None]
+    grads = [parameter.grad.float() for parameter in counted if parameter.grad is not None]
+    norms = [torch.linalg.vector_norm(grad, norm_type) for grad in grads]
     device = own[0].device if own else device_for(group)
-    square = torch.stack(norms).square().sum() if norms else torch.zeros((), device=device)
-    dist.all_reduce(square, group=group)
-    norm = square.sqrt()
+    norm = torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else torch.zeros((), device=device)
+    if norm_type == float("inf"):
+        dist.all_reduce(norm, dist.ReduceOp.MAX, group)
+    else:
+        norm = norm**norm_type
+        dist.all_reduce(norm, group=group)
+        norm = norm ** (1 / norm_type)
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
     for gradient in own:
         gradient.mul_(factor.to(gradient.dtype))
     return norm
+
+
+def accumulate(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
+    """Add to the parameters' gradients.
+
+    Args:
+        parameters: Some.
+        gradients: One of each; None adds nothing.
+
+    """
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None:
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 
 @torch.no_grad()

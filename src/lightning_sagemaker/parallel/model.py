@@ -146,7 +146,7 @@ class PipelinedModel:
         self.tied.add_gradients()
         gradients.average(self.parameters, self._groups.groups["RDP"])
 
-    def clip_norm(self, parameters: Sequence[nn.Parameter], max_norm: float) -> Tensor:
+    def clip_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Clip the global gradient norm; returns the norm before."""
         names = {id(parameter): name for name, parameter in self._root.named_parameters()}
         own = [parameter for parameter in parameters if not self.stages.is_absent(parameter)]
@@ -157,7 +157,7 @@ class PipelinedModel:
             if self.partition.stages[names[id(parameter)]][0] % ranks == self._groups.at.pipeline
             and (self.linears.is_shared(parameter) or self._groups.at.tensor == 0)
         ]
-        return gradients.clip_norm(own, counted, max_norm, self._groups.groups["MP"])
+        return gradients.clip_norm(own, counted, max_norm, self._groups.groups["MP"], norm_type)
 
     @torch.no_grad()
     def follow(self, copy: nn.Module) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torchmetrics import Metric
 from typing_extensions import override
 
@@ -23,7 +23,7 @@ from lightning_sagemaker._lightning import (
     rank_zero_info,
 )
 from lightning_sagemaker.parallel.engine import share_results
-from lightning_sagemaker.parallel.gradients import sync_overflow_skips
+from lightning_sagemaker.parallel.gradients import accumulate, sync_overflow_skips
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.parallel.optimizer_scope import check_scope
@@ -36,7 +36,9 @@ from lightning_sagemaker.strategies.microbatch_loss import microbatch_loss
 from lightning_sagemaker.strategies.pipeline_checkpoints import PipelineCheckpoints
 from lightning_sagemaker.strategies.pipeline_checks import check_module, check_options, uncompiled
 from lightning_sagemaker.strategies.replica_batches import ReplicaBatches, gather_of_last_stages, noting_reads
+from lightning_sagemaker.strategies.script_clipping import ScriptClipping
 from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
+from lightning_sagemaker.strategies.step_attributes import StepAttributes
 from lightning_sagemaker.strategies.step_logs import Record, Records, recorded, replay
 from lightning_sagemaker.strategies.stock_callbacks import check_trainer
 
@@ -161,6 +163,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
                     self.activation_checkpointing,
                 )
             rank_zero_info(self._pipeline.summary)
+            self._clipping = ScriptClipping(self._pipeline.clip_norm, module, callbacks_of(module.trainer))
             self._load_own_states(self._pipeline)
             self._cut_beside(self._pipeline)
         return self._pipeline
@@ -195,6 +198,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         kept = [parameter.grad for parameter in pipeline.parameters]
         for parameter in pipeline.parameters:  # the Trainer sets the old ones to zero after this step
             parameter.grad = None
+        attributes = StepAttributes(module)
         self._reduction = pipeline.reduction if self._reduces and self._overlaps else None
         if self._reduction is not None:
             self._reduction.begin(() if self._zeroes_gradients else kept)
@@ -205,7 +209,10 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         self._found = [parameter.grad for parameter in pipeline.parameters]
         for parameter, gradient in zip(pipeline.parameters, kept, strict=True):
             parameter.grad = gradient
-        shared = share_results([[detached(result) for result in results], list(records)], self.groups)
+        changed = attributes.changed() if pipeline.engine.has_last_stage else {}
+        shared = share_results([[detached(result) for result in results], list(records), changed], self.groups)
+        if not pipeline.engine.has_last_stage:
+            attributes.take_over(moved_to(shared[2], self.root_device))
         replay(module, [Record(*record) for record in moved_to(shared[1], self.root_device)])
         result: StepOutput = merge(shared[0], None if len(set(weights)) == 1 else weights)
         return moved_to(result, self.root_device)
@@ -222,7 +229,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
         )  # calls the hooks; the loss is scaled already
         found, self._found = self._found, None
         if self._reduction is None:
-            _accumulate(pipeline.parameters, found)
+            accumulate(pipeline.parameters, found)
             if self._reduces:
                 pipeline.reduce_gradients()
         else:
@@ -231,7 +238,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
                 parameter.grad = gradient
             self._reduction.finish()
             if self._zeroes_gradients:  # else they are in already
-                _accumulate(pipeline.parameters, before)
+                accumulate(pipeline.parameters, before)
         return self.precision_plugin.post_backward(closure_loss, module)
 
     @property
@@ -319,10 +326,3 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
 
     def _gather_of_last_stages(self, tensor: Tensor, group: ProcessGroup | None = None) -> list[Tensor]:
         return gather_of_last_stages(tensor, self.degrees, self.world_size)
-
-
-def _accumulate(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
-    """Add to the parameters' gradients."""
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        if gradient is not None:
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)

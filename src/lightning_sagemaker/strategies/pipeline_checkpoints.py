@@ -13,6 +13,7 @@ from lightning_sagemaker._lightning import rank_zero_warn
 from lightning_sagemaker.checkpoint.parts import read_checkpoint, write_stages
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.model import PipelinedModel
+from lightning_sagemaker.strategies.script_clipping import ScriptClipping
 from lightning_sagemaker.strategies.sharded_checkpoints import ShardedCheckpoints
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
 
     saves_parts: bool
     _pipeline: PipelinedModel | None = None
+    _clipping: ScriptClipping | None = None
     _failed = False
     _groups: ParallelGroups | None = None
 
@@ -112,6 +114,9 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
 
     def teardown(self) -> None:
         """Called when the Trainer ends a stage: the module is left complete, unless it has failed."""
+        if self._clipping is not None:
+            self._clipping.give_back()
+            self._clipping = None
         if self._pipeline is not None:
             if self._failed:  # another process may be gone, and gathering would wait for it
                 rank_zero_warn("After the error the module remains partitioned: each process has its own stages only.")

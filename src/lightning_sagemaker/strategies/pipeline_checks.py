@@ -61,8 +61,8 @@ def check_module(module: LightningModule, syncs_batch_norm: bool) -> None:
         )
     if is_compiled(module) and not hasattr(torch.compiler, "set_stance"):
         raise MisconfigurationException(
-            f"{type(module).__name__} has compiled modules, which strategy='smp' runs uncompiled, and torch {torch.__version__}"
-            " cannot. HINT: leave torch.compile out, or take torch 2.6 or newer."
+            f"{type(module).__name__} has compiled modules, which strategy='smp' runs uncompiled, and torch"
+            f" {torch.__version__} cannot. HINT: leave torch.compile out, or take torch 2.6 or newer."
         )
     if not module.automatic_optimization:
         raise MisconfigurationException(
@@ -77,7 +77,7 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def uncompiled(module: nn.Module) -> Callable[[], AbstractContextManager[object]]:
-    """Returns what lets compiled modules run as they are: compiled code does not see that other stages' blocks are left out."""
+    """Returns what lets compiled modules run as they are: compiled code does not see that blocks are left out."""
     if not is_compiled(module):
         return nullcontext
     rank_zero_info("strategy='smp' runs compiled modules uncompiled: each process calls a part of them.")
