@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every rank runs: batches of the shapes that people's loaders give, and models that branch on what they compute.
 
-``varied_worker.py OUT_DIR STAGES [CASE ...]`` writes ``OUT_DIR/rank-R.json``: case -> losses, metric, weights, predictions.
+``varied_worker.py OUT_DIR STAGES [CASE ...]`` writes ``OUT_DIR/rank-R.json``: case -> losses, metrics, weights, predictions.
 """
 
 import json
@@ -15,6 +15,7 @@ import torch
 import transformers
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, default_collate
 
@@ -243,6 +244,45 @@ class XLNet(Mixtral):
         return transformers.XLNetLMHeadModel(transformers.XLNetConfig(**sizes, dropout=0.0))
 
 
+class Own(Collated):
+    """Parameters of the module itself, used by the step; attributes that it changes; gradients that a hook clips."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.outputs, self.lowest = nn.Parameter(torch.ones(())), [], 99.0
+
+    def forward(self, ids, mask):
+        return self.net(ids, mask)
+
+    def loss(self, batch):
+        logits = self(batch["ids"], batch["mask"]).transpose(1, 2) * self.scale
+        return nn.functional.cross_entropy(logits, batch["labels"], reduction="none").mean()
+
+    def training_step(self, batch, _):
+        loss = self.loss(batch)
+        self.outputs.append({"loss": loss.detach(), "samples": len(batch["ids"])})
+        self.lowest = min(self.lowest, loss.item())
+        self.log("samples", float(len(batch["ids"])), on_step=False, on_epoch=True, reduce_fx="sum")
+        self.log("largest_id", batch["ids"].max(), on_step=False, on_epoch=True, reduce_fx="max")
+        return loss
+
+    def on_train_epoch_end(self):
+        assert self.lowest < 99
+        samples = sum(output["samples"] for output in self.outputs)
+        self.log("mean_loss", sum(output["loss"] * output["samples"] for output in self.outputs) / samples)
+
+    def on_before_optimizer_step(self, _):
+        self.log("norm", clip_grad_norm_(self.net.parameters(), 0.1))
+        self.log("largest", nn.utils.clip_grad_norm_([*self.net.head.parameters()], 0.02, norm_type=float("inf")))
+
+
+class Compiled(Collated):
+    """Runs as it is: compiled code would not see that blocks are left out."""
+
+    def model(self):
+        return torch.compile(Layers(), backend="eager")
+
+
 def samples() -> list[dict]:
     random = torch.Generator().manual_seed(1)
     return [
@@ -277,7 +317,8 @@ def run(case: type[Collated]) -> dict:
         return DataLoader(samples(), BATCH, collate_fn=case.collate)
 
     trainer.fit(module, loader(), loader())
-    found = {"losses": losses.values, "val_loss": float(trainer.callback_metrics["val_loss"])}
+    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    found = {"losses": losses.values, "metrics": metrics}
     found["weights"] = {name: value.double().sum().item() for name, value in module.state_dict().items()}
     found["predictions"] = torch.cat(trainer.predict(module, loader())).double().sum((1, 2)).tolist()
     return found
@@ -285,7 +326,7 @@ def run(case: type[Collated]) -> dict:
 
 def main() -> None:
     torch.set_num_threads(1)
-    cases = [Collated, Popped, Dataclass, Named, Ragged, Equal, Zipped, Unsplit, Experts, Mixtral, XLNet]
+    cases = [Collated, Popped, Dataclass, Named, Ragged, Equal, Zipped, Unsplit, Experts, Mixtral, XLNet, Own, Compiled]
     chosen = sys.argv[3:] or [case.__name__ for case in cases]
     found = {case.__name__: run(case) for case in cases if case.__name__ in chosen}
     (OUT / f"rank-{os.environ.get('RANK', 0)}.json").write_text(json.dumps(found))

@@ -56,6 +56,7 @@ def find_units(root: nn.Module, kinds: Collection[type[nn.Module]] | None = None
         root: The model.
         kinds: Their classes. Default: what a transformers model lists as not to be split, if there is more than one of
             it; else the members of :func:`find_blocks`; none if there are neither, as in ALBERT with its single block.
+            Those that share parameters with other modules are left out.
 
     Raises:
         ParallelConfigError: If there is no module of ``kinds``.
@@ -74,12 +75,26 @@ def find_units(root: nn.Module, kinds: Collection[type[nn.Module]] | None = None
     named = {name for module in root.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     counts = Counter(type(module).__name__ for module in modules)
     found = [module for module in modules if counts[type(module).__name__] > 1 and type(module).__name__ in named]
-    if found:
-        return found
-    try:
-        return list(find_blocks(root).modules)
-    except ParallelConfigError:
-        return []
+    if not found:
+        try:
+            found = [part for block in find_blocks(root).modules for part in _called(block)]
+        except ParallelConfigError:
+            return []
+    return [module for module in found if not _is_tied(root, module)]
+
+
+def _called(module: nn.Module) -> list[nn.Module]:
+    """The module, or of a list of lists what is in them."""
+    if not isinstance(module, nn.ModuleList):
+        return [module]
+    return [part for child in module for part in _called(child)]
+
+
+def _is_tied(root: nn.Module, module: nn.Module) -> bool:
+    """Whether a module shares a parameter with others: it stays with the root's, which are gathered with the first."""
+    own, parts = {id(parameter) for parameter in module.parameters()}, set(module.modules())
+    others = (other for other in root.modules() if other not in parts)
+    return any(id(parameter) in own for other in others for parameter in other.parameters(recurse=False))
 
 
 def _blocks_of(name: str, module: nn.Module) -> Blocks | None:

@@ -26,10 +26,22 @@ _ENCODER = {
     r"encoder\.layer\.\d+\.intermediate\.dense": COLUMNS,
     r"encoder\.layer\.\d+\.output\.dense": ROWS,
 }
+_LIKE_BERT = (
+    *(
+        "bert",
+        "bert-generation",
+        "camembert",
+        "data2vec-text",
+        "electra",
+        "ernie",
+        "layoutlm",
+        "markuplm",
+        "megatron-bert",
+    ),
+    *("rembert", "roberta", "roberta-prelayernorm", "roformer", "xlm-roberta", "xlm-roberta-xl"),
+)
 PLANS: Mapping[str, Mapping[str, str]] = {
-    "bert": _ENCODER,
-    "roberta": _ENCODER,
-    "xlm-roberta": _ENCODER,
+    **dict.fromkeys(_LIKE_BERT, _ENCODER),
     "albert": {
         r"albert_layer_groups\.\d+\.albert_layers\.\d+\.attention\.(query|key|value)": COLUMNS,
         r"albert_layer_groups\.\d+\.albert_layers\.\d+\.attention\.dense": ROWS,
