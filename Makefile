@@ -16,7 +16,7 @@ export TORCHINDUCTOR_COMPILE_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu test-extended test-slow test-of-aws test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-reduction bench-rehearsal bench-recipes bench-guard bench-pipeline bench-plan bench-memory bench-fsdp bench-safe bench-gpu chaos chaos-recovery bench-recovery stopping-times compat docs picture docs-look test-docs peers clean
+.PHONY: help demo test gpu test-extended test-slow test-of-aws test-newest test-oldest future test-machines test-fresh oracle containers lint type bench bench-reduction bench-rehearsal bench-recipes bench-guard bench-pipeline bench-plan bench-memory bench-fsdp bench-safe bench-gpu chaos chaos-recovery families bench-recovery stopping-times compat docs picture docs-look test-docs peers clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -242,6 +242,9 @@ chaos: $(VENV)/dev .containers/mlflow ## 300 kinds of runs, interrupted and comp
 
 chaos-recovery: $(VENV)/dev ## 200 faults in jobs that recover in themselves, compared with ones left alone; half an hour
 	$(BIN)/python -m tests.chaos.recovery --faults 200
+
+families: $(VENV)/dev ## every family of language models of transformers, in each way of model parallelism; an hour
+	$(BIN)/python -m tests.distributed.families
 
 bench-fsdp: $(VENV)/dev ## what "smddp_fsdp" adds to FSDP2's step, and saving to the step that saves; half an hour
 	$(BIN)/python benchmarks/fsdp_pairs.py --steps 400
