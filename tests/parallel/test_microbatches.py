@@ -57,7 +57,15 @@ def shortened(row):
     return row["x"][: 1 + int(row["y"][0]) % 3]
 
 
+class ByKeywords(dict):
+    """Is not made of a dict."""
+
+    def __init__(self, *, x, y):
+        super().__init__(x=x, y=y)
+
+
 FORMS = {
+    "a class of one's own": lambda rows: ByKeywords(**default_collate(rows)),
     "columns in a dict": lambda rows: (
         default_collate(rows) | {"name": [f"s{row['x'][0]}" for row in rows], "all": None}
     ),
@@ -102,7 +110,8 @@ def test_each_part_is_what_the_loader_would_give_of_its_samples(form, count):
         start = 0
         for part, weight in zip(parts, weights, strict=True):
             end = start + round(weight * samples)
-            assert leaves(part) == leaves(FORMS[form](rows[start:end]))
+            expected = FORMS[form](rows[start:end])
+            assert (type(part), leaves(part)) == (type(expected), leaves(expected))
             start = end
         assert start == samples
 

@@ -10,6 +10,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "torch": ("_foreach_norm",),
     "torch._C._distributed_c10d": ("_DistributedBackendOptions", "_create_work_from_future"),
     "torch._C._distributed_c10d:Backend": ("_set_sequence_number_for_group",),
+    "torch._dynamo": ("OptimizedModule",),
     "torch._ops:OpOverload": ("_schema",),
     "torch._subclasses.fake_tensor": ("FakeTensor", "FakeTensorMode", "unset_fake_temporarily"),
     "torch._utils": ("_flatten_dense_tensors", "_unflatten_dense_tensors"),
@@ -33,7 +34,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "torch.distributed.fsdp._common_utils": ("clean_tensor_name",),
     "torch.distributed.pipelining._backward": ("stage_backward_input", "stage_backward_weight"),
     "torch.nn:Embedding": ("_fill_padding_idx_with_zero",),
-    "torch.nn:Module": ("_buffers", "_modules", "_parameters"),
+    "torch.nn:Module": ("_buffers", "_compiled_call_impl", "_modules", "_parameters"),
     "torch.nn.modules.batchnorm": ("_BatchNorm",),
     "torch.nn.parallel:DistributedDataParallel": (
         "_build_params_for_reducer",

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import TypeVar, cast
 
 from torch import Tensor
 
+T = TypeVar("T")
 
-def map_tensors(value: Any, change: Callable[[Tensor], Any], itself: Callable[[Any], Any] | None = None) -> Any:
+
+def map_tensors(value: T, change: Callable[[Tensor], object], itself: Callable[[object], object] | None = None) -> T:
     """``value`` with its tensors changed.
 
     Args:
@@ -21,18 +23,18 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any], itself: Callable[[A
 
     """
     if isinstance(value, Tensor):
-        return change(value)
+        return cast("T", change(value))
     if itself is not None and hasattr(value, "smp_slice"):
-        return itself(value)
+        return cast("T", itself(value))
     return map_entries(value, lambda entry, _: map_tensors(entry, change, itself))
 
 
-def copied(value: Any) -> Any:
+def copied(value: T) -> T:
     """``value`` with tensors and containers of its own, which a step may change: the value is used again."""
     return map_tensors(value, Tensor.clone)
 
 
-def map_entries(value: Any, change: Callable[[Any, str], Any]) -> Any:
+def map_entries(value: T, change: Callable[[object, str], object]) -> T:
     """A container of the same kind with changed entries; what is none is returned as it is.
 
     Args:
@@ -45,26 +47,38 @@ def map_entries(value: Any, change: Callable[[Any, str], Any]) -> Any:
     if isinstance(value, list | tuple | set):
         return like(value, [change(entry, f"[{place}]") for place, entry in enumerate(value)])
     if is_dataclass(value) and not isinstance(value, type):
-        found = copy.copy(value)
+        found: T = copy.copy(value)
         for name in (field.name for field in fields(value) if hasattr(value, field.name)):
             object.__setattr__(found, name, change(getattr(value, name), f".{name}"))  # it may be frozen
         return found
     return value
 
 
-def entries(value: Any) -> Iterable[Any]:
+def entries(value: object) -> Iterable[object]:
     """The entries of a container; of what is none, nothing."""
-    found: list[Any] = []
+    found: list[object] = []
     map_entries(value, lambda entry, _: found.append(entry))
     return found
 
 
-def like(original: Any, content: Any) -> Any:
+def like(original: T, content: Iterable[object]) -> T:
     """``content`` as the kind of container that ``original`` is."""
-    kind = type(original)
+    kind: Callable[..., T] = type(original)
     if isinstance(original, tuple) and hasattr(original, "_fields"):
         return kind(*content)
     try:
         return kind(content)
-    except TypeError:
-        return content
+    except Exception:  # its class is made in another way
+        return _changed(original, content)
+
+
+def _changed(original: T, content: Iterable[object]) -> T:
+    found = copy.copy(original)
+    if isinstance(found, MutableMapping) and isinstance(content, Mapping):
+        for key, entry in content.items():
+            found[key] = entry
+        return found
+    if isinstance(found, list):
+        found[:] = content
+        return found
+    return cast("T", content)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeGuard
 
+import numpy as np
 from torch import Tensor
 
 from lightning_sagemaker.parallel.containers import entries, map_entries
@@ -23,7 +24,7 @@ class Microbatches(NamedTuple):
 
     """
 
-    parts: Sequence[Any]
+    parts: Sequence[object]
     weights: Sequence[float]
     reason: str = ""
 
@@ -45,11 +46,11 @@ class Cut:
         self._count, self._batch_size = count, batch_size
         self._known: dict[str, bool] = {}  # place of a list in a full batch -> whether it holds samples
 
-    def __call__(self, batch: Any) -> Microbatches:
+    def __call__(self, batch: object) -> Microbatches:
         """Split a batch into parts that are as even as possible, each weighted by its samples.
 
         Args:
-            batch: Any structure.
+            batch: object structure.
 
         Raises:
             ParallelConfigError: If an object with ``smp_slice`` is among samples that cannot be split evenly.
@@ -76,37 +77,39 @@ class Cut:
         ]
         return Microbatches(parts, [length / samples for length in lengths])
 
-    def _part(self, value: Any, samples: int, count: int, number: int, own: slice, place: str = "") -> Any:
+    def _part(self, value: object, samples: int, count: int, number: int, own: slice, place: str = "") -> object:
         """Some of the samples in a batch, or in an entry of it."""
         if isinstance(value, Tensor):
             rows = value.shape[0] // samples if value.dim() else 0
             return value[own.start * rows : own.stop * rows] if rows else value
         if hasattr(value, "smp_slice"):
             return value.smp_slice(count, number, 0)
-        if self._is_uncollated(value, place) or _has_one_of_each(value, samples):
+        if isinstance(value, np.ndarray):
+            return value[own] if value.shape[:1] == (samples,) else value
+        if _is_plain_list(value) and (self._is_uncollated(value, place) or _has_one_of_each(value, samples)):
             return value[own]
         return map_entries(value, lambda entry, at: self._part(entry, samples, count, number, own, place + at))
 
-    def _sizes(self, value: Any, place: str = "") -> list[int | None]:
+    def _sizes(self, value: object, place: str = "") -> list[int | None]:
         """Numbers that may be those of samples, without repetitions; None for an object that splits itself."""
         if isinstance(value, Tensor):
             return [value.shape[0]] if value.dim() else []
         if hasattr(value, "smp_slice"):
             return [None]
-        if self._is_uncollated(value, place):
+        if _is_plain_list(value) and self._is_uncollated(value, place):
             return [len(value)]
         found: dict[int | None, None] = {}
         map_entries(value, lambda entry, at: found.update(dict.fromkeys(self._sizes(entry, place + at))))
         return list(found)
 
-    def _is_uncollated(self, value: Any, place: str) -> bool:
+    def _is_uncollated(self, value: Sequence[object], place: str) -> bool:
         """Whether a batch, or a part of one, is a list of samples that were not made one tensor.
 
         If it has as many entries as the loader's batch, it is one if its tensors do not have as many rows. The list at the
         same place of a shorter batch, as an epoch's last, is what it was in a full one. If there was none, it is one if its
         entries are containers alike whose tensors have different numbers of rows.
         """
-        if self._batch_size is None or not _is_plain_list(value) or not value:
+        if self._batch_size is None or not value:
             return False
         if place not in self._known:
             sizes = {size for entry in value for size in Cut(1)._sizes(entry)}
@@ -117,28 +120,26 @@ class Cut:
         return self._known[place]
 
 
-def _one_part(batch: Any, reason: str) -> Microbatches:
+def _one_part(batch: object, reason: str) -> Microbatches:
     return Microbatches([batch], [1.0], reason)
 
 
-def _has_one_of_each(value: Any, samples: int) -> bool:
-    """Whether it is a list of something of each sample, or an array of them."""
-    if hasattr(value, "__array__"):
-        return bool(value.shape[:1] == (samples,))
-    return _is_plain_list(value) and len(value) == samples and not any(map(Cut(1)._sizes, value))
+def _has_one_of_each(value: Sequence[object], samples: int) -> bool:
+    """Whether it is a list of something of each sample."""
+    return len(value) == samples and not any(map(Cut(1)._sizes, value))
 
 
-def _is_plain_list(value: Any) -> bool:
+def _is_plain_list(value: object) -> TypeGuard[Sequence[object]]:
     return isinstance(value, list | tuple) and not hasattr(value, "_fields")
 
 
-def split(value: Any, count: int, axis: int = 0, name: str = "the batch") -> list[Any]:
+def split(value: object, count: int, axis: int = 0, name: str = "the batch") -> list[object]:
     """Split each tensor in ``value`` into equal parts, through containers, dataclasses and objects with ``smp_slice``.
 
     What is not a tensor is the same in each microbatch.
 
     Args:
-        value: Any structure.
+        value: object structure.
         count: Number of microbatches.
         axis: Axis to split.
         name: For errors.
@@ -155,20 +156,20 @@ def split(value: Any, count: int, axis: int = 0, name: str = "the batch") -> lis
         return [value.smp_slice(count, number, axis) for number in range(count)]
     if not any(True for _ in entries(value)):
         return [value] * count
-    pieces: dict[str, list[Any]] = {}
+    pieces: dict[str, list[object]] = {}
 
-    def note(entry: Any, place: str) -> None:
+    def note(entry: object, place: str) -> None:
         pieces[place] = split(entry, count, axis, name + place)
 
     map_entries(value, note)
     return [_at(value, pieces, number) for number in range(count)]
 
 
-def _at(value: Any, pieces: Mapping[str, Sequence[Any]], number: int) -> Any:
+def _at(value: object, pieces: Mapping[str, Sequence[object]], number: int) -> object:
     return map_entries(value, lambda _, place: pieces[place][number])
 
 
-def _split_tensor(tensor: Tensor, count: int, axis: int, name: str) -> list[Any]:
+def _split_tensor(tensor: Tensor, count: int, axis: int, name: str) -> list[object]:
     if tensor.dim() <= axis:
         return [tensor] * count  # a number holds for all samples
     if tensor.shape[axis] % count:
