@@ -116,6 +116,12 @@ def test_each_part_is_what_the_loader_would_give_of_its_samples(form, count):
         assert start == samples
 
 
+def test_a_data_set_smaller_than_its_batches_is_not_a_list_of_samples():
+    columns = [torch.zeros(2, 4, dtype=torch.long), torch.zeros(2, 4), torch.zeros(2)]
+    assert [len(part[0]) for part in Cut(2, batch_size=3)(columns).parts] == [1, 1]
+    assert [len(part) for part in Cut(2, batch_size=3)([torch.zeros(2, 4)] * 3).parts] == [2, 1]
+
+
 def test_it_must_be_clear_what_the_samples_are():
     class Graph:
         def smp_slice(self, count, number, axis):

@@ -113,10 +113,11 @@ class Cut:
             return False
         if place not in self._known:
             sizes = {size for entry in value for size in Cut(1)._sizes(entry)}
+            forms = {_form(entry) for entry in value}
             if len(value) != self._batch_size:
-                forms = {tuple(entry) if isinstance(entry, Mapping) else type(entry) for entry in value}
                 return isinstance(value[0], Mapping) and len(forms) == 1 and len(sizes) > 1
-            self._known[place] = bool(sizes) and sizes != {self._batch_size}
+            is_full = max((size for size in sizes if size is not None), default=0) >= self._batch_size
+            self._known[place] = bool(sizes) and sizes != {self._batch_size} and (is_full or len(forms) == 1)
         return self._known[place]
 
 
@@ -127,6 +128,13 @@ def _one_part(batch: object, reason: str) -> Microbatches:
 def _has_one_of_each(value: Sequence[object], samples: int) -> bool:
     """Whether it is a list of something of each sample."""
     return len(value) == samples and not any(map(Cut(1)._sizes, value))
+
+
+def _form(entry: object) -> object:
+    """What samples have in common, and the columns of a small data set do not."""
+    if isinstance(entry, Tensor):
+        return entry.dtype, entry.dim()
+    return tuple(entry) if isinstance(entry, Mapping) else type(entry)
 
 
 def _is_plain_list(value: object) -> TypeGuard[Sequence[object]]:

@@ -103,9 +103,15 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
         states = [pipeline.gather_optimizer(optimizer) for optimizer in self.optimizers]
         pipeline.restore()
         self._pipeline = None
+        self._stop_clipping()
         if self.global_rank == self.groups.pipeline_ranks[0]:
             for optimizer, state in zip(self.optimizers, states, strict=True):
                 optimizer.load_state_dict(state)
+
+    def _stop_clipping(self) -> None:
+        if self._clipping is not None:
+            self._clipping.give_back()
+            self._clipping = None
 
     def on_exception(self, exception: BaseException) -> None:
         """Called when a stage fails."""
@@ -114,9 +120,7 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
 
     def teardown(self) -> None:
         """Called when the Trainer ends a stage: the module is left complete, unless it has failed."""
-        if self._clipping is not None:
-            self._clipping.give_back()
-            self._clipping = None
+        self._stop_clipping()
         if self._pipeline is not None:
             if self._failed:  # another process may be gone, and gathering would wait for it
                 rank_zero_warn("After the error the module remains partitioned: each process has its own stages only.")

@@ -19,8 +19,8 @@ from lightning_sagemaker.strategies.merge import detached
 _KEPT = frozenset({*vars(nn.Module()), *vars(LightningModule())})
 """Attributes of torch's and Lightning's own."""
 _NUMBERS = (int, float, bool, str, type(None), np.generic)
-_LONGEST = 1000
-"""Entries of a dict that is compared."""
+_LONGEST, _LARGEST = 1000, 1 << 20
+"""Entries of a dict that is compared; elements of a tensor or array that is sent."""
 
 
 class Grown(NamedTuple):
@@ -104,4 +104,6 @@ def _is_plain(value: object) -> bool:
         return type(value) is dict and all(map(_is_plain, value.values()))
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
-    return type(value) is Tensor or isinstance(value, (*_NUMBERS, np.ndarray))
+    if type(value) is Tensor:
+        return value.numel() <= _LARGEST
+    return value.size <= _LARGEST if isinstance(value, np.ndarray) else isinstance(value, _NUMBERS)

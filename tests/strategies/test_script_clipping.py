@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A script's ``clip_grad_norm_`` is replaced wherever it has it, for parameters of the module, and given back."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad, clip_grad_norm_
+
+from lightning_sagemaker.strategies.script_clipping import ScriptClipping
+
+
+class Module(nn.Linear):
+    """Of this file, which has the function under a name of its own."""
+
+
+@pytest.fixture
+def calls():
+    return []
+
+
+@pytest.fixture
+def clipping(calls):
+    module = Module(2, 2)
+
+    def clip(parameters, max_norm, norm_type):
+        calls.append((parameters, max_norm, norm_type))
+        return torch.tensor(float("nan"))
+
+    clipping = ScriptClipping(clip, module, [])
+    yield module
+    clipping.give_back()
+    assert (
+        len({nn.utils.clip_grad_norm_, clip_grad.clip_grad_norm_, vars(sys.modules[__name__])["clip_grad_norm_"]}) == 1
+    )
+    assert nn.utils.clip_grad_norm_.__module__ == clip_grad.__name__
+
+
+def test_parameters_of_the_module_are_clipped_together(clipping, calls):
+    assert clip_grad_norm_(clipping.parameters(), 1).isnan()
+    nn.utils.clip_grad_norm_(clipping.weight, 2.0, norm_type=1)
+    clip_grad.clip_grad_norm_([clipping.bias], max_norm=3, foreach=True)
+    assert [(len(parameters), *rest) for parameters, *rest in calls] == [(2, 1.0, 2.0), (1, 2.0, 1.0), (1, 3.0, 2.0)]
+    with pytest.raises(RuntimeError, match="norm of the gradients is nan, and error_if_nonfinite"):
+        clip_grad_norm_(clipping.parameters(), 1, error_if_nonfinite=True)
+
+
+def test_others_are_clipped_by_torch(clipping, calls):
+    other = nn.Linear(2, 1, bias=False)
+    other.weight.grad = torch.tensor([[3.0, 4.0]])
+    assert float(clip_grad_norm_(other.parameters(), 1.0)) == 5
+    assert torch.allclose(other.weight.grad, torch.tensor([[0.6, 0.8]]), atol=1e-5)
+    assert not calls
