@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.profilers import Profiler
     from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, StrategyRegistry
     from lightning.pytorch.trainer.states import TrainerFn
+    from lightning.pytorch.utilities.grads import grad_norm
     from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
     rank_zero_only: Any  # a function with an attribute `rank`
@@ -108,6 +109,7 @@ else:
     DDPStrategy, ModelParallelStrategy, StrategyRegistry = _get(
         f"{_pytorch}.strategies", "DDPStrategy", "ModelParallelStrategy", "StrategyRegistry"
     )
+    (grad_norm,) = _get(f"{_pytorch}.utilities.grads", "grad_norm")
     rank_zero_info, rank_zero_warn = _get(f"{_pytorch}.utilities.rank_zero", "rank_zero_info", "rank_zero_warn")
 
 __all__ = [
@@ -132,6 +134,7 @@ __all__ = [
     "TorchElasticEnvironment",
     "TrainerFn",
     "find_free_network_port",
+    "grad_norm",
     "move_data_to_device",
     "pytorch_callbacks",
     "rank_zero_info",

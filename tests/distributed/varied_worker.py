@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 import transformers
 from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch.utilities import grad_norm
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.rnn import pad_sequence
@@ -272,6 +273,7 @@ class Own(Collated):
         self.log("mean_loss", sum(output["loss"] * output["samples"] for output in self.outputs) / samples)
 
     def on_before_optimizer_step(self, _):
+        self.log_dict(grad_norm(self, norm_type=2))
         self.log("norm", clip_grad_norm_(self.net.parameters(), 0.1))
         self.log("largest", nn.utils.clip_grad_norm_([*self.net.head.parameters()], 0.02, norm_type=float("inf")))
 

@@ -110,16 +110,44 @@ def clip_norm(
     norms = [torch.linalg.vector_norm(grad, norm_type) for grad in grads]
     device = own[0].device if own else device_for(group)
     norm = torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else torch.zeros((), device=device)
-    if norm_type == float("inf"):
-        dist.all_reduce(norm, dist.ReduceOp.MAX, group)
-    else:
-        norm = norm**norm_type
-        dist.all_reduce(norm, group=group)
-        norm = norm ** (1 / norm_type)
+    norm = _over_stages(norm, norm_type, group)
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
     for gradient in own:
         gradient.mul_(factor.to(gradient.dtype))
     return norm
+
+
+@torch.no_grad()
+def norms(
+    parameters: Sequence[nn.Parameter], counted: Iterable[nn.Parameter], norm_type: float, group: dist.ProcessGroup
+) -> Tensor:
+    """The norm of each parameter's gradient, shape ``(len(parameters),)``; NaN if none. Collective over ``group``.
+
+    Args:
+        parameters: The same ones on all processes of the group.
+        counted: Those that no other process of the group counts.
+        norm_type: Exponent of the norm; infinity: the largest element.
+        group: Process group of a model replica.
+
+    """
+    places = {id(parameter): place for place, parameter in enumerate(parameters)}
+    found = torch.zeros(2, len(parameters), device=device_for(group))
+    for parameter in counted:
+        if parameter.grad is not None:
+            found[0, places[id(parameter)]] = torch.linalg.vector_norm(parameter.grad.float(), norm_type)
+            found[1, places[id(parameter)]] = 1
+    norm = _over_stages(found[0], norm_type, group)
+    dist.all_reduce(found[1], group=group)
+    return norm.masked_fill(found[1] == 0, float("nan"))
+
+
+def _over_stages(norm: Tensor, norm_type: float, group: dist.ProcessGroup) -> Tensor:
+    if norm_type == float("inf"):
+        dist.all_reduce(norm, dist.ReduceOp.MAX, group)
+        return norm
+    power = norm**norm_type
+    dist.all_reduce(power, group=group)
+    return power ** (1 / norm_type)
 
 
 def accumulate(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:

@@ -148,16 +148,24 @@ class PipelinedModel:
 
     def clip_norm(self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Clip the global gradient norm; returns the norm before."""
-        names = {id(parameter): name for name, parameter in self._root.named_parameters()}
         own = [parameter for parameter in parameters if not self.stages.is_absent(parameter)]
+        return gradients.clip_norm(own, self._counted(own), max_norm, self._groups.groups["MP"], norm_type)
+
+    def grad_norms(self, parameters: Sequence[nn.Parameter], norm_type: float) -> Tensor:
+        """The norm of each parameter's gradient; NaN for one without."""
+        own = [parameter for parameter in parameters if not self.stages.is_absent(parameter)]
+        return gradients.norms(parameters, self._counted(own), norm_type, self._groups.groups["MP"])
+
+    def _counted(self, own: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+        """Those of this process's parameters that no other process of the replica counts in a norm."""
+        names = {id(parameter): name for name, parameter in self._root.named_parameters()}
         ranks = len(self._groups.pipeline_ranks)
-        counted = [
+        return [
             parameter
             for parameter in own
             if self.partition.stages[names[id(parameter)]][0] % ranks == self._groups.at.pipeline
             and (self.linears.is_shared(parameter) or self._groups.at.tensor == 0)
         ]
-        return gradients.clip_norm(own, counted, max_norm, self._groups.groups["MP"], norm_type)
 
     @torch.no_grad()
     def follow(self, copy: nn.Module) -> None:

@@ -36,7 +36,7 @@ from lightning_sagemaker.strategies.microbatch_loss import microbatch_loss
 from lightning_sagemaker.strategies.pipeline_checkpoints import PipelineCheckpoints
 from lightning_sagemaker.strategies.pipeline_checks import check_module, check_options, uncompiled
 from lightning_sagemaker.strategies.replica_batches import ReplicaBatches, gather_of_last_stages, noting_reads
-from lightning_sagemaker.strategies.script_clipping import ScriptClipping
+from lightning_sagemaker.strategies.script_gradients import ScriptGradients
 from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
 from lightning_sagemaker.strategies.step_attributes import StepAttributes
 from lightning_sagemaker.strategies.step_logs import Record, Records, recorded, replay
@@ -163,7 +163,7 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
                     self.activation_checkpointing,
                 )
             rank_zero_info(self._pipeline.summary)
-            self._clipping = ScriptClipping(self._pipeline.clip_norm, module, callbacks_of(module.trainer))
+            self._script_gradients = ScriptGradients(self._pipeline, module, callbacks_of(module.trainer))
             self._load_own_states(self._pipeline)
             self._cut_beside(self._pipeline)
         return self._pipeline

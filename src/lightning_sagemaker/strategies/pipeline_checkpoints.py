@@ -13,7 +13,7 @@ from lightning_sagemaker._lightning import rank_zero_warn
 from lightning_sagemaker.checkpoint.parts import read_checkpoint, write_stages
 from lightning_sagemaker.parallel.groups import ParallelGroups
 from lightning_sagemaker.parallel.model import PipelinedModel
-from lightning_sagemaker.strategies.script_clipping import ScriptClipping
+from lightning_sagemaker.strategies.script_gradients import ScriptGradients
 from lightning_sagemaker.strategies.sharded_checkpoints import ShardedCheckpoints
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
 
     saves_parts: bool
     _pipeline: PipelinedModel | None = None
-    _clipping: ScriptClipping | None = None
+    _script_gradients: ScriptGradients | None = None
     _failed = False
     _groups: ParallelGroups | None = None
 
@@ -103,15 +103,15 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
         states = [pipeline.gather_optimizer(optimizer) for optimizer in self.optimizers]
         pipeline.restore()
         self._pipeline = None
-        self._stop_clipping()
+        self._give_functions_back()
         if self.global_rank == self.groups.pipeline_ranks[0]:
             for optimizer, state in zip(self.optimizers, states, strict=True):
                 optimizer.load_state_dict(state)
 
-    def _stop_clipping(self) -> None:
-        if self._clipping is not None:
-            self._clipping.give_back()
-            self._clipping = None
+    def _give_functions_back(self) -> None:
+        if self._script_gradients is not None:
+            self._script_gradients.give_back()
+            self._script_gradients = None
 
     def on_exception(self, exception: BaseException) -> None:
         """Called when a stage fails."""
@@ -120,7 +120,7 @@ class PipelineCheckpoints(ShardedCheckpoints, Host):
 
     def teardown(self) -> None:
         """Called when the Trainer ends a stage: the module is left complete, unless it has failed."""
-        self._stop_clipping()
+        self._give_functions_back()
         if self._pipeline is not None:
             if self._failed:  # another process may be gone, and gathering would wait for it
                 rank_zero_warn("After the error the module remains partitioned: each process has its own stages only.")
