@@ -30,6 +30,13 @@ class Module(LightningModule):
         self.array = self.array + 1
         self.best = torch.ones((), requires_grad=True) * 2
 
+    def in_place(self):
+        self.by_name["x"][0] += 1
+        self.array[1] += 2
+        self.mean.mul_(2).add_(1)
+        self.outputs[0] = 3
+        self.by_name["z"] = self.by_name.get("z", 0.5) + 1.5
+
     def replaces(self):
         self.outputs = [5]
         self.name = "b"
@@ -49,7 +56,9 @@ def values(module):
     return {name: repr(value) for name, value in own.items()}
 
 
-@pytest.mark.parametrize("steps", [["before"], ["before", "after"], ["after", "after"], ["replaces"], ["clears"], []])
+@pytest.mark.parametrize(
+    "steps", [["before"], ["before", "after"], ["after", "after"], ["replaces"], ["clears"], ["in_place"], []]
+)
 def test_other_stages_have_what_the_last_one_has(steps):
     last, other = Module(), Module()
     held, kept = other.outputs, []

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from torch import nn
@@ -80,7 +80,8 @@ def find_units(root: nn.Module, kinds: Collection[type[nn.Module]] | None = None
             found = [part for block in find_blocks(root).modules for part in _called(block)]
         except ParallelConfigError:
             return []
-    return [module for module in found if not _is_tied(root, module)]
+    owners = _owners(root)
+    return [module for module in found if not _is_tied(module, owners)]
 
 
 def _called(module: nn.Module) -> list[nn.Module]:
@@ -90,11 +91,19 @@ def _called(module: nn.Module) -> list[nn.Module]:
     return [part for child in module for part in _called(child)]
 
 
-def _is_tied(root: nn.Module, module: nn.Module) -> bool:
+def _owners(root: nn.Module) -> dict[int, set[nn.Module]]:
+    """Identity of each parameter -> the modules that have it."""
+    found: dict[int, set[nn.Module]] = {}
+    for module in root.modules():
+        for parameter in module.parameters(recurse=False):
+            found.setdefault(id(parameter), set()).add(module)
+    return found
+
+
+def _is_tied(module: nn.Module, owners: Mapping[int, set[nn.Module]]) -> bool:
     """Whether a module shares a parameter with others: it stays with the root's, which are gathered with the first."""
-    own, parts = {id(parameter) for parameter in module.parameters()}, set(module.modules())
-    others = (other for other in root.modules() if other not in parts)
-    return any(id(parameter) in own for other in others for parameter in other.parameters(recurse=False))
+    parts = set(module.modules())
+    return any(not owners[id(parameter)] <= parts for parameter in module.parameters())
 
 
 def _blocks_of(name: str, module: nn.Module) -> Blocks | None:

@@ -50,7 +50,7 @@ class Cut:
         """Split a batch into parts that are as even as possible, each weighted by its samples.
 
         Args:
-            batch: object structure.
+            batch: Any structure.
 
         Raises:
             ParallelConfigError: If an object with ``smp_slice`` is among samples that cannot be split evenly.
@@ -147,7 +147,7 @@ def split(value: object, count: int, axis: int = 0, name: str = "the batch") -> 
     What is not a tensor is the same in each microbatch.
 
     Args:
-        value: object structure.
+        value: Any structure.
         count: Number of microbatches.
         axis: Axis to split.
         name: For errors.

@@ -84,28 +84,28 @@ class PlainAttributes:
     def now(self) -> Held:
         """Copies of the present values, for :meth:`put`."""
         return [
-            (owner, {name: _copied(value) for name, value in _plain(owner)}, frozenset(vars(owner)))
+            (owner, {name: copied(value) for name, value in plain(owner)}, frozenset(vars(owner)))
             for owner in self._of()
         ]
 
     def put(self, held: Held) -> None:
         """Restore what :meth:`now` has returned; attributes that were set since are removed."""
         for owner, values, names in held:
-            for name in [name for name, _ in _plain(owner) if name not in names]:
+            for name in [name for name, _ in plain(owner) if name not in names]:
                 del vars(owner)[name]
-            _set(owner, {name: _restored(value) for name, value in values.items()})
+            assign(owner, {name: _restored(value) for name, value in values.items()})
 
     @contextmanager
     def of_another_rank(self, start: Held) -> Iterator[None]:
         """A pass on another rank's batches sees the numbers of a step's start, and changes none of this rank's."""
-        own = [(owner, _numbers(dict(_plain(owner)))) for owner in self._of()]
+        own = [(owner, _numbers(dict(plain(owner)))) for owner in self._of()]
         for owner, values, _ in start:
-            _set(owner, _numbers(values))
+            assign(owner, _numbers(values))
         try:
             yield
         finally:
             for owner, values in own:
-                _set(owner, values)
+                assign(owner, values)
 
     def changed(self) -> list[Values]:
         """What has changed since the fit began, for a replacement, which has begun in the same way.
@@ -115,9 +115,9 @@ class PlainAttributes:
         begun = {id(owner): values for owner, values, _ in self._begun or []}
         return [
             {
-                name: _sent(value)
-                for name, value in _plain(owner)
-                if _is_sendable(value) and _differs(begun.get(id(owner), {}).get(name), value)
+                name: sent(value)
+                for name, value in plain(owner)
+                if is_sendable(value) and differs(begun.get(id(owner), {}).get(name), value)
             }
             for owner in self._of()
         ]
@@ -125,10 +125,10 @@ class PlainAttributes:
     def adopt(self, values: Sequence[Values]) -> None:
         """Take over what another rank's :meth:`changed` has returned."""
         for owner, found in zip(self._of(), values, strict=False):
-            _set(owner, {name: _filled(vars(owner).get(name), value) for name, value in found.items()})
+            assign(owner, {name: filled(vars(owner).get(name), value) for name, value in found.items()})
 
 
-class _Copy:
+class Copy:
     """A value that may be changed in place, and what was in it."""
 
     def __init__(self, value: object) -> None:
@@ -136,11 +136,12 @@ class _Copy:
         if isinstance(value, torch.Tensor):
             self.within: object = value.detach().clone()
         elif isinstance(value, dict) and len(value) <= _COPIED_BY_ENTRY:
-            self.within = {key: _copied(entry) if _is_plain(entry) else entry for key, entry in value.items()}
+            self.within = {key: copied(entry) if _is_plain(entry) else entry for key, entry in value.items()}
         else:
             self.within = copy.copy(value)
 
     def restored(self) -> object:
+        """The value, with what was in it."""
         value, within = self.value, self.within
         if isinstance(value, torch.Tensor) and isinstance(within, torch.Tensor):
             if value.is_inference() or value.shape != within.shape:  # it cannot be written to
@@ -167,7 +168,7 @@ def _is_library(kind: type) -> bool:
     return kind.__module__.partition(".")[0] in _LIBRARIES
 
 
-def _set(owner: object, values: Values) -> None:
+def assign(owner: object, values: Values) -> None:
     """Set attributes, unless the name is by now that of a parameter, a buffer or a module."""
     if isinstance(owner, nn.Module):
         registered = owner._parameters.keys() | owner._buffers.keys() | owner._modules.keys()
@@ -175,7 +176,8 @@ def _set(owner: object, values: Values) -> None:
     vars(owner).update(values)
 
 
-def _plain(owner: object) -> list[tuple[str, object]]:
+def plain(owner: object) -> list[tuple[str, object]]:
+    """An object's plain attributes."""
     return [(name, value) for name, value in vars(owner).items() if name not in _KEPT and _is_plain(value)]
 
 
@@ -189,23 +191,24 @@ def _is_plain(value: object) -> bool:
     return type(value) in _CONTAINERS and len(cast("Sized", value)) <= _LONGEST
 
 
-def _copied(value: object) -> object:
-    return value if type(value) in _EXACT or isinstance(value, (*_NUMBERS, tuple)) else _Copy(value)
+def copied(value: object) -> object:
+    """A copy of a plain value, for :func:`differs`."""
+    return value if type(value) in _EXACT or isinstance(value, (*_NUMBERS, tuple)) else Copy(value)
 
 
 def _restored(value: object) -> object:
-    return value.restored() if isinstance(value, _Copy) else value
+    return value.restored() if isinstance(value, Copy) else value
 
 
 def _numbers(values: Values) -> Values:
     return {name: value for name, value in values.items() if isinstance(value, _NUMBERS)}
 
 
-def _differs(first: object, value: object) -> bool:
+def differs(first: object, value: object) -> bool:
     """Whether a value differs from a copy of an earlier one."""
     if isinstance(value, _NUMBERS):
-        return isinstance(first, _Copy) or (first is not value and first != value)
-    if not isinstance(first, _Copy) or first.value is not value:
+        return isinstance(first, Copy) or (first is not value and first != value)
+    if not isinstance(first, Copy) or first.value is not value:
         return first is not value
     if isinstance(value, torch.Tensor) and isinstance(first.within, torch.Tensor):
         return not torch.equal(value, first.within)
@@ -213,36 +216,37 @@ def _differs(first: object, value: object) -> bool:
         return not np.array_equal(value, cast("np.ndarray[Any, Any]", first.within))
     if isinstance(value, dict) and isinstance(first.within, dict):
         within = first.within
-        return value.keys() != within.keys() or any(_differs(within[key], entry) for key, entry in value.items())
+        return value.keys() != within.keys() or any(differs(within[key], entry) for key, entry in value.items())
     now, before = list(cast("Iterable[object]", value)), list(cast("Iterable[object]", first.within))
     return len(now) != len(before) or any(map(is_not, now, before))
 
 
-def _is_sendable(value: object) -> bool:
+def is_sendable(value: object) -> bool:
+    """Whether a value can be sent to another rank."""
     if isinstance(value, dict):
         keys = all(isinstance(key, (*_NUMBERS, tuple)) for key in value)
-        return type(value) in _DICTS and keys and all(map(_is_sendable, value.values()))
+        return type(value) in _DICTS and keys and all(map(is_sendable, value.values()))
     if type(value) in (list, tuple, set, deque):
-        return all(map(_is_sendable, cast("Iterable[object]", value)))
+        return all(map(is_sendable, cast("Iterable[object]", value)))
     return isinstance(value, _NUMBERS) or (isinstance(value, (torch.Tensor, np.ndarray)) and _is_plain(value))
 
 
-def _sent(value: object) -> object:
+def sent(value: object) -> object:
     """A defaultdict may have a function of the script, which is not sent: the other rank has one of its own."""
     if isinstance(value, dict):
-        return {key: _sent(entry) for key, entry in value.items()}
+        return {key: sent(entry) for key, entry in value.items()}
     if type(value) is deque:
-        return deque(map(_sent, value), value.maxlen)
+        return deque(map(sent, value), value.maxlen)
     if type(value) in (list, tuple):
-        return type(value)(map(_sent, cast("Iterable[object]", value)))  # type: ignore[call-arg]
+        return type(value)(map(sent, cast("Iterable[object]", value)))  # type: ignore[call-arg]
     return value
 
 
-def _filled(own: object, value: object) -> object:
+def filled(own: object, value: object) -> object:
     """The received value, in the rank's own container if it has one of this kind."""
     if isinstance(value, dict) and type(own) in _DICTS:
         before = cast("dict[object, object]", own)
-        _fill(own, {key: _filled(before.get(key), entry) for key, entry in value.items()})
+        _fill(own, {key: filled(before.get(key), entry) for key, entry in value.items()})
         return own
     if type(own) is type(value) and type(own) in _CONTAINERS:
         _fill(own, value)

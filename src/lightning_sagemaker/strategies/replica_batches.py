@@ -57,18 +57,25 @@ class ReplicaBatches(Host):
         size = self._batch_size(name, args)
         cut = self._cuts.setdefault((name, args[1:], size), Cut(self.degrees.microbatches, size))
         parts, weights, reason = cut(batch)
-        if reason and not self._said_one_part:
-            self._said_one_part = True
-            rank_zero_info(
+        if reason:
+            self._say_one_part(
                 f"The batch of {name} runs as one microbatch: {reason}. HINT: a batch is split by the first dimension of its"
                 " tensors, or by a method smp_slice of its object; what is not of its samples can be a buffer of the module."
             )
         return list(parts), list(weights)
 
+    def _say_one_part(self, message: str) -> None:
+        if not self._said_one_part:
+            self._said_one_part = True
+            rank_zero_info(message)
+
     def _even_parts(self, name: str, batch: object, args: Sequence[object]) -> list[object]:
         """The batch in microbatches, or in one where it cannot be split evenly: evaluations log each with equal weight."""
         parts, weights = self._microbatches(name, batch, args)
-        return parts if len({*weights}) == 1 else [batch]
+        if len({*weights}) == 1:
+            return parts
+        self._say_one_part(f"Batches of {name} that cannot be split evenly, as the last may be, run as one microbatch.")
+        return [batch]
 
     def _batch_size(self, name: str, args: Sequence[object]) -> int | None:
         """That of the loader of a step; None if it does not say so, or if there are several for one step."""

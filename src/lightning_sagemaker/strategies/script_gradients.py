@@ -79,7 +79,10 @@ class ScriptGradients:
             return self._clip_by_torch(given, max_norm, norm_type, error_if_nonfinite, foreach)
         norm = self._gradients.clip_norm(own, float(max_norm), float(norm_type))
         if error_if_nonfinite and not norm.isfinite():
-            raise RuntimeError(f"The norm of the gradients is {norm.item()}, and error_if_nonfinite=True was given.")
+            raise RuntimeError(
+                f"The norm of the gradients is {norm.item()}, and error_if_nonfinite=True was given. HINT: lower the"
+                " learning rate, or leave it out to go on."
+            )
         return norm
 
     def _norms(self, module: nn.Module, norm_type: float | str, group_separator: str = "/") -> object:

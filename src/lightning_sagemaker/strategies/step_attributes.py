@@ -8,19 +8,14 @@ hooks at the end of an epoch find the same on all processes, as in one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import is_
 from typing import NamedTuple
 
-import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightning_sagemaker._lightning import LightningModule
+from lightning_sagemaker.recovery.attributes import Copy, assign, copied, differs, filled, is_sendable, plain, sent
 from lightning_sagemaker.strategies.merge import detached
-
-_KEPT = frozenset({*vars(nn.Module()), *vars(LightningModule())})
-"""Attributes of torch's and Lightning's own."""
-_NUMBERS = (int, float, bool, str, type(None), np.generic)
-_LONGEST, _LARGEST = 1000, 1 << 20
-"""Entries of a dict that is compared; elements of a tensor or array that is sent."""
 
 
 class Grown(NamedTuple):
@@ -36,13 +31,8 @@ class Grown(NamedTuple):
     entries: list[object]
 
 
-class _Before(NamedTuple):
-    value: object
-    sign: object
-
-
 class StepAttributes:
-    """Those that a step changes.
+    """Those that a step changes: what :mod:`~lightning_sagemaker.recovery.attributes` calls plain.
 
     Args:
         module: Whose step begins.
@@ -51,23 +41,21 @@ class StepAttributes:
 
     def __init__(self, module: LightningModule) -> None:
         self._module = module
-        self._before = {name: _Before(value, _sign(value)) for name, value in self._own()}
+        self._before = {name: copied(value) for name, value in plain(module)}
 
     def changed(self) -> dict[str, object]:
         """What the step has changed: name -> the value, or what was added to a list."""
+        graphs = [(name, value) for name, value in vars(self._module).items() if _has_graph(value)]
         found: dict[str, object] = {}
-        for name, value in self._own():
+        for name, value in [*plain(self._module), *graphs]:
             before = self._before.get(name)
-            if before is not None and before.value is value and _sign(value) == before.sign:
-                continue
-            if before is not None and before.value is value and isinstance(value, list):
-                length, first, last = before.sign if isinstance(before.sign, tuple) else (0, 0, 0)
-                if len(value) > length and (not length or (id(value[0]), id(value[length - 1])) == (first, last)):
-                    if all(map(_is_plain, value[length:])):
-                        found[name] = Grown(length, detached(value[length:]))
-                    continue
-            if _is_plain(value):
-                found[name] = detached(value)
+            if differs(before, value):
+                change = detached(_change(before, value))
+                if isinstance(change, Grown):
+                    if is_sendable(change.entries):
+                        found[name] = change
+                elif is_sendable(change):
+                    found[name] = sent(change)
         return found
 
     def take_over(self, changed: Mapping[str, object]) -> None:
@@ -77,33 +65,30 @@ class StepAttributes:
             changed: What :meth:`changed` returned there.
 
         """
+        own = vars(self._module)
         for name, value in changed.items():
-            present = vars(self._module).get(name)
-            if isinstance(value, Grown) and type(present) is list:
-                present[value.length :] = value.entries
-            elif isinstance(value, list) and type(present) is list:
-                present[:] = value
-            elif not isinstance(value, Grown):
-                setattr(self._module, name, value)
-
-    def _own(self) -> list[tuple[str, object]]:
-        return [(name, value) for name, value in vars(self._module).items() if name not in _KEPT]
+            if isinstance(value, Grown):
+                held = own.get(name)
+                if isinstance(held, list):
+                    held[value.length :] = value.entries
+            else:
+                assign(self._module, {name: filled(own.get(name), value)})
 
 
-def _sign(value: object) -> object:
-    """What differs if a value was changed in place."""
-    if type(value) is list:
-        return (len(value), id(value[0]), id(value[-1])) if value else (0, 0, 0)
-    if type(value) is dict and len(value) <= _LONGEST:
-        return {key: id(entry) for key, entry in value.items()}
-    return value._version if type(value) is Tensor and not value.is_inference() else None
+def _has_graph(value: object) -> bool:
+    """Whether it is a result that was not detached, such as a loss."""
+    return type(value) is Tensor and value.requires_grad
 
 
-def _is_plain(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return type(value) is dict and all(map(_is_plain, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    if type(value) is Tensor:
-        return value.numel() <= _LARGEST
-    return value.size <= _LARGEST if isinstance(value, np.ndarray) else isinstance(value, _NUMBERS)
+def _change(before: object, value: object) -> object:
+    """The value, or of a list that has only grown what is new."""
+    if (
+        isinstance(before, Copy)
+        and before.value is value
+        and isinstance(value, list)
+        and isinstance(before.within, list)
+    ):
+        length = len(before.within)
+        if len(value) > length and all(map(is_, before.within, value)):
+            return Grown(length, value[length:])
+    return value
