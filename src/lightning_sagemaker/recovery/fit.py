@@ -139,15 +139,18 @@ class RecoveringFit(Callback):
         assert self._steps is not None
         return self._steps.with_adopted(optimizer, closure)
 
-    def reduce(self) -> None:
+    def reduce(self) -> bool:
         """A backward pass is over. Collective if it is a step's last.
+
+        Returns:
+            Whether hooks may see the gradients.
 
         Raises:
             RanksChanged: If the step is not committed.
 
         """
         assert self._steps is not None
-        self._steps.reduce()
+        return self._steps.reduce()
 
     def _commit(self, is_valid: bool, meanwhile: Callable[[], None]) -> None:
         self._check_whole()

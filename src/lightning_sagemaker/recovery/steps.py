@@ -46,6 +46,7 @@ class Steps:
         self._commit, self._means = commit, OverlappedMeans(world_size)
         self._modules = modules
         self._adopted: list[int] = []
+        self._are_means_next = False
         self._iterators: dict[int, Iterator[Any]] = {}
         self._epoch = -1
         self._batches: list[int] = []
@@ -73,6 +74,7 @@ class Steps:
         self._iterators, self._batches = {}, []
         self._evaluation.close()
         self._means.abandon()
+        self._are_means_next = False
 
     def begin_batch(self, batch: Any, batch_idx: int) -> None:
         """Lightning begins a batch of this rank's own shard."""
@@ -104,10 +106,15 @@ class Steps:
         self._batches = []
         return result
 
-    def reduce(self) -> None:
-        """After the step's last backward pass: have the means in the place of the gradients. Collective."""
+    def reduce(self) -> bool:
+        """After the step's last backward pass: have the means in the place of the gradients. Collective.
+
+        Returns:
+            Whether hooks may see the gradients: not after an adopted shard's last backward pass, whose means are to come.
+
+        """
         if not self._means.is_under_way:
-            return
+            return not self._are_means_next
         is_valid = self._means.wait()
         buffers = self._buffers.of_first(self._first)
 
@@ -116,6 +123,7 @@ class Steps:
             self._buffers.put(buffers)
 
         self._commit(is_valid, put)
+        return True
 
     def release(self) -> None:
         """The fit is over."""
@@ -127,15 +135,19 @@ class Steps:
 
     def _train_adopted(self, optimizer: Any) -> dict[torch.nn.Parameter, torch.Tensor]:
         """Gradients of the step's batches of adopted shards; those of the own shard stay as they are."""
-        parameters = self._parameters
+        parameters, found = self._parameters, dict[torch.nn.Parameter, torch.Tensor]()
         own = [parameter.grad for parameter in parameters]
-        for parameter in parameters:
-            parameter.grad = None
         for shard in self._adopted:
+            for parameter in parameters:
+                parameter.grad = None
             with self._buffers.of_shard(shard), self._attributes.of_another_rank(self._start):
                 for batch_idx in self._batches:
+                    self._are_means_next = batch_idx == self._batches[-1]
                     self._train(shard, batch_idx, optimizer)
-        found = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    found[parameter] = found[parameter].add_(parameter.grad) if parameter in found else parameter.grad
+        self._are_means_next = False
         for parameter, gradient in zip(parameters, own, strict=True):
             parameter.grad = gradient
         self._trainer._logger_connector.on_batch_start(self._batch)

@@ -170,8 +170,8 @@ class InJobDDPStrategy(JobDDPStrategy):
         self.pre_backward(closure_loss)
         loss = precision.pre_backward(closure_loss, module)
         precision.backward(loss, module, optimizer, *args, **kwargs)
-        self._fit.reduce()
-        loss = precision.post_backward(loss, module)
+        if self._fit.reduce():
+            loss = precision.post_backward(loss, module)
         self.post_backward(loss)
         return loss
 
