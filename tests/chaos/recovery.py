@@ -61,6 +61,8 @@ class Setting:
     seconds: float = 0.0
     order: str = "shuffled"
     norm: int = 0
+    limit: int = 0
+    every: int = 1
     script: str = "recovery_training.py"
 
     @property
@@ -71,7 +73,8 @@ class Setting:
     @property
     def arguments(self) -> list[str]:
         """Of the training."""
-        names = ("accumulate", "workers", "dropout", "optimizer", "samples", "epochs", "seconds", "order", "norm")
+        names = ["accumulate", "workers", "dropout", "optimizer", "samples", "epochs", "seconds", "order", "norm"]
+        names += [name for name in ("limit", "every") if getattr(self, name) != getattr(Setting, name)]  # a Trainer's
         return [word for name in names for word in (f"--{name}", str(getattr(self, name)))]
 
 
@@ -87,6 +90,7 @@ SETTINGS = (
     Setting(3, samples=1500, accumulate=2, norm=1),
     Setting(2, dropout=0.2, optimizer="adamw", norm=1, script="recovery_fabric.py"),
     Setting(3, samples=1500, accumulate=2, workers=1, script="recovery_fabric.py"),
+    Setting(3, samples=1200, epochs=4, limit=3, every=2),
 )
 HOST_SETTINGS = (
     Setting(2, samples=3000, optimizer="adamw"),

@@ -106,7 +106,11 @@ class Module(LightningModule):
         scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
         if self.trainer.limit_val_batches == 0:
             return optimizer
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "loss"}}
+        every = self.trainer.check_val_every_n_epoch
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "monitor": "loss", "frequency": every},
+        }
 
 
 class Notes(Callback):
@@ -179,6 +183,8 @@ def options_of_script() -> argparse.Namespace:
     parser.add_argument("--order", default="shuffled", choices=["shuffled", "weighted"])
     parser.add_argument("--norm", type=int, default=0, help="whether with BatchNorm")
     parser.add_argument("--no-validation", action="store_true")
+    parser.add_argument("--limit", type=int, default=0, help="batches of a validation; 0: all")
+    parser.add_argument("--every", type=int, default=1, help="epochs from one with validations to the next")
     parser.add_argument("--strategy", default="sagemaker")
     options = parser.parse_args()
     (options.folder / f"pid-{RANK}.new").write_text(str(os.getpid()))
@@ -201,7 +207,8 @@ def main() -> None:
         strategy=options.strategy,
         **PLACE,
         max_epochs=options.epochs,
-        limit_val_batches=0.0 if options.no_validation else 1.0,
+        limit_val_batches=0.0 if options.no_validation else options.limit or 1.0,
+        check_val_every_n_epoch=options.every,
         accumulate_grad_batches=options.accumulate,
         val_check_interval=0.5,
         enable_progress_bar=False,

@@ -22,7 +22,7 @@ from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.refused import check
 from tests.chaos.recovery import Setting, compare, inflict, rows, run, start
 
-TWO = Setting(2, optimizer="adamw", samples=600, epochs=2)
+TWO = Setting(2, optimizer="adamw", samples=600, epochs=2, limit=5)
 WRONG = Path(__file__).parent / "wrong_training.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
 
@@ -64,6 +64,16 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("alone") / "job"
     assert run(TWO, folder, None).code == 0, (folder / "output.txt").read_text()
     return folder
+
+
+def test_a_replacement_has_the_validation_loaders_that_the_others_have(tmp_path):
+    """They requested them in the sanity check, and the first epoch has no validation."""
+    setting = Setting(2, samples=400, epochs=2, every=2)
+    outcome = run(setting, tmp_path / "job", random.Random(1), 1, ["kill"])
+    said = (tmp_path / "job/output.txt").read_text()
+    assert (outcome.code, outcome.problems) == (0, []), said
+    assert "2 of 2 ranks continue" in said
+    assert len([row for row in rows(tmp_path / "job/steps.jsonl") if row[0] == "validation"]) == 2
 
 
 @pytest.mark.slow

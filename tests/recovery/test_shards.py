@@ -75,6 +75,15 @@ def test_evaluation_takes_each_shard_once():
     assert len(loader) == 18
 
 
+@pytest.mark.parametrize(("limit", "expected"), [(1, 1), (4, 4), (100, 9), (1.0, 9), (0.5, 4)])
+def test_a_limit_holds_for_each_shard(limit, expected):
+    loader, mine = loader_of(0, 3, shuffle=False), [0, 2]
+    assert shards.evaluate_shards(loader, lambda: mine, 0, limit)
+    parts = [samples(loader_of(shard, 3, shuffle=False))[:expected] for shard in mine]
+    assert samples(loader) == [*parts[0], *parts[1]]
+    assert len(loader) == 2 * expected
+
+
 def test_the_recipes_batches_of_another_shard_are_evaluated():
     sizes = list(range(103, 0, -1))
     alone = EvaluationBatches(103, 4, lengths=sizes)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypedDict
 
+from typing_extensions import NotRequired
+
 from lightning_sagemaker._compat.guard import require
 from lightning_sagemaker._compat.trainer import counts
 
@@ -23,6 +25,8 @@ class Reloads(TypedDict):
 
     training: float
     validation: float
+    has_validation: NotRequired[bool]
+    """Whether the loop has validation loaders, which a sanity check also requests."""
 
 
 def reloads_of(trainer: Trainer) -> Reloads:
@@ -30,8 +34,12 @@ def reloads_of(trainer: Trainer) -> Reloads:
     fit = trainer.fit_loop
     require(fit, "_last_train_dl_reload_epoch")
     require(fit.epoch_loop.val_loop, "_last_val_dl_reload_epoch")
-    validation = fit.epoch_loop.val_loop._last_val_dl_reload_epoch
-    return {"training": fit._last_train_dl_reload_epoch, "validation": validation}
+    loop = fit.epoch_loop.val_loop
+    return {
+        "training": fit._last_train_dl_reload_epoch,
+        "validation": loop._last_val_dl_reload_epoch,
+        "has_validation": loop._combined_loader is not None,
+    }
 
 
 def set_reloads(trainer: Trainer, reloads: Reloads) -> None:
@@ -55,11 +63,30 @@ def reload_as(trainer: Trainer, reloads: Reloads | None) -> None:
         with _in_epoch(trainer, int(reloads["training"])):
             trainer.fit_loop.setup_data()
     if math.isfinite(reloads["validation"]):
-        with _in_epoch(trainer, int(reloads["validation"])):
-            trainer.validating = True
-            trainer.fit_loop.epoch_loop.val_loop.setup_data()
-            trainer.training = True
+        _request_validation(trainer, int(reloads["validation"]))
     set_reloads(trainer, reloads)
+
+
+def request_as_others(trainer: Trainer, reloads: Reloads) -> None:
+    """Request what the other ranks of a fit have requested before this one joined it.
+
+    Args:
+        trainer: The one of the fit, whose progress has been loaded.
+        reloads: Those of another rank. One that has validation loaders will not wait for this rank to request them.
+
+    """
+    with without_collectives(trainer):
+        reload_as(trainer, reloads)
+        if reloads.get("has_validation") and trainer.fit_loop.epoch_loop.val_loop._combined_loader is None:
+            _request_validation(trainer, 0)  # as a sanity check does
+            set_reloads(trainer, reloads)
+
+
+def _request_validation(trainer: Trainer, epoch: int) -> None:
+    with _in_epoch(trainer, epoch):
+        trainer.validating = True
+        trainer.fit_loop.epoch_loop.val_loop.setup_data()
+        trainer.training = True
 
 
 @contextmanager

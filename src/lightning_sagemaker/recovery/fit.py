@@ -14,7 +14,6 @@ from typing import Any
 import torch.distributed as dist
 
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
-from lightning_sagemaker._compat.reloads import reload_as, reloads_of, without_collectives
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.callbacks.interruption import SpotInterruption
@@ -81,7 +80,8 @@ class RecoveringFit(Callback):
         events.epoch_is_next.append(lambda: self._hold(Moment.EPOCH))
         events.batch_hooks_are_over.append(self._end_hooks)
         events.batch_is_over.insert(0, self._end_batch)
-        events.validation_begins.append(self._deal_validation)
+        events.validation_begins.append(self._begin_validation)
+        events.validation_loaders_made.append(lambda _: self._deal_validation())
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Called first: other callbacks may wait for other ranks, as saving does."""
@@ -175,8 +175,7 @@ class RecoveringFit(Callback):
         if self._rank.joins:
             self._held.fit_state.prepare_alone()
             self._take_part()
-            with without_collectives(self._trainer):
-                reload_as(self._trainer, reloads_of(self._trainer))
+            self._held.request_loaders()
         while True:
             try:
                 run()
@@ -269,15 +268,17 @@ class RecoveringFit(Callback):
             )
         shards.deal(combined.flattened[0], self._rank.seed)
 
+    def _begin_validation(self) -> None:
+        assert self._steps is not None
+        self._steps.begin_validation()
+        self._deal_validation()
+
     def _deal_validation(self) -> None:
         """Have this rank evaluate the shards of lost ranks."""
-        loop = self._trainer.fit_loop.epoch_loop.val_loop
+        loop, limit = self._trainer.fit_loop.epoch_loop.val_loop, self._trainer.limit_val_batches
         steps = self._steps
-        if loop._combined_loader is None or steps is None:
+        if loop._combined_loader is None or steps is None or self._trainer.sanity_checking:
             return
-        steps.begin_validation()
         for number, loader in enumerate(loop._combined_loader.flattened):
-            before = len(loader) if hasattr(loader, "__len__") else 0
-            shards.evaluate_shards(loader, lambda: steps.own_shards, self._rank.seed)
-            if before and loop._max_batches[number] != len(loader) and self._trainer.limit_val_batches == 1.0:
+            if shards.evaluate_shards(loader, lambda: steps.own_shards, self._rank.seed, limit):
                 loop._max_batches[number] = len(loader)

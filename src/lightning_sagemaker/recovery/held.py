@@ -17,6 +17,7 @@ from torch import nn
 
 from lightning_sagemaker._compat.connectors import plain_copy
 from lightning_sagemaker._compat.in_job import end_batch_hooks, forget_interruption
+from lightning_sagemaker._compat.reloads import request_as_others
 from lightning_sagemaker.callbacks.fit_entries import FitEntry, RankState
 from lightning_sagemaker.callbacks.fit_state import FitState
 from lightning_sagemaker.checkpoint.metric_state import merged_metrics
@@ -113,6 +114,11 @@ class HeldState:
                 callback._enable_version_counter = False
                 self._counting.append(callback)
         self.fit_state.go_on_from(cast(FitEntry, {**held, "again": self._call_hooks}))
+
+    def request_loaders(self) -> None:
+        """Request the loaders that the rank has whose state was taken over. No collective."""
+        assert self._held is not None
+        request_as_others(self._trainer, self._held["own"]["memory"]["reloads"])
 
     def _call_hooks(self) -> None:
         assert self._held is not None

@@ -106,8 +106,10 @@ class _Shards:
 class _Sharded:
     """Replaces an evaluation loader's batch sampler, or sampler: the batches of several shards in sequence."""
 
-    def __init__(self, loader: Any, name: str, shards: Callable[[], Sequence[int]]) -> None:
+    def __init__(self, loader: Any, name: str, shards: Callable[[], Sequence[int]], limit: float) -> None:
         self._own, self._sampler, self._shards = getattr(loader, name), loader.sampler, _Shards(shards)
+        size = len(self._own)
+        self._limit = min(size, limit) if isinstance(limit, int) else int(size * limit)  # as Lightning's of one loader
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["_own"], name)
@@ -117,10 +119,10 @@ class _Sharded:
         return sampler if own is self._sampler else BatchSampler(sampler, own.batch_size, own.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
-        return chain.from_iterable(self._of(shard) for shard in self._shards.now())
+        return chain.from_iterable(islice(self._of(shard), self._limit) for shard in self._shards.now())
 
     def __len__(self) -> int:
-        return len(self._own) * len(self._shards.now())
+        return self._limit * len(self._shards.now())
 
 
 def is_distributed(loader: Any) -> bool:
@@ -135,18 +137,24 @@ def set_epoch(loader: Any, epoch: int) -> None:
             sampler.set_epoch(epoch)
 
 
-def evaluate_shards(loader: Any, shards: Callable[[], Sequence[int]], seed: int) -> None:
+def evaluate_shards(loader: Any, shards: Callable[[], Sequence[int]], seed: int, limit: float = 1.0) -> bool:
     """Make an evaluation loader return the batches of all of this rank's shards.
 
     Args:
         loader: One whose data is not distributed is not changed.
         shards: Says which are this rank's.
         seed: The job's seed of random numbers.
+        limit: Lightning's of each shard: a number of batches, or a share of them (float).
+
+    Returns:
+        Whether it does so: its length is then that of all of them.
 
     """
-    if not is_distributed(loader):
-        return
-    draw_together(loader.sampler, seed)
+    if not isinstance(loader, DataLoader):
+        return False
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
-    if not isinstance(getattr(loader, name), _Sharded):
-        object.__setattr__(loader, name, _Sharded(loader, name, shards))  # torch refuses it by the plain way
+    if is_distributed(loader):
+        draw_together(loader.sampler, seed)
+        if not isinstance(getattr(loader, name), _Sharded):
+            object.__setattr__(loader, name, _Sharded(loader, name, shards, limit))  # torch refuses it by the plain way
+    return isinstance(getattr(loader, name), _Sharded)
