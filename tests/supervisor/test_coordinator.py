@@ -179,9 +179,29 @@ def test_too_few_end_together(ranks):
     job.members[1].close()
     job.members[2].close()
     reply = job.quorum([3], 0)[0]
-    assert (reply["end"], reply["order"]) == ({"why": "few", "left": 1, "minimum": 2}, [0])
+    assert (reply["end"], reply["order"]) == ({"why": "few", "left": 1, "minimum": 2, "collective": ""}, [0])
     assert job.start(2)[0]["kind"] == "over"
     assert job.coordinator.ended
+
+
+def test_a_collective_of_the_script_needs_all(ranks):
+    job = ranks(world_size=3, attempts=2, patience=0.4)
+    job.start(0, 1, 2)
+    job.commit(1, 0, 1, 2)
+    job.members[2].close()
+    job.notices[0].wait(5)
+    assert job.quorum([1], 0, 1)[0]["order"] == [0, 1]
+    job.notices[0].clear()
+    job.members[1].wait_for_all("allgather")  # which does not count as another failure of the step
+    assert job.notices[0].wait(5)
+    waiting = [job.ask(job.members[rank].next_quorum, [1]) for rank in (0, 1)]
+    job.start(2)
+    waiting.append(job.ask(job.members[2].next_quorum, None))
+    assert [(one.result(5)["order"], one.result(5)["end"]) for one in waiting] == [([0, 1, 2], None)] * 3
+    assert job.commit(2, 0, 1, 2) == [True] * 3
+    job.members[2].close()
+    reply = job.quorum([2], 0, 1)[0]
+    assert reply["end"] == {"why": "few", "left": 2, "minimum": 3, "collective": "allgather"}
 
 
 def test_a_step_that_fails_again_and_again_ends_the_job(ranks):

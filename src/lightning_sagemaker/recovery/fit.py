@@ -8,10 +8,12 @@ that each of them holds (:mod:`.held`); a replacement gets the state from anothe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
@@ -19,6 +21,7 @@ from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.callbacks.interruption import SpotInterruption
 from lightning_sagemaker.callbacks.places import checkpoint_folder, name_of
 from lightning_sagemaker.recovery import shards
+from lightning_sagemaker.recovery.apart import NeedsAllRanks
 from lightning_sagemaker.recovery.bars import show_bars
 from lightning_sagemaker.recovery.held import HeldState, Moment, of_all_shards
 from lightning_sagemaker.recovery.job_rank import JobRank
@@ -137,7 +140,34 @@ class RecoveringFit(Callback):
 
         """
         assert self._steps is not None
-        return self._steps.with_adopted(optimizer, closure)
+        with self._needing_all():
+            return self._steps.with_adopted(optimizer, closure)
+
+    @contextmanager
+    def evaluation_step(self) -> Iterator[None]:
+        """Within it a batch of the fit's validation is evaluated.
+
+        Raises:
+            RanksChanged: If that needs all ranks, and one is missing.
+
+        """
+        if self._steps is None or self._trainer.sanity_checking or self._trainer.state.fn != "fit":
+            yield
+            return
+        with self._needing_all(), self._steps.evaluation_step():
+            yield
+
+    def reduce_logged(self, tensor: Tensor, operation: object) -> Tensor | None:
+        """As :meth:`.steps.Steps.reduce_logged`; None outside of the fit too."""
+        return None if self._steps is None else self._steps.reduce_logged(tensor, operation)
+
+    @contextmanager
+    def _needing_all(self) -> Iterator[None]:
+        try:
+            yield
+        except NeedsAllRanks as needs:
+            self._member.wait_for_all(needs.collective)
+            raise RanksChanged(str(needs)) from needs
 
     def reduce(self) -> bool:
         """A backward pass is over. Collective if it is a step's last.

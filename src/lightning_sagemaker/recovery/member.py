@@ -88,6 +88,10 @@ class Member:
         """Wait for what all ranks' votes have decided."""
         return self._answer(vote)
 
+    def wait_for_all(self, collective: str) -> None:
+        """The steps call a collective that needs all ranks: the step in flight is discarded, and later ones have all."""
+        self._send({"call": "whole", "id": 0, "quorum": self.quorum, "collective": collective})
+
     def report(self, step: int) -> None:
         """A step is over, of ranks that do not vote."""
         self._send({"call": "step", "id": 0, "step": step})

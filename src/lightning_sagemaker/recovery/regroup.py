@@ -186,6 +186,11 @@ def end_of_job(end: End, world_size: int, path: object) -> RecoveryError:
         path: The checkpoint that was written.
 
     """
+    if collective := end.get("collective"):
+        return RecoveryError(
+            f"{end['left']} of {world_size} ranks are left, and a step of the script calls {collective}, which needs all of"
+            f" them. Wrote {path}. HINT: start the job again; with AutoResume it resumes from there."
+        )
     if end["why"] == "few":
         return RecoveryError(
             f"{end['left']} of {world_size} ranks are left, fewer than the minimum of {end['minimum']}. "

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from lightning_sagemaker._compat.in_job import call_module, call_strategy, closure_result
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
 from lightning_sagemaker.recovery import shards
+from lightning_sagemaker.recovery.apart import StepReductions
 from lightning_sagemaker.recovery.attributes import Held, PlainAttributes
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
 from lightning_sagemaker.recovery.overlapped import OverlappedMeans
@@ -46,7 +47,8 @@ class Steps:
         self._commit, self._means = commit, OverlappedMeans(world_size)
         self._modules = modules
         self._adopted: list[int] = []
-        self._are_means_next = False
+        self._are_means_next = self._is_reduced = False
+        self._reductions = StepReductions(world_size)
         self._iterators: dict[int, Iterator[Any]] = {}
         self._epoch = -1
         self._batches: list[int] = []
@@ -70,6 +72,8 @@ class Steps:
 
         """
         self._adopted = shards.adopted(order, self._world_size)[self._shard]
+        self._is_reduced = len(order) < self._world_size
+        self._reductions.drop()
         self._first = shards.rank_of(FIRST, order, self._world_size)
         self._iterators, self._batches = {}, []
         self._evaluation.close()
@@ -91,6 +95,14 @@ class Steps:
         if self._batches:
             self._evaluation.enter_context(self._buffers.of_start())
 
+    def evaluation_step(self) -> AbstractContextManager[None]:
+        """Within it a batch of a validation is evaluated; while a rank is missing others have more of them."""
+        return self._reductions.apart(keeps=False) if self._is_reduced else nullcontext()
+
+    def reduce_logged(self, tensor: torch.Tensor, operation: object) -> torch.Tensor | None:
+        """As :meth:`.apart.StepReductions.reduce`."""
+        return self._reductions.reduce(tensor, operation)
+
     def with_adopted(self, optimizer: Any, closure: Callable[[], Any]) -> Any:
         """Compute the mean of gradients over all shards. Collective.
 
@@ -101,7 +113,8 @@ class Steps:
         """
         adopted = self._train_adopted(optimizer) if self._adopted else {}
         self._means.begin(self._parameters, adopted)
-        result = closure()
+        with self._reductions.own() if self._is_reduced else nullcontext():
+            result = closure()
         self.reduce()  # if there was no loss to differentiate
         self._batches = []
         return result
@@ -143,7 +156,8 @@ class Steps:
             with self._buffers.of_shard(shard), self._attributes.of_another_rank(self._start):
                 for batch_idx in self._batches:
                     self._are_means_next = batch_idx == self._batches[-1]
-                    self._train(shard, batch_idx, optimizer)
+                    with self._reductions.apart(keeps=self._are_means_next):
+                        self._train(shard, batch_idx, optimizer)
             for parameter in parameters:
                 if parameter.grad is not None:
                     found[parameter] = found[parameter].add_(parameter.grad) if parameter in found else parameter.grad

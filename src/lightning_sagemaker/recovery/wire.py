@@ -36,6 +36,7 @@ class End(TypedDict, total=False):
     why: str
     left: int
     minimum: int
+    collective: str
     step: int
     failures: int
     lost: list[int]

@@ -145,7 +145,17 @@ class InJobDDPStrategy(JobDDPStrategy):
         is_mean = isinstance(reduce_op, str) and reduce_op.lower() in ("mean", "avg")
         if is_mean and isinstance(tensor, torch.Tensor) and not tensor.is_floating_point() and not tensor.is_complex():
             tensor = tensor.to(torch.float64 if tensor.device.type != "mps" else torch.float32)
+        if self._fit is not None and isinstance(tensor, torch.Tensor):
+            found = self._fit.reduce_logged(tensor, reduce_op)
+            if found is not None:
+                return found
         return super().reduce(tensor, group, reduce_op)
+
+    @override
+    def validation_step(self, *args: object, **kwargs: object) -> Any:
+        assert self._fit is not None
+        with self._fit.evaluation_step():
+            return super().validation_step(*args, **kwargs)
 
     @override
     def _setup_model(self, model: nn.Module) -> Any:

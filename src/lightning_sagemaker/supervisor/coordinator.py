@@ -170,6 +170,9 @@ class Coordinator(Progress):
             if int(message["step"]) > self.step:
                 self.step = int(message["step"])
                 self._steps.counted(self.step, len(self._active))
+        elif call == "whole" and message["quorum"] == self.quorum:
+            self._settings.need_all(message["collective"], self._say)
+            self._break(fails=False)
         elif call == "finish":
             self._finish(member, message["id"])
         elif call == "sign":
@@ -218,30 +221,27 @@ class Coordinator(Progress):
         asking = {rank: member for rank, member in asking.items() if rank in self._members}
         if not all(asking[rank].admits for rank in self._active):  # replacements join after an evaluation
             return self._begin([asking[rank] for rank in self._active], "asking")
-        step = self.step
         waited = math.inf if self._broken_at is None else time.monotonic() - self._broken_at
         too_few = len(asking) < self._settings.minimum
         patience = max(self._settings.rejoin_timeout, self._settings.patience if too_few else 0.0)
         if len(asking) < self._settings.world_size and waited < patience:
             if not self._is_waiting:
                 self._is_waiting = True
-                self._note("waiting", step=step, left=len(asking))
+                self._note("waiting", step=self.step, left=len(asking))
             return
-        end = None
-        if too_few:
-            end = {"why": "few", "left": len(asking), "minimum": self._settings.minimum}
-        elif (failures := self._failures[step]) >= self._settings.attempts:
+        step, end = self.step, self._settings.too_few(len(asking)) if too_few else None
+        if not too_few and (failures := self._failures[step]) >= self._settings.attempts:
             end = {"why": "stuck", "step": step, "failures": failures, "lost": self._lost_at.get(step, [])}
             self._say(f"step {step + 1} has failed {failures} times: the job ends.")
         self._begin(list(asking.values()), "asking", end)
 
-    def _begin(self, members: list[Member], waiting: str, end: dict[str, Any] | None = None) -> None:
+    def _begin(self, members: list[Member], waiting: str, end: wire.End | None = None) -> None:
         self.quorum += 1
         self.ended = end is not None
         members = sorted(members, key=lambda member: (member.joined or self.quorum, member.rank))
         self._active = [member.rank for member in members]
-        self._votes, self._left, self._broken_at = {}, set(), None
-        self._steps.is_first, self._is_waiting = True, False
+        self._votes, self._left, self._broken_at, self._is_waiting = {}, set(), None, False
+        self._steps.is_first = True
         self._note("quorum", number=self.quorum, step=self.step, ranks=self._active)
         if end is not None:
             self._note("end", **end)
@@ -288,11 +288,11 @@ class Coordinator(Progress):
             if rank in self._members:
                 self._members[rank].tell({"id": number, **decision})
 
-    def _break(self) -> None:
+    def _break(self, *, fails: bool = True) -> None:
         """Discard the step in flight, and notify the others."""
         if self._broken_at is None:
             self._broken_at = time.monotonic()
-            self._failures[self.step] += 1
+            self._failures[self.step] += fails
         self._decide({"commit": False})
         for rank in self._active:
             self._members[rank].tell({"notice": "changed", "quorum": self.quorum})

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,7 @@ class Settings:
         attempts: Times that the same step may fail.
         patience: Seconds to wait for the minimum.
         to_begin: Number of ranks to start training with; the others join later. None: all.
+        collective: Name of a collective that a step of the script calls, which needs all ranks; empty if none is known.
 
     """
 
@@ -34,6 +36,20 @@ class Settings:
     attempts: int = 3
     patience: float = 60.0
     to_begin: int | None = None
+    collective: str = ""
+
+    def need_all(self, collective: str, say: Callable[[str], None]) -> None:
+        """A rank cannot train on the shard of a missing one, because of a collective."""
+        if not self.collective:
+            say(
+                f"a step of the script calls {collective}, which needs all {self.world_size} ranks: while one is missing"
+                " the others wait for its replacement."
+            )
+        self.collective, self.minimum = collective, self.world_size
+
+    def too_few(self, left: int) -> wire.End:
+        """Why the job ends if so many ranks are left."""
+        return {"why": "few", "left": left, "minimum": self.minimum, "collective": self.collective}
 
     @property
     def fewest(self) -> int:

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives that a script calls in a step, while a rank trains on more shards than its own.
+
+Another rank has other shards, so the calls of the two do not match. What Lightning reduces to log it
+(``self.log(..., sync_dist=True)``) is kept in the passes for lost ranks' shards, and added to this rank's in its own. Any
+other collective needs all ranks: the others wait for a replacement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lightning_sagemaker._compat.default_group import refusing_collectives
+
+_OPERATIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], dist.ReduceOp.RedOpType]] = {
+    "mean": (torch.add, dist.ReduceOp.SUM),
+    "avg": (torch.add, dist.ReduceOp.SUM),
+    "sum": (torch.add, dist.ReduceOp.SUM),
+    "max": (torch.maximum, dist.ReduceOp.MAX),
+    "min": (torch.minimum, dist.ReduceOp.MIN),
+}
+
+
+class NeedsAllRanks(RuntimeError):
+    """The step calls a collective in which each shard's rank takes part.
+
+    Attributes:
+        collective: Its name.
+
+    """
+
+    def __init__(self, collective: str) -> None:
+        super().__init__(f"{collective} was called in a step while a rank is missing")
+        self.collective = collective
+
+
+def _refuse(collective: str) -> NoReturn:
+    raise NeedsAllRanks(collective)
+
+
+class StepReductions:
+    """What a step reduces over all shards.
+
+    Args:
+        world_size: Shards of the job.
+
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._adopted: list[list[Tensor]] = []
+        self._number: int | None = None
+        self._is_apart = False
+
+    @contextmanager
+    def apart(self, keeps: bool = True) -> Iterator[None]:
+        """What another rank does not take part in: a pass for an adopted shard, or one of unequally many evaluations.
+
+        Args:
+            keeps: Whether what is reduced is added to this rank's own.
+
+        Raises:
+            NeedsAllRanks: If a collective is called in it.
+
+        """
+        self._adopted += [[]] * keeps
+        self._is_apart = True
+        try:
+            with refusing_collectives(_refuse):
+                yield
+        finally:
+            self._is_apart = False
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """The pass for this rank's own shard, which all ranks make."""
+        self._number = 0
+        try:
+            yield
+        finally:
+            self._number, self._adopted = None, []
+
+    def drop(self) -> None:
+        """The step has failed."""
+        self._adopted = []
+
+    def reduce(self, tensor: Tensor, operation: object) -> Tensor | None:
+        """Reduce a value over all shards: now, or with this rank's own. Collective in the own pass.
+
+        Args:
+            tensor: The value.
+            operation: As of Lightning's strategies: a name or an operation of torch.
+
+        Returns:
+            The result; None outside of these passes, where it is reduced as always.
+
+        """
+        if self._is_apart:
+            if self._adopted:
+                self._adopted[-1].append(tensor.detach().clone())
+            return tensor
+        if self._number is None:
+            return None
+        name = str(getattr(operation, "name", operation)).lower()
+        if name not in _OPERATIONS:
+            return None
+        combine, reduces = _OPERATIONS[name]
+        number, self._number = self._number, self._number + 1
+        for values in self._adopted:
+            if number < len(values):
+                tensor = combine(tensor, values[number])
+        dist.all_reduce(tensor, op=reduces)
+        return tensor / self._world_size if name in ("mean", "avg") else tensor

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A script whose steps call collectives; its arguments: folder, strategy, losses.
+
+A loss is ``STEP:RANK``: there the rank kills itself, once. The first epoch's steps only log means and maxima over the ranks;
+validations, and the steps of the second epoch, gather what the model returned.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from torch.utils.data import DataLoader
+
+import lightning_sagemaker  # noqa: F401
+
+FOLDER, STRATEGY, LOSSES = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+
+
+class Module(LightningModule):
+    """Its loss depends on all ranks' batches in the second epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(8, 2)
+        self.gathered: list[torch.Tensor] = []
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        found = self.net(batch)
+        loss = (found - batch[:, :2]).square().mean()
+        self.log("mean", loss, sync_dist=True)
+        self.log("largest", loss, sync_dist=True, reduce_fx="max")
+        if self.current_epoch:
+            loss = loss + (found.mean() - self.all_gather(found.detach()).mean()).square()
+        return loss
+
+    def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+        self.gathered.append(self.all_gather(self.net(batch)).mean())
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("validation", torch.stack(self.gathered).mean(), sync_dist=True)
+        self.gathered.clear()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Records(Callback):
+    """What is logged after each step, and after each validation."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        name = f"{trainer.global_step}:{trainer.strategy.job.global_rank if STRATEGY != 'ddp' else 0}"
+        if name in LOSSES and not (FOLDER / name).exists():
+            (FOLDER / name).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        self.rows.append(
+            [trainer.global_step, *(trainer.callback_metrics[name].item() for name in ("mean", "largest"))]
+        )
+
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
+        if not trainer.sanity_checking:
+            self.rows.append([trainer.global_step, trainer.callback_metrics["validation"].item()])
+
+
+if __name__ == "__main__":
+    seed_everything(1)
+    records, module = Records(), Module()
+    trainer = Trainer(
+        strategy=STRATEGY, accelerator="cpu", devices=3, max_epochs=2, logger=False, enable_checkpointing=False,
+        callbacks=[records], default_root_dir=FOLDER, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    rows = torch.randn(96, 8, generator=torch.Generator().manual_seed(0))
+    trainer.fit(module, DataLoader(rows, 4, shuffle=True), DataLoader(rows[:24], 4))
+    weights = {name: value.tolist() for name, value in module.state_dict().items()}
+    (FOLDER / f"rank-{trainer.global_rank}.json").write_text(json.dumps({"rows": records.rows, "weights": weights}))
