@@ -35,7 +35,7 @@ COLLECTIVES: dict[str, Callable[[], object]] = {
 
 def refuse() -> None:
     rank = dist.get_rank()
-    reductions = StepReductions(3)
+    reductions = StepReductions()
     with reductions.apart():
         assert (dist.get_rank(), dist.get_world_size(), dist.is_initialized()) == (rank, 2, True)
     for name, call in COLLECTIVES.items():
@@ -52,7 +52,7 @@ def add() -> None:
     """Two values of each of the three shards are reduced."""
     rank = dist.get_rank()
     for operation, expected in {"mean": (2, 20), "sum": (6, 60), "max": (3, 30), dist.ReduceOp.MIN: (1, 10)}.items():
-        reductions = StepReductions(3)
+        reductions = StepReductions()
         assert reductions.reduce(torch.ones(1), operation) is None
         if rank == 0:
             with reductions.apart():
@@ -60,6 +60,8 @@ def add() -> None:
                 assert reductions.reduce(torch.tensor(30.0), operation) == 30
         with reductions.own():
             found = [reductions.reduce(torch.tensor(scale * (rank + 1.0)), operation) for scale in (1, 10)]
+            last = reductions.reduce(torch.tensor(2.0), operation)  # of a hook that only the own pass has
+        assert last == {"mean": 2, "sum": 4}.get(operation, 2), operation
         assert found == [torch.tensor(float(value)) for value in expected], operation
         assert reductions.reduce(torch.ones(1), operation) is None
 

@@ -40,8 +40,15 @@ class Module(LightningModule):
             loss = loss + (found.mean() - self.all_gather(found.detach()).mean()).square()
         return loss
 
-    def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
-        self.gathered.append(self.all_gather(self.net(batch)).mean())
+    def on_after_backward(self) -> None:
+        self.log("gradient", self.net.weight.grad.norm(), sync_dist=True)  # type: ignore[union-attr]
+
+    def validation_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        found: torch.Tensor = self.net(batch)
+        return found
+
+    def on_validation_batch_end(self, outputs: Any, *_: Any) -> None:
+        self.gathered.append(self.all_gather(outputs).mean())
 
     def on_validation_epoch_end(self) -> None:
         self.log("validation", torch.stack(self.gathered).mean(), sync_dist=True)

@@ -32,7 +32,7 @@ def refusing_collectives(refuse: Callable[[str], NoReturn]) -> Iterator[None]:
     world = _c10d._world
     own = world.default_pg
     tables = [getattr(world, name) for name in _TABLES]
-    group = _Refusing(own.rank(), own.size(), refuse)
+    group = _Refusing(own, refuse)
     for table in tables:
         if own in table:
             table[group] = table[own]
@@ -45,10 +45,22 @@ def refusing_collectives(refuse: Callable[[str], NoReturn]) -> Iterator[None]:
             table.pop(group, None)
 
 
+@contextmanager
+def usual_collectives() -> Iterator[None]:
+    """Within :func:`refusing_collectives`, the default group that it has replaced; elsewhere nothing changes."""
+    world = _c10d._world
+    group = world.default_pg
+    world.default_pg = getattr(group, "usual", group)
+    try:
+        yield
+    finally:
+        world.default_pg = group
+
+
 class _Refusing(dist.ProcessGroup):
-    def __init__(self, rank: int, size: int, refuse: Callable[[str], NoReturn]) -> None:
-        super().__init__(rank, size)  # type: ignore[call-arg]  # of a backend in Python
-        self.refuse = refuse
+    def __init__(self, usual: dist.ProcessGroup, refuse: Callable[[str], NoReturn]) -> None:
+        super().__init__(usual.rank(), usual.size())  # type: ignore[call-arg]  # of a backend in Python
+        self.usual, self.refuse = usual, refuse
 
 
 def _method(name: str) -> Callable[..., NoReturn]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.connectors import swap_averages
+from lightning_sagemaker._compat.default_group import usual_collectives
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._compat.trainer import callbacks_of
@@ -191,10 +192,11 @@ class SpotInterruption(Callback):
     def _end_evaluation_batch(self, trainer: Trainer) -> None:
         self._signals.is_alive()
         self._evaluated += 1
-        if self._evaluated <= self._most_evaluated:
-            self._check(trainer, self._evaluation, self._evaluated)
-        if self._stops:
-            self._stop(trainer, within_validation=bool(trainer.validating))
+        with usual_collectives():  # a job that recovers in itself refuses a script's, whose numbers of batches differ
+            if self._evaluated <= self._most_evaluated:
+                self._check(trainer, self._evaluation, self._evaluated)
+            if self._stops:
+                self._stop(trainer, within_validation=bool(trainer.validating))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Ranks count their batches."""

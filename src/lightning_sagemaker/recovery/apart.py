@@ -47,16 +47,16 @@ def _refuse(collective: str) -> NoReturn:
 class StepReductions:
     """What a step reduces over all shards.
 
-    Args:
-        world_size: Shards of the job.
+    Attributes:
+        is_apart: Whether it is within :meth:`apart`.
 
     """
 
-    def __init__(self, world_size: int) -> None:
-        self._world_size = world_size
+    def __init__(self) -> None:
         self._adopted: list[list[Tensor]] = []
+        self._values: list[Tensor] = []
         self._number: int | None = None
-        self._is_apart = False
+        self.is_apart = False
 
     @contextmanager
     def apart(self, keeps: bool = True) -> Iterator[None]:
@@ -69,13 +69,15 @@ class StepReductions:
             NeedsAllRanks: If a collective is called in it.
 
         """
-        self._adopted += [[]] * keeps
-        self._is_apart = True
+        self._values = []
+        if keeps:
+            self._adopted.append(self._values)
+        self.is_apart = True
         try:
             with refusing_collectives(_refuse):
                 yield
         finally:
-            self._is_apart = False
+            self.is_apart = False
 
     @contextmanager
     def own(self) -> Iterator[None]:
@@ -101,9 +103,8 @@ class StepReductions:
             The result; None outside of these passes, where it is reduced as always.
 
         """
-        if self._is_apart:
-            if self._adopted:
-                self._adopted[-1].append(tensor.detach().clone())
+        if self.is_apart:
+            self._values.append(tensor.detach().clone())
             return tensor
         if self._number is None:
             return None
@@ -112,8 +113,12 @@ class StepReductions:
             return None
         combine, reduces = _OPERATIONS[name]
         number, self._number = self._number, self._number + 1
-        for values in self._adopted:
-            if number < len(values):
-                tensor = combine(tensor, values[number])
+        found = [values[number] for values in self._adopted if number < len(values)]
+        for value in found:
+            tensor = combine(tensor, value)
         dist.all_reduce(tensor, op=reduces)
-        return tensor / self._world_size if name in ("mean", "avg") else tensor
+        if name not in ("mean", "avg"):
+            return tensor
+        count = tensor.new_full((), 1.0 + len(found))  # hooks may reduce what other passes do not
+        dist.all_reduce(count)
+        return tensor / count

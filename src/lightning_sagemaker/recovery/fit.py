@@ -8,8 +8,7 @@ that each of them holds (:mod:`.held`); a replacement gets the state from anothe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -91,6 +90,16 @@ class RecoveringFit(Callback):
         if self._is_stepped and self._may_meet():
             self._hold(Moment.BATCH_END, (outputs, batch, batch_idx))
 
+    def on_validation_batch_start(self, trainer: Any, *_: Any) -> None:
+        """Called first: from here on to the end of the batches, hooks of others may call collectives."""
+        if self._steps is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._steps.evaluate_apart()
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Called first: those of the others' are all ranks' again."""
+        if self._steps is not None:
+            self._steps.end_apart()
+
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Called first: the others act on a validation's metrics.
 
@@ -140,34 +149,11 @@ class RecoveringFit(Callback):
 
         """
         assert self._steps is not None
-        with self._needing_all():
-            return self._steps.with_adopted(optimizer, closure)
-
-    @contextmanager
-    def evaluation_step(self) -> Iterator[None]:
-        """Within it a batch of the fit's validation is evaluated.
-
-        Raises:
-            RanksChanged: If that needs all ranks, and one is missing.
-
-        """
-        if self._steps is None or self._trainer.sanity_checking or self._trainer.state.fn != "fit":
-            yield
-            return
-        with self._needing_all(), self._steps.evaluation_step():
-            yield
+        return self._steps.with_adopted(optimizer, closure)
 
     def reduce_logged(self, tensor: Tensor, operation: object) -> Tensor | None:
         """As :meth:`.steps.Steps.reduce_logged`; None outside of the fit too."""
         return None if self._steps is None else self._steps.reduce_logged(tensor, operation)
-
-    @contextmanager
-    def _needing_all(self) -> Iterator[None]:
-        try:
-            yield
-        except NeedsAllRanks as needs:
-            self._member.wait_for_all(needs.collective)
-            raise RanksChanged(str(needs)) from needs
 
     def reduce(self) -> bool:
         """A backward pass is over. Collective if it is a step's last.
@@ -202,6 +188,7 @@ class RecoveringFit(Callback):
 
     def _run(self, run: Callable[[], None]) -> None:
         assert self._held is not None
+        assert self._steps is not None
         if self._rank.joins:
             self._held.fit_state.prepare_alone()
             self._take_part()
@@ -213,7 +200,10 @@ class RecoveringFit(Callback):
                     raise RanksChanged("a rank was lost before all had finished")
                 break
             except Exception as error:
-                if not is_loss(error, self._rank, self._trainer.global_step):
+                self._steps.end_apart()
+                if isinstance(error, NeedsAllRanks):
+                    self._member.wait_for_all(error.collective)
+                elif not is_loss(error, self._rank, self._trainer.global_step):
                     raise
             begin = time.monotonic()
             self._take_part()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -48,7 +48,7 @@ class Steps:
         self._modules = modules
         self._adopted: list[int] = []
         self._are_means_next = self._is_reduced = False
-        self._reductions = StepReductions(world_size)
+        self._reductions = StepReductions()
         self._iterators: dict[int, Iterator[Any]] = {}
         self._epoch = -1
         self._batches: list[int] = []
@@ -57,7 +57,7 @@ class Steps:
         self._attributes = PlainAttributes(trainer, lambda: modules.recent()[0])
         self._start: Held = []
         self._first = FIRST
-        self._evaluation = ExitStack()
+        self._evaluation, self._apart = ExitStack(), ExitStack()
 
     @property
     def own_shards(self) -> list[int]:
@@ -95,9 +95,14 @@ class Steps:
         if self._batches:
             self._evaluation.enter_context(self._buffers.of_start())
 
-    def evaluation_step(self) -> AbstractContextManager[None]:
-        """Within it a batch of a validation is evaluated; while a rank is missing others have more of them."""
-        return self._reductions.apart(keeps=False) if self._is_reduced else nullcontext()
+    def evaluate_apart(self) -> None:
+        """Batches of a validation follow: while a rank is missing others have more of them, so no collective matches."""
+        if self._is_reduced and not self._reductions.is_apart:
+            self._apart.enter_context(self._reductions.apart(keeps=False))
+
+    def end_apart(self) -> None:
+        """They are over, or have failed."""
+        self._apart.close()
 
     def reduce_logged(self, tensor: torch.Tensor, operation: object) -> torch.Tensor | None:
         """As :meth:`.apart.StepReductions.reduce`."""
@@ -140,6 +145,7 @@ class Steps:
 
     def release(self) -> None:
         """The fit is over."""
+        self._apart.close()
         self._means.release()
 
     @property

@@ -152,12 +152,6 @@ class InJobDDPStrategy(JobDDPStrategy):
         return super().reduce(tensor, group, reduce_op)
 
     @override
-    def validation_step(self, *args: object, **kwargs: object) -> Any:
-        assert self._fit is not None
-        with self._fit.evaluation_step():
-            return super().validation_step(*args, **kwargs)
-
-    @override
     def _setup_model(self, model: nn.Module) -> Any:
         return model
 
