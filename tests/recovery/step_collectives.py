@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A script whose steps call collectives; its arguments: folder, strategy, losses.
 
-A loss is ``STEP:RANK``: there the rank kills itself, once. The first epoch's steps only log means and maxima over the ranks;
-validations, and the steps of the second epoch, gather what the model returned.
+A loss is ``STEP:RANK``: there the rank kills itself, once. The first epoch only logs means and maxima over the ranks; the
+second gathers what the model returned, in steps and in a hook of the validation.
 """
 
 from __future__ import annotations
@@ -45,13 +45,15 @@ class Module(LightningModule):
 
     def validation_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
         found: torch.Tensor = self.net(batch)
+        self.log("validation", found.square().mean(), sync_dist=True)
         return found
 
     def on_validation_batch_end(self, outputs: Any, *_: Any) -> None:
-        self.gathered.append(self.all_gather(outputs).mean())
+        self.gathered.append(self.all_gather(outputs).mean() if self.current_epoch else outputs.mean())
 
     def on_validation_epoch_end(self) -> None:
-        self.log("validation", torch.stack(self.gathered).mean(), sync_dist=True)
+        if self.current_epoch:
+            self.log("gathered", torch.stack(self.gathered).mean(), sync_dist=True)
         self.gathered.clear()
 
     def configure_optimizers(self) -> Any:
@@ -76,8 +78,10 @@ class Records(Callback):
         )
 
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
+        found = trainer.callback_metrics
         if not trainer.sanity_checking:
-            self.rows.append([trainer.global_step, trainer.callback_metrics["validation"].item()])
+            names = [name for name in ("validation", "gathered") if name in found]
+            self.rows.append([trainer.global_step, *(found[name].item() for name in names)])
 
 
 if __name__ == "__main__":

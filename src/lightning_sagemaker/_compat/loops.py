@@ -9,6 +9,7 @@ and the loops continue as usual, through the same methods that they call themsel
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
@@ -79,6 +80,7 @@ class LoopEvents:
         batch_hooks_are_over: After the hooks of a batch's end, before a validation.
         batch_is_over: After a batch and all that follows it.
         goes_on: If set, runs the fit in the place of ``fit_loop.run``, which it is given.
+        evaluates: If set, each batch of a validation, and its hooks, are within it.
         is_ending: Whether what follows a batch is being done.
         validated: Whether the validation in it is over.
         is_trial: Whether the loops are run within a hook, by one of Lightning's finders: its steps do not count as
@@ -96,6 +98,7 @@ class LoopEvents:
         self.batch_hooks_are_over: list[Callable[[], None]] = []
         self.batch_is_over: list[Callable[[], None]] = []
         self.goes_on: Callable[[Callable[[], None]], None] | None = None
+        self.evaluates: Callable[[], AbstractContextManager[None]] | None = None
         self.is_ending = self.validated = self.is_trial = False
         self._users = 0
         self._taken = TakenOver()
@@ -113,6 +116,8 @@ class LoopEvents:
         take(epoch, "on_advance_end", self._ends)
         take(epoch.val_loop, "run", self._validates)
         take(epoch.val_loop, "setup_data", self._validation_loaders_made)
+        require(type(epoch.val_loop), "_evaluation_step")
+        take(epoch.val_loop, "_evaluation_step", self._evaluates)
 
     def release(self) -> None:
         """One who listened is done; the last gives the methods back."""
@@ -180,6 +185,14 @@ class LoopEvents:
             return run()
 
         return validates
+
+    def _evaluates(self, step: Callable[..., None]) -> Callable[..., None]:
+        def evaluates(*arguments: object) -> None:
+            within = None if self.trainer.sanity_checking or self.is_trial else self.evaluates
+            with nullcontext() if within is None else within():
+                step(*arguments)
+
+        return evaluates
 
     def _ends(self, end: Callable[[DataFetcher], None]) -> Callable[[DataFetcher], None]:
         def ends(fetcher: DataFetcher) -> None:

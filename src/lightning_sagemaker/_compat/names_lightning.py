@@ -40,6 +40,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "{pytorch}.core.optimizer:LightningOptimizer": ("_optimizer",),
     "{pytorch}.loops.evaluation_loop:_EvaluationLoop": (
         "_combined_loader",
+        "_evaluation_step",
         "_last_val_dl_reload_epoch",
         "_max_batches",
     ),

@@ -45,18 +45,13 @@ def _refuse(collective: str) -> NoReturn:
 
 
 class StepReductions:
-    """What a step reduces over all shards.
-
-    Attributes:
-        is_apart: Whether it is within :meth:`apart`.
-
-    """
+    """What a step reduces over all shards."""
 
     def __init__(self) -> None:
         self._adopted: list[list[Tensor]] = []
         self._values: list[Tensor] = []
         self._number: int | None = None
-        self.is_apart = False
+        self._is_apart = False
 
     @contextmanager
     def apart(self, keeps: bool = True) -> Iterator[None]:
@@ -72,12 +67,12 @@ class StepReductions:
         self._values = []
         if keeps:
             self._adopted.append(self._values)
-        self.is_apart = True
+        self._is_apart = True
         try:
             with refusing_collectives(_refuse):
                 yield
         finally:
-            self.is_apart = False
+            self._is_apart = False
 
     @contextmanager
     def own(self) -> Iterator[None]:
@@ -103,7 +98,7 @@ class StepReductions:
             The result; None outside of these passes, where it is reduced as always.
 
         """
-        if self.is_apart:
+        if self._is_apart:
             self._values.append(tensor.detach().clone())
             return tensor
         if self._number is None:

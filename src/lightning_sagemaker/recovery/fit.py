@@ -82,6 +82,7 @@ class RecoveringFit(Callback):
         events.epoch_is_next.append(lambda: self._hold(Moment.EPOCH))
         events.batch_hooks_are_over.append(self._end_hooks)
         events.batch_is_over.insert(0, self._end_batch)
+        events.evaluates = self._steps.evaluation_step
         events.validation_begins.append(self._begin_validation)
         events.validation_loaders_made.append(lambda _: self._deal_validation())
 
@@ -89,16 +90,6 @@ class RecoveringFit(Callback):
         """Called first: other callbacks may wait for other ranks, as saving does."""
         if self._is_stepped and self._may_meet():
             self._hold(Moment.BATCH_END, (outputs, batch, batch_idx))
-
-    def on_validation_batch_start(self, trainer: Any, *_: Any) -> None:
-        """Called first: from here on to the end of the batches, hooks of others may call collectives."""
-        if self._steps is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._steps.evaluate_apart()
-
-    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Called first: those of the others' are all ranks' again."""
-        if self._steps is not None:
-            self._steps.end_apart()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Called first: the others act on a validation's metrics.
@@ -188,7 +179,6 @@ class RecoveringFit(Callback):
 
     def _run(self, run: Callable[[], None]) -> None:
         assert self._held is not None
-        assert self._steps is not None
         if self._rank.joins:
             self._held.fit_state.prepare_alone()
             self._take_part()
@@ -200,7 +190,6 @@ class RecoveringFit(Callback):
                     raise RanksChanged("a rank was lost before all had finished")
                 break
             except Exception as error:
-                self._steps.end_apart()
                 if isinstance(error, NeedsAllRanks):
                     self._member.wait_for_all(error.collective)
                 elif not is_loss(error, self._rank, self._trainer.global_step):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -57,7 +57,7 @@ class Steps:
         self._attributes = PlainAttributes(trainer, lambda: modules.recent()[0])
         self._start: Held = []
         self._first = FIRST
-        self._evaluation, self._apart = ExitStack(), ExitStack()
+        self._evaluation = ExitStack()
 
     @property
     def own_shards(self) -> list[int]:
@@ -95,14 +95,9 @@ class Steps:
         if self._batches:
             self._evaluation.enter_context(self._buffers.of_start())
 
-    def evaluate_apart(self) -> None:
-        """Batches of a validation follow: while a rank is missing others have more of them, so no collective matches."""
-        if self._is_reduced and not self._reductions.is_apart:
-            self._apart.enter_context(self._reductions.apart(keeps=False))
-
-    def end_apart(self) -> None:
-        """They are over, or have failed."""
-        self._apart.close()
+    def evaluation_step(self) -> AbstractContextManager[None]:
+        """Within it is a batch of a validation: while a rank is missing others have more of them, so no collective matches."""
+        return self._reductions.apart(keeps=False) if self._is_reduced else nullcontext()
 
     def reduce_logged(self, tensor: torch.Tensor, operation: object) -> torch.Tensor | None:
         """As :meth:`.apart.StepReductions.reduce`."""
@@ -145,7 +140,6 @@ class Steps:
 
     def release(self) -> None:
         """The fit is over."""
-        self._apart.close()
         self._means.release()
 
     @property
