@@ -96,7 +96,7 @@ class Steps:
             self._evaluation.enter_context(self._buffers.of_start())
 
     def evaluation_step(self) -> AbstractContextManager[None]:
-        """Within it is a batch of a validation: while a rank is missing others have more of them, so no collective matches."""
+        """Within it is a batch of a validation: while a rank is missing others have more, so no collective matches."""
         return self._reductions.apart(keeps=False) if self._is_reduced else nullcontext()
 
     def reduce_logged(self, tensor: torch.Tensor, operation: object) -> torch.Tensor | None:
