@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional_collectives
 from torch.distributed.nn import functional
 
 from lightning_sagemaker.collectives import ending
@@ -29,6 +30,7 @@ COLLECTIVES: dict[str, Callable[[], object]] = {
     "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(torch.zeros(1), ONE.clone()),
     "all_to_all_single": lambda: dist.all_to_all_single(torch.zeros(2), ONE.clone()),
     "send": lambda: dist.send(ONE, 1 - dist.get_rank()),
+    "functional": lambda: functional_collectives.all_reduce(ONE, "sum", dist.group.WORLD),
     "differentiable": lambda: functional.all_gather(ONE.clone().requires_grad_()),
 }
 

@@ -62,6 +62,11 @@ class _Refusing(dist.ProcessGroup):
         super().__init__(usual.rank(), usual.size())  # type: ignore[call-arg]  # of a backend in Python
         self.usual, self.refuse = usual, refuse
 
+    @property
+    def group_name(self) -> NoReturn:
+        """By which the functional collectives look a group up."""
+        self.refuse("a functional collective")
+
 
 def _method(name: str) -> Callable[..., NoReturn]:
     def refuse(group: _Refusing, *_: object, **__: object) -> NoReturn:
