@@ -36,6 +36,8 @@ class Net(LightningModule):
         norm = [torch.nn.BatchNorm1d(16)] if case["model"] == "batchnorm" else []
         self.body = torch.nn.Sequential(torch.nn.Linear(FEATURES, 16), *norm, torch.nn.ReLU(), torch.nn.Dropout(0.2))
         self.head = torch.nn.Linear(16, 1)
+        self.register_buffer("average", torch.zeros(16))
+        self.outputs: list[torch.Tensor] = []
         self.case, self.strike = case, strike
         self.automatic_optimization = case["optimization"] == "automatic"
         if case["metrics"] == "torchmetrics":
@@ -54,6 +56,7 @@ class Net(LightningModule):
             self.strike.reach(self.trainer, "accumulation")
         time.sleep(self.case["pause"])
         loss = self._loss(batch)
+        self.outputs.append(loss)
         self.log("train_loss", loss, on_step=True, on_epoch=True)
         if self.case["metrics"] == "torchmetrics":
             part = batch if "x" in batch else batch["a"]
@@ -82,7 +85,12 @@ class Net(LightningModule):
             else:
                 schedule.step()
 
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.average.lerp_(self.head.weight.detach()[0], 0.1)
+
     def on_train_epoch_end(self):
+        self.log("mean_output", torch.stack(self.outputs).mean())
+        self.outputs.clear()
         is_due = self.case["val"] != "second_epoch" or self.current_epoch % 2
         if not self.automatic_optimization and self.case["schedule"] in ("epoch", "plateau") and is_due:
             self._move_schedules()

@@ -12,6 +12,7 @@ from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.loops import LoopEvents, events_of
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.fit_state import FitState
+from lightning_sagemaker.callbacks.late_saves import LateSaves
 from lightning_sagemaker.callbacks.logged_runs import load_logged_runs, save_logged_runs
 from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.places import checkpoint_folder, is_remote, remote_io
@@ -50,6 +51,7 @@ class AutoResume(Callback):
         self._events: LoopEvents | None = None
         self._state: FitState | None = None
         self._ended: FitState | None = None
+        self._late_saves: LateSaves | None = None
         self.steps_are_long = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -58,6 +60,7 @@ class AutoResume(Callback):
             self._events = events_of(trainer)
             self._ended = None
             self._state = FitState(trainer, self._events, lambda: self.steps_are_long)
+            self._late_saves = LateSaves(trainer)
         if stage == "fit" and not trainer.strategy.restore_checkpoint_after_setup:
             self._resume(trainer)
 
@@ -185,6 +188,9 @@ class AutoResume(Callback):
             self._state.release()
             self._events.release()
             self._state = self._events = None
+        if self._late_saves is not None:
+            self._late_saves.release()
+            self._late_saves = None
 
 
 def _leave_out_functions(checkpoint: Checkpoint) -> None:

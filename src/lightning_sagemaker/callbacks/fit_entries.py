@@ -35,6 +35,7 @@ class RankState(TypedDict, total=False):
         loaders: Positions of its loaders.
         callbacks: Callback states that differ from rank zero's.
         buffers: Module buffers that differ from rank zero's.
+        attributes: Plain attributes that have changed, by owner.
         flags: Names of frozen parameters, modules in evaluation mode, and untracked statistics.
         batches: Batches of the epoch consumed so far.
         step: Completed epochs, and optimizer steps.
@@ -48,6 +49,7 @@ class RankState(TypedDict, total=False):
     loaders: Positions
     callbacks: dict[str, StateDict] | None
     buffers: dict[str, Tensor]
+    attributes: dict[str, dict[str, object]]
     flags: dict[str, list[str]]
     batches: int
     step: tuple[int, int]

@@ -22,9 +22,11 @@ from lightning_sagemaker._compat.resume_loops import go_on, is_cut, reopen_epoch
 from lightning_sagemaker._compat.trainer import counts
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_warn
 from lightning_sagemaker.callbacks.fit_loaders import FitLoaders
+from lightning_sagemaker.callbacks.other_size import restore_from_other_ranks
 from lightning_sagemaker.callbacks.own_objects import reading_own_objects
 from lightning_sagemaker.callbacks.schedules import stretch_schedules
-from lightning_sagemaker.checkpoint.metric_state import merged_metrics, metric_states, restore_logged, restore_metrics
+from lightning_sagemaker.checkpoint.attributes import PlainAttributes
+from lightning_sagemaker.checkpoint.metric_state import metric_states, restore_logged, restore_metrics
 from lightning_sagemaker.checkpoint.module_flags import module_flags, restore_module_flags
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
 from lightning_sagemaker.checkpoint.random_state import random_state, restore_random_state
@@ -36,6 +38,9 @@ from lightning_sagemaker.collectives.buckets import bucket_layout, rebuild_as
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, DataFetcher, Trainer
     from lightning_sagemaker.callbacks.fit_entries import FitEntry, Noted, RankState
+
+_WRITTEN = ("random", "metrics", "memory", "loaders", "flags", "attributes")
+"""Entries of a rank's state that are written as they are."""
 
 
 class FitState:
@@ -50,6 +55,7 @@ class FitState:
         found: The checkpoint to resume from, and whether only data is loaded from it.
         complete: Called with the states of all ranks; returns those to write.
         modules: A walk over the module that is trained.
+        attributes: Plain attributes of the script's own classes.
 
     """
 
@@ -57,6 +63,7 @@ class FitState:
         self._trainer, self._events, self._steps_are_long = trainer, events, steps_are_long
         self.loaders = FitLoaders(trainer, rank_zero_warn)
         self.modules = ModuleWalk(trainer.lightning_module)
+        self.attributes = PlainAttributes(trainer, lambda: self.modules.recent()[0])
         self.found: tuple[str, bool | None] | None = None
         self.complete: Callable[[list[RankState]], list[RankState]] = list
         if trainer.ckpt_path is not None:  # which is another one after a finder's trial
@@ -68,6 +75,7 @@ class FitState:
         self._runs = self._has_tried = False
         events.loaders_made.append(self.loaders.watch_training)
         events.validation_loaders_made.append(self.loaders.watch_validation)
+        events.epoch_is_next.append(self.attributes.begin)
         events.epoch_begins.append(self.loaders.begin_epoch)
         events.validation_begins.append(self._note_validation)
         events.batch_is_over.insert(0, self._end_batch)
@@ -89,13 +97,7 @@ class FitState:
             )
         if snapshot["fit_loop"] is not None:
             checkpoint["loops"]["fit_loop"], checkpoint["callbacks"] = snapshot["fit_loop"], snapshot["callbacks"]
-        own: RankState = {
-            "random": snapshot["random"],
-            "metrics": snapshot["metrics"],
-            "memory": snapshot["memory"],
-            "loaders": snapshot["loaders"],
-            "flags": snapshot["flags"],
-        }
+        own = cast("RankState", {name: snapshot[name] for name in _WRITTEN})  # type: ignore[literal-required]
         callbacks = callback_states(self._trainer) if snapshot["callbacks"] is None else snapshot["callbacks"]
         own["callbacks"] = own_callback_states(self._trainer, callbacks)
         own["buffers"] = differing(buffers_of(self._trainer), snapshot["buffers"], self._trainer.world_size)
@@ -112,7 +114,7 @@ class FitState:
     def _note(self) -> Noted:
         """The state of this rank to write: not collective."""
         trainer = self._trainer
-        phase, snapshot = phase_of(trainer, self._events), self._now()
+        phase, snapshot = phase_of(trainer, self._events), self._snapshot()
         if self._held is not None and self.holds_step:
             phase, snapshot, lacks = Phase.STEP, self._held, False
         elif phase is Phase.VALIDATING and self._before_validation is not None:
@@ -161,7 +163,7 @@ class FitState:
     def _end_batch(self) -> None:
         """After an optimizer step, save the state if a checkpoint may come before the next: it excludes gradients."""
         if not self._accumulates:
-            self._held = self._now(full=True) if self._is_cut() else None
+            self._held = self._snapshot(full=True) if self._is_cut() else None
 
     def _is_cut(self) -> bool:
         """Whether checkpoints may be saved during gradient accumulation."""
@@ -175,7 +177,11 @@ class FitState:
         return bool(validates or by_clock or self._steps_are_long())
 
     def _note_validation(self) -> None:
-        self._before_validation = self._now(full=True)
+        self._before_validation = self._snapshot(full=True)
+
+    def _snapshot(self, full: bool = False) -> RankState:
+        """What a checkpoint holds: :meth:`_now`, and plain attributes."""
+        return {**self._now(full), "attributes": self.attributes.stored()}
 
     def _now(self, full: bool = False, looks: bool = True) -> RankState:
         """This rank's state.
@@ -269,6 +275,7 @@ class FitState:
     def _prepare(self, loaded: FitEntry, fetcher: DataFetcher | None) -> None:
         """Called by the loops, once everything is loaded and the start hooks have run."""
         trainer, phase = self._trainer, Phase(loaded["phase"])
+        self.attributes.begin()
         if fetcher is not None and phase is not Phase.BETWEEN:
             begin_epoch_again(trainer)
         if "own" in loaded:
@@ -288,18 +295,7 @@ class FitState:
                     f" {said}"
                 )
         else:
-            here = self.loaders.facts(0)["batch_sizes"]
-            rest = self.loaders.deal(loaded, fetcher), stretch_schedules(trainer, self.loaders.step_ratio(loaded))
-            rank_zero_info(
-                f"The checkpoint was saved on {len(ranks)} ranks with batches of {loaded['batch_sizes']}, accumulated"
-                f" {loaded['accumulate']} times; now it is {size}, {here} and"
-                f" {trainer.accumulate_grad_batches}. {' '.join(filter(None, rest))} Random numbers (dropout) differ."
-            )
-            metrics = merged_metrics(trainer.lightning_module, [one["metrics"] for one in ranks], rank, size)
-            restore_metrics(trainer.lightning_module, metrics)
-            restore_trainer_memory(trainer, ranks[0]["memory"])
-            restore_module_flags(trainer.lightning_module, ranks[0].get("flags"))
-            restore_logged(trainer, metrics)
+            restore_from_other_ranks(trainer, self.loaders, self.attributes, loaded, fetcher)
         if phase is Phase.AMID:
             rank_zero_info(
                 "The checkpoint was saved within a batch: that batch is trained on again, with other random numbers."
@@ -317,6 +313,7 @@ class FitState:
         trainer = self._trainer
         restore_buffers(buffers_of(trainer), own["buffers"])
         restore_module_flags(trainer.lightning_module, own.get("flags"))
+        self.attributes.load(own.get("attributes", {}))
         restore_metrics(trainer.lightning_module, own["metrics"])
         restore_callback_states(trainer, own["callbacks"] or {})
         restore_trainer_memory(trainer, own["memory"])

@@ -93,5 +93,10 @@ def restore_buffers(own: dict[str, Tensor], buffers: dict[str, Tensor]) -> None:
                 own[name].copy_(value)
 
 
+def repeats(tensor: Tensor) -> bool:
+    """Whether elements share memory, as after ``expand``: such a tensor cannot be written to."""
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
 def _sum(buffer: Tensor) -> int:
     return zlib.crc32(buffer.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lightning_sagemaker.checkpoint.rank_buffers import LARGEST
+from lightning_sagemaker.checkpoint.rank_buffers import LARGEST, repeats
 
 FIRST = 0
 """The shard whose buffers all ranks get."""
@@ -97,8 +97,3 @@ def _changing(module: nn.Module) -> list[str]:
     """Names of a module's own buffers that a forward pass may change."""
     own = module.named_buffers(recurse=False)
     return [name for name, buffer in own if buffer.numel() <= LARGEST and not repeats(buffer)]
-
-
-def repeats(tensor: Tensor) -> bool:
-    """Whether elements share memory, as after ``expand``: such a tensor cannot be written to."""
-    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -20,9 +20,9 @@ from lightning_sagemaker._compat.in_job import end_batch_hooks, forget_interrupt
 from lightning_sagemaker._compat.reloads import request_as_others
 from lightning_sagemaker.callbacks.fit_entries import FitEntry, RankState
 from lightning_sagemaker.callbacks.fit_state import FitState
+from lightning_sagemaker.checkpoint.attributes import Held
 from lightning_sagemaker.checkpoint.metric_state import merged_metrics
 from lightning_sagemaker.recovery import shards
-from lightning_sagemaker.recovery.attributes import Held, PlainAttributes
 from lightning_sagemaker.recovery.bars import is_bar
 from lightning_sagemaker.recovery.steps import Steps
 
@@ -61,7 +61,7 @@ class HeldState:
 
     def __init__(self, trainer: Any, fit_state: FitState, steps: Steps, shard: int) -> None:
         self._trainer, self.fit_state, self._steps, self._shard = trainer, fit_state, steps, shard
-        self.attributes = PlainAttributes(trainer, lambda: fit_state.modules.recent()[0])
+        self.attributes = fit_state.attributes
         self._held: _State | None = None
         self._plain: Held = []
         self._at: list[int] = []

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from lightning_sagemaker._compat.in_job import call_module, call_strategy, closure_result
+from lightning_sagemaker.checkpoint.attributes import Held, PlainAttributes
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.apart import StepReductions
-from lightning_sagemaker.recovery.attributes import Held, PlainAttributes
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
 from lightning_sagemaker.recovery.overlapped import OverlappedMeans
 from lightning_sagemaker.recovery.seeds import seed_batch

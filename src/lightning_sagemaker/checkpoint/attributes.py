@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain attributes that a script's own classes change as they train: counters, lists of outputs, running averages.
 
-No ``state_dict`` has them. After a loss the remaining ranks have those of the step that they return to, and a replacement
-gets those of the rank that sends it the training state.
+No ``state_dict`` has them. Checkpoints hold each rank's numbers of the epoch. In a job that recovers in itself, the
+remaining ranks have those of the step that they return to, and a replacement gets those of the rank that sends it the
+training state.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from operator import is_not
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -20,10 +22,11 @@ from torch import nn
 from torchmetrics import Metric
 
 from lightning_sagemaker._compat.trainer import callbacks_of
-from lightning_sagemaker._lightning import Callback, LightningModule
+from lightning_sagemaker._lightning import Callback, LightningModule, rank_zero_warn
+from lightning_sagemaker.checkpoint.epoch_names import names_reset
 from lightning_sagemaker.checkpoint.module_walk import Children
-from lightning_sagemaker.checkpoint.rank_buffers import LARGEST
-from lightning_sagemaker.recovery.buffers import repeats
+from lightning_sagemaker.checkpoint.rank_buffers import LARGEST, repeats
+from lightning_sagemaker.checkpoint.stored_values import LARGEST_STORED, NotStored, is_large, loaded, stored
 
 if TYPE_CHECKING:
     from lightning_sagemaker._types import Trainer
@@ -65,15 +68,25 @@ class PlainAttributes:
     def __init__(self, trainer: Trainer, children: Callable[[], Children]) -> None:
         self._trainer, self._children = trainer, children
         self._seen: Children | None = None
-        self._owners: list[object] = []
+        self._owners: dict[str, object] = {}
+        self._of_epoch: set[str] = set()
         self._begun: Held | None = None
+        self._warned: set[tuple[str, str]] = set()
 
-    def _of(self) -> list[object]:
+    def _of(self) -> dict[str, object]:
+        """Whose attributes they are, by name."""
         children = self._children()
         if children is not self._seen:
-            callbacks = [one for one in callbacks_of(self._trainer) if _is_own(one)]
-            parts = [child for _, child in children if not _is_library(type(child)) and not isinstance(child, Metric)]
-            self._seen, self._owners = children, [*parts, *callbacks]
+            parts = {f"module.{name}".rstrip("."): child for name, child in children if not _is_library(type(child))}
+            callbacks = enumerate(filter(_is_own, callbacks_of(self._trainer)))
+            self._seen, self._owners = (
+                children,
+                {
+                    **{name: part for name, part in parts.items() if not isinstance(part, Metric)},
+                    **{f"callbacks.{number}.{type(one).__name__}": one for number, one in callbacks},
+                },
+            )
+            self._of_epoch = set().union(*map(names_reset, {*map(type, self._owners.values())}))
         return self._owners
 
     def begin(self) -> None:
@@ -85,7 +98,7 @@ class PlainAttributes:
         """Copies of the present values, for :meth:`put`."""
         return [
             (owner, {name: copied(value) for name, value in plain(owner)}, frozenset(vars(owner)))
-            for owner in self._of()
+            for owner in self._of().values()
         ]
 
     def put(self, held: Held) -> None:
@@ -98,7 +111,7 @@ class PlainAttributes:
     @contextmanager
     def of_another_rank(self, start: Held) -> Iterator[None]:
         """A pass on another rank's batches sees the numbers of a step's start, and changes none of this rank's."""
-        own = [(owner, _numbers(dict(plain(owner)))) for owner in self._of()]
+        own = [(owner, _numbers(dict(plain(owner)))) for owner in self._of().values()]
         for owner, values, _ in start:
             assign(owner, _numbers(values))
         try:
@@ -107,25 +120,56 @@ class PlainAttributes:
             for owner, values in own:
                 assign(owner, values)
 
-    def changed(self) -> list[Values]:
-        """What has changed since the fit began, for a replacement, which has begun in the same way.
+    def changed(self) -> dict[str, Values]:
+        """What has changed since the fit began, by owner, for a replacement or a later job, which begin in the same way.
 
         What differs between ranks from the start, such as their numbers, is not among it.
         """
         begun = {id(owner): values for owner, values, _ in self._begun or []}
-        return [
-            {
-                name: sent(value)
-                for name, value in plain(owner)
-                if is_sendable(value) and differs(begun.get(id(owner), {}).get(name), value)
+        found = {
+            name: {
+                key: sent(value)
+                for key, value in vars(owner).items()
+                if key not in _KEPT and _is_sendable(value) and differs(begun.get(id(owner), {}).get(key), value)
             }
-            for owner in self._of()
-        ]
+            for name, owner in self._of().items()
+        }
+        return {name: values for name, values in found.items() if values}
 
-    def adopt(self, values: Sequence[Values]) -> None:
-        """Take over what another rank's :meth:`changed` has returned."""
-        for owner, found in zip(self._of(), values, strict=False):
-            assign(owner, {name: filled(vars(owner).get(name), value) for name, value in found.items()})
+    def adopt(self, values: Mapping[str, Values]) -> None:
+        """Take over what :meth:`changed` has returned on another rank, or in an earlier job."""
+        owners = self._of()
+        for name in values.keys() & owners.keys():
+            own = vars(owners[name])
+            assign(owners[name], {key: filled(own.get(key), value) for key, value in values[name].items()})
+
+    def stored(self) -> dict[str, Values]:
+        """An epoch's own numbers of :meth:`changed`, as a checkpoint can hold them.
+
+        Others are not stored: as in Lightning, a script begins with those that it sets.
+        """
+        found: dict[str, Values] = {}
+        for owner, values in self.changed().items():
+            for name in sorted(values.keys() & self._of_epoch):
+                value = values[name]
+                with contextlib.suppress(NotStored):
+                    entry = stored(value)
+                    if not is_large(entry):
+                        found.setdefault(owner, {})[name] = entry
+                    elif (owner, name) not in self._warned:
+                        self._warned.add((owner, name))
+                        rank_zero_warn(
+                            f"Checkpoints do not hold {owner}.{name}, which is larger than {LARGEST_STORED >> 20} MiB: a"
+                            " resumed run begins without it. HINT: keep sums or a metric of torchmetrics."
+                        )
+        return found
+
+    def load(self, values: Mapping[str, Values]) -> None:
+        """Take over what :meth:`stored` has returned in an earlier job."""
+        device = self._trainer.strategy.root_device
+        self.adopt(
+            {name: {key: loaded(value, device) for key, value in found.items()} for name, found in values.items()}
+        )
 
 
 class Copy:
@@ -213,7 +257,7 @@ def differs(first: object, value: object) -> bool:
     if isinstance(value, torch.Tensor) and isinstance(first.within, torch.Tensor):
         return not torch.equal(value, first.within)
     if isinstance(value, np.ndarray):
-        return not np.array_equal(value, cast("np.ndarray[Any, Any]", first.within))
+        return not np.array_equal(value, np.asarray(first.within))
     if isinstance(value, dict) and isinstance(first.within, dict):
         within = first.within
         return value.keys() != within.keys() or any(differs(within[key], entry) for key, entry in value.items())
@@ -228,11 +272,19 @@ def is_sendable(value: object) -> bool:
         return type(value) in _DICTS and keys and all(map(is_sendable, value.values()))
     if type(value) in (list, tuple, set, deque):
         return all(map(is_sendable, cast("Iterable[object]", value)))
-    return isinstance(value, _NUMBERS) or (isinstance(value, (torch.Tensor, np.ndarray)) and _is_plain(value))
+    if isinstance(value, torch.Tensor):  # a loss that was not detached, but no parameter
+        return _is_plain(value.detach() if value.grad_fn is not None else value)
+    return isinstance(value, (*_NUMBERS, np.ndarray)) and _is_plain(value)
+
+
+def _is_sendable(value: object) -> bool:
+    return (_is_plain(value) or isinstance(value, torch.Tensor)) and is_sendable(value)
 
 
 def sent(value: object) -> object:
     """A defaultdict may have a function of the script, which is not sent: the other rank has one of its own."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
     if isinstance(value, dict):
         return {key: sent(entry) for key, entry in value.items()}
     if type(value) is deque:

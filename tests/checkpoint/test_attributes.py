@@ -13,8 +13,8 @@ from lightning.pytorch import Callback, LightningModule
 from torchmetrics import MeanMetric
 from transformers.utils import ModelOutput
 
+from lightning_sagemaker.checkpoint.attributes import PlainAttributes
 from lightning_sagemaker.checkpoint.module_walk import named_modules
-from lightning_sagemaker.recovery.attributes import PlainAttributes
 
 
 class Part(torch.nn.Module):
@@ -115,8 +115,8 @@ def test_a_replacement_gets_what_has_changed():
     assert values(other, its_callbacks) == expected
     assert other.added == [3]
     assert other.metric._update_count == 0
-    assert attributes.changed()[0].keys() == sent[0].keys()
-    assert "name" not in sent[0]
+    assert attributes.changed()["module"].keys() == sent["module"].keys()
+    assert "name" not in sent["module"]
 
 
 def test_a_pass_for_another_rank_counts_nothing():
@@ -142,13 +142,13 @@ def test_a_name_may_have_become_that_of_a_module_or_of_nothing_plain():
 
 
 @pytest.mark.parametrize(
-    "value", [torch.ones(2, requires_grad=True) * 2, object(), [object()], torch.nn.Linear, {"a": len}]
+    "value", [[torch.nn.Parameter(torch.ones(2))], object(), [object()], torch.nn.Linear, {"a": len}]
 )
 def test_what_is_not_plain_is_left_alone(value):
     module, _, attributes = trained()
     module.other = value
     held = attributes.now()
-    assert all("other" not in found for found in attributes.changed())
+    assert all("other" not in found for found in attributes.changed().values())
     attributes.put(held)
     assert module.other is value
 
@@ -166,7 +166,20 @@ def test_values_that_cannot_be_written_to_are_restored_all_the_same():
     attributes.put(held)
     assert module.mean.tolist() == [1, 1]
     assert module.mask.tolist() == [1, 1, 1]
-    assert "found" not in attributes.changed()[0]
+    assert "found" not in attributes.changed()["module"]
+
+
+def test_losses_that_were_not_detached_are_sent_without_their_graph():
+    module, _, attributes = trained()
+    loss = torch.ones((), requires_grad=True) * 2
+    module.outputs.append(loss)
+    held = attributes.now()
+    (sent,) = attributes.changed()["module"]["outputs"]
+    assert sent == 2
+    assert not sent.requires_grad
+    attributes.put(held)
+    assert module.outputs == [loss]
+    assert module.outputs[0].grad_fn is loss.grad_fn
 
 
 def test_a_replacement_sends_on_what_it_was_sent():
@@ -176,4 +189,4 @@ def test_a_replacement_sends_on_what_it_was_sent():
     other.kind = {"sums": defaultdict(float)}
     its_attributes.adopt(attributes.changed())
     other.kind["sums"]["b"] += 1
-    assert its_attributes.changed()[0]["kind"] == {"sums": {"a": 1.0, "b": 1.0}}
+    assert its_attributes.changed()["module"]["kind"] == {"sums": {"a": 1.0, "b": 1.0}}

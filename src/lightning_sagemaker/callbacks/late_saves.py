@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoint callbacks that save at a batch's end do so after the module's own hook of that end.
+
+Lightning calls the callbacks' hooks first. A checkpoint that is saved in them lacks what ``on_train_batch_end`` of the
+module changes, such as an average of its weights, and a run that resumes from it does not call that hook again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lightning_sagemaker._compat.guard import TakenOver
+from lightning_sagemaker._lightning import Callback
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import Trainer
+
+_HOOK = "on_train_batch_end"
+
+
+class LateSaves:
+    """Those of a Trainer's checkpoint callbacks, until :meth:`release`.
+
+    Args:
+        trainer: Whose they are.
+
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._waiting: dict[int, Callable[[], None]] = {}
+        self._taken = TakenOver()
+        for number, callback in enumerate(trainer.checkpoint_callbacks):
+            if getattr(type(callback), _HOOK) is not getattr(Callback, _HOOK):
+                self._taken.take(callback, _HOOK, self._waits(number))
+        self._taken.take(trainer._logger_connector, "on_batch_end", self._saves)
+
+    def _waits(self, number: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        def make(save: Callable[..., None]) -> Callable[..., None]:
+            def waits(*arguments: object) -> None:
+                self._waiting[number] = lambda: save(*arguments)
+
+            return waits
+
+        return make
+
+    def _saves(self, end: Callable[[], None]) -> Callable[[], None]:
+        """What Lightning calls next after the module's hook, in evaluations too."""
+
+        def ends() -> None:
+            while self._waiting:
+                self._waiting.pop(min(self._waiting))()
+            end()
+
+        return ends
+
+    def release(self) -> None:
+        """Let the callbacks save when Lightning calls them."""
+        self._taken.give_back()

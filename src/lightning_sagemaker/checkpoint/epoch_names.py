@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which attributes hold an epoch's own numbers: those that the hooks of an epoch's start or end set or empty.
+
+A run that resumes within an epoch does not call the hooks of its start again. Without what they set, and what has been
+added since, the hooks of its end would find nothing (``torch.stack([])``), or the numbers of a part of the epoch.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Iterator
+from itertools import pairwise
+from types import CodeType
+
+HOOKS = ("on_train_epoch_start", "on_train_epoch_end")
+_SETS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
+_SETS_ENTRIES = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
+_EMPTIES = frozenset({"clear", "pop", "popleft", "reset", "zero_", "fill_"})
+"""Methods of what an attribute holds."""
+_LIBRARIES = frozenset({"builtins", "torch", "lightning", "pytorch_lightning"})
+
+
+def names_reset(kind: type) -> set[str]:
+    """Names of the attributes that a class's hooks, and what they call of its methods, set or empty.
+
+    Args:
+        kind: A class of the script. Names of attributes of other objects that they set are included.
+
+    """
+    pending = [code for hook in HOOKS for code in _codes(kind, hook)]
+    found: set[str] = set()
+    seen: set[CodeType] = set()
+    while pending:
+        code = pending.pop()
+        if code not in seen:
+            seen.add(code)
+            found |= set(_reset_in(code))
+            pending += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+            pending += [one for name in code.co_names for one in _codes(kind, name)]
+    return found
+
+
+def _codes(kind: type, name: str) -> Iterator[CodeType]:
+    """Of a method, and those of this name that it may call by ``super()``."""
+    for base in kind.__mro__:
+        method = vars(base).get(name)
+        function = inspect.unwrap(method) if inspect.isfunction(method) else None
+        if inspect.isfunction(function) and base.__module__.partition(".")[0] not in _LIBRARIES:
+            yield function.__code__
+
+
+def _reset_in(code: CodeType) -> Iterator[str]:
+    attribute = ""
+    for step, following in pairwise([*dis.get_instructions(code), None]):
+        assert step is not None
+        if step.opname in _SETS:
+            yield step.argval
+        elif step.opname in _SETS_ENTRIES:
+            yield attribute
+        elif step.opname == "LOAD_ATTR":
+            attribute = step.argval
+            if following is not None and following.argval in _EMPTIES:
+                yield attribute

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain values as a checkpoint can hold them: ``torch.load(weights_only=True)`` reads neither arrays nor deques.
+
+A container is stored as its kind and a list of its entries, a tensor on the CPU with where it was; other values as they are.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import cast
+
+import numpy as np
+import torch
+
+LARGEST_STORED = 16 * 2**20
+"""Bytes of tensors in one value: each rank's are gathered by all ranks when a checkpoint is saved."""
+_DICTS: dict[type, str] = {dict: "dict", defaultdict: "dict", OrderedDict: "OrderedDict", Counter: "Counter"}
+_OTHERS: dict[type, str] = {list: "list", tuple: "tuple", set: "set", deque: "deque"}
+_MADE: dict[str, Callable[[Iterable[object]], object]] = {"list": list, "tuple": tuple, "set": set}
+_AS_THEY_ARE = frozenset({int, float, bool, str, type(None)})
+
+
+class NotStored(ValueError):
+    """A value that a checkpoint cannot hold."""
+
+
+def stored(value: object) -> object:
+    """A copy of a plain value that a checkpoint can hold.
+
+    Raises:
+        NotStored: If there is none.
+
+    """
+    if type(value) in _AS_THEY_ARE:
+        return value
+    if type(value) is torch.Tensor:
+        return ("tensor", value.detach().to("cpu", copy=True).contiguous(), value.device.type)
+    if isinstance(value, (np.ndarray, np.generic)):
+        try:
+            return ("array" if isinstance(value, np.ndarray) else "number", torch.from_numpy(np.array(value)))
+        except (TypeError, ValueError) as error:  # texts and dates
+            raise NotStored(str(error)) from None
+    if isinstance(value, dict) and type(value) in _DICTS:
+        return (_DICTS[type(value)], [(stored(key), stored(entry)) for key, entry in value.items()])
+    if type(value) not in _OTHERS:
+        raise NotStored(f"{type(value).__name__} is no plain value")
+    entries = list(cast("Iterable[object]", value))
+    if not _AS_THEY_ARE.issuperset(map(type, entries)):
+        entries = list(map(stored, entries))
+    return (_OTHERS[type(value)], entries, value.maxlen) if type(value) is deque else (_OTHERS[type(value)], entries)
+
+
+def loaded(value: object, device: torch.device) -> object:
+    """What :func:`stored` was given.
+
+    Args:
+        value: From a checkpoint.
+        device: The rank's, for tensors that were not on the CPU.
+
+    """
+    if not isinstance(value, tuple):
+        return value
+    kind, content, *rest = value
+    if kind == "tensor":
+        return content.to("cpu" if rest == ["cpu"] else device)
+    if kind in ("array", "number"):
+        return content.numpy() if kind == "array" else content.numpy()[()]
+    if kind in _DICTS.values():
+        pairs = {loaded(key, device): loaded(entry, device) for key, entry in content}
+        return {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}[kind](pairs)
+    entries = [loaded(entry, device) for entry in content]
+    return deque(entries, *rest) if kind == "deque" else _MADE[kind](entries)
+
+
+def is_large(value: object) -> bool:
+    """Whether a stored value has more tensors than a checkpoint should hold."""
+    return _bytes(value) > LARGEST_STORED
+
+
+def _bytes(value: object) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else 0
+
+
+def of_another_number(
+    ranks: list[Mapping[str, Mapping[str, object]]], rank: int, size: int
+) -> dict[str, dict[str, object]]:
+    """This rank's share of what another number of ranks had stored: values by owner and name.
+
+    Values that all ranks had are each rank's. Entries of lists that differed are dealt, as those of outputs of an epoch;
+    of others one rank's are taken.
+
+    Args:
+        ranks: What each rank of then had stored.
+        rank: This one's number among ``size``.
+        size: Number of ranks now.
+
+    """
+    found: dict[str, dict[str, object]] = {}
+    own = ranks[rank::size]
+    for owner, values in ranks[rank % len(ranks)].items():
+        for name, value in values.items():
+            others = [one.get(owner, {}).get(name) for one in ranks]
+            if isinstance(value, tuple) and value[0] == "list" and len({pickle.dumps(other) for other in others}) > 1:
+                lists = [one.get(owner, {}).get(name) for one in own]
+                value = ("list", [entry for one in lists if isinstance(one, tuple) for entry in one[1]])
+            found.setdefault(owner, {})[name] = value
+    return found
