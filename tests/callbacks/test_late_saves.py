@@ -10,22 +10,31 @@ from torch.utils.data import DataLoader
 from lightning_sagemaker import AutoResume
 
 
+class Meter:
+    """As scripts have one for a mean."""
+
+    def __init__(self):
+        self.sum = 0.0
+
+
 class Module(LightningModule):
     """An average that follows each batch, outputs of an epoch, and what its start sets."""
 
     def __init__(self):
         super().__init__()
         self.layer, self.history = torch.nn.Linear(1, 1), []
-        self.outputs = []
+        self.outputs, self.meters = [], {"loss": Meter()}
         self.register_buffer("average", torch.zeros(()))
 
     def on_train_epoch_start(self):
         self.first = self.trainer.global_step
+        self.meters["loss"] = Meter()
 
     def training_step(self, batch, index):
         loss = self.layer(batch[:, None].float()).square().mean()
         self.outputs.append(loss)
         self.history.append(index)
+        self.meters["loss"].sum += float(loss)
         return loss
 
     def on_train_batch_end(self, outputs, batch, index):
@@ -34,6 +43,7 @@ class Module(LightningModule):
     def on_train_epoch_end(self):
         self.log("mean", torch.stack(self.outputs).mean())
         self.log("first", float(self.first))
+        self.log("sum", self.meters["loss"].sum)
         self.outputs.clear()
 
     def configure_optimizers(self):

@@ -2,6 +2,7 @@
 """What a script's own classes keep in plain attributes, over a step that is discarded, and in a replacement."""
 
 import copy
+import os
 import pickle
 from collections import Counter, defaultdict, deque
 from types import SimpleNamespace
@@ -23,6 +24,23 @@ class Part(torch.nn.Module):
         self.calls = 0
 
 
+class Meter:
+    def __init__(self):
+        self.sum, self.rows = 0.0, []
+
+    def update(self, value):
+        self.sum += value
+        self.rows.append(value)
+
+
+class Reader(Meter):
+    """Has more than numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.file = open(os.devnull)  # noqa: SIM115
+
+
 class Module(LightningModule):
     def __init__(self):
         super().__init__()
@@ -30,6 +48,7 @@ class Module(LightningModule):
         self.steps, self.best, self.name = 0, None, "module"
         self.outputs, self.by_kind, self.sums = [], {"a": [], "b": 0}, defaultdict(float)
         self.shadow, self.matrix = torch.zeros(3), np.zeros((2, 2))
+        self.meter, self.meters, self.reader = Meter(), {"a": Meter(), "b": [1]}, Reader()
         self.last, self.ids, self.counts = deque(maxlen=2), set(), Counter()
 
 
@@ -68,6 +87,8 @@ def step(module, callbacks, number=1):
     module.ids.add(number)
     module.counts[number] += 1
     module.added = [number]
+    for meter in (module.meter, module.meters["a"], module.reader):
+        meter.update(number)
     for callback in callbacks:
         callback.batches += 1
         callback.rows.append(number)
@@ -78,6 +99,7 @@ NAMES = ("steps", "best", "name", "outputs", "by_kind", "sums", "shadow", "matri
 
 def values(module, callbacks):
     found = {name: getattr(module, name) for name in NAMES} | {"part": module.part.calls, "rows": callbacks[0].rows}
+    found |= {f"meter {number}": vars(one) for number, one in enumerate((module.meter, module.meters["a"]))}
     return {name: repr(value) for name, value in (found | {"batches": callbacks[0].batches}).items()}
 
 
@@ -95,6 +117,7 @@ def test_a_discarded_step_changes_nothing():
     assert module.by_kind["a"] is aliased
     attributes.put(held)
     assert values(module, callbacks) == expected  # what is held is not what is trained on
+    assert module.reader.rows == [1, 2]
     assert callbacks[1].batches == 2  # its state_dict says what belongs to a step
     assert module.metric._update_count == 2  # metrics are restored elsewhere
 

@@ -28,6 +28,8 @@ class Module(LightningModule):
             meters.clear()
         self.ids = {one: [] for one in self.names}
         self.total *= 0
+        for one in self.meters.values():
+            one.reset()
 
 
 class Derived(Module):
@@ -43,7 +45,7 @@ class Own(Callback):
 
 def test_what_an_epochs_hooks_set_or_empty_is_its_own():
     assert names_reset(Module) == {
-        "began", "count", "outputs", "sums", "kinds", "calls", "shadow", "ids", "total",
+        "began", "count", "outputs", "sums", "kinds", "calls", "shadow", "ids", "total", "meters", "by_name",
     }  # fmt: skip
     assert names_reset(Own) == {"predictions"}
     assert names_reset(LightningModule) == names_reset(Callback) == set()

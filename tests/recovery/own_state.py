@@ -48,6 +48,16 @@ class Data(LightningDataModule):
         return DataLoader(Rows(32), 4)
 
 
+class Meter:
+    """As scripts have one for a mean."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def update(self) -> None:
+        self.count += 1
+
+
 class Module(LightningModule):
     """Its loss depends on a counter and on a teacher, which follows it in a hook."""
 
@@ -56,6 +66,7 @@ class Module(LightningModule):
         self.net = torch.nn.Linear(8, 2)
         self.teacher = copy.deepcopy(self.net).requires_grad_(False)
         self.steps, self.outputs, self.matrix, self.kinds = 0, [], np.zeros((2, 2)), {"steps": 0}
+        self.meters = {"steps": Meter()}
         self.register_buffer("calls", torch.zeros((), dtype=torch.long))
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
@@ -63,6 +74,7 @@ class Module(LightningModule):
         self.steps += 1
         self.calls += 1
         self.kinds["steps"] += 1
+        self.meters["steps"].update()
         loss = torch.nn.functional.cross_entropy(found, batch[1])
         return loss + min(1.0, self.steps / 20) * (found - self.teacher(batch[0])).square().mean()
 
@@ -95,7 +107,8 @@ class Records(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, *_: Any) -> None:
         teacher = module.teacher.weight.double().sum().item()
-        self.rows.append([trainer.global_step, module.steps, module.kinds["steps"], int(module.calls), teacher])
+        steps = module.steps, module.kinds["steps"], module.meters["steps"].count, int(module.calls)
+        self.rows.append([trainer.global_step, *steps, teacher])
 
     def on_validation_end(self, trainer: Trainer, module: Any) -> None:
         if not trainer.sanity_checking:

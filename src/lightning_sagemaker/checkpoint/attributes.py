@@ -26,6 +26,7 @@ from lightning_sagemaker._lightning import Callback, LightningModule, rank_zero_
 from lightning_sagemaker.checkpoint.epoch_names import names_reset
 from lightning_sagemaker.checkpoint.module_walk import Children
 from lightning_sagemaker.checkpoint.rank_buffers import LARGEST, repeats
+from lightning_sagemaker.checkpoint.records import LIBRARIES, records_in
 from lightning_sagemaker.checkpoint.stored_values import LARGEST_STORED, NotStored, is_large, loaded, stored
 
 if TYPE_CHECKING:
@@ -46,18 +47,15 @@ _LONGEST, _COPIED_BY_ENTRY = 100_000, 1000
 """Entries of a container that is copied at each step, and of a dict whose values are copied as well."""
 _KEPT = frozenset({*vars(nn.Module()), *vars(LightningModule())})
 """Attributes of torch's and Lightning's own."""
-_LIBRARIES = frozenset(
-    {"torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_sagemaker", "transformers", "peft"}
-)
-"""Packages whose classes hold what they change in buffers, parameters or states."""
 
 
 class PlainAttributes:
     """Those of a Trainer's module, of its parts and of its callbacks.
 
     Numbers and text, tensors and arrays of up to 2^20 elements, and lists, dicts, sets and deques of up to 100,000 entries.
-    What is in a container stays the same object; values of a dict are copied like attributes. Left out are objects of other
-    classes, metrics, and callbacks that have a ``state_dict``.
+    What is in a container stays the same object; values of a dict are copied like attributes. Records, such as an
+    ``AverageMeter``, are looked into (:func:`~.records.records_in`). Left out are other objects, metrics, and callbacks that
+    have a ``state_dict``.
 
     Args:
         trainer: Whose they are.
@@ -89,6 +87,14 @@ class PlainAttributes:
             self._of_epoch = set().union(*map(names_reset, {*map(type, self._owners.values())}))
         return self._owners
 
+    def _all(self) -> Iterator[tuple[str, object]]:
+        """The same, with the records that they have now."""
+        for name, owner in self._of().items():
+            yield name, owner
+            for key, value in [*vars(owner).items()]:
+                if key not in _KEPT and type(value) not in _EXACT:
+                    yield from records_in(f"{name}.{key}", value, _is_plain)
+
     def begin(self) -> None:
         """The fit begins, or has: in a replacement before it takes over anything."""
         if self._begun is None:
@@ -98,7 +104,7 @@ class PlainAttributes:
         """Copies of the present values, for :meth:`put`."""
         return [
             (owner, {name: copied(value) for name, value in plain(owner)}, frozenset(vars(owner)))
-            for owner in self._of().values()
+            for _, owner in self._all()
         ]
 
     def put(self, held: Held) -> None:
@@ -111,7 +117,7 @@ class PlainAttributes:
     @contextmanager
     def of_another_rank(self, start: Held) -> Iterator[None]:
         """A pass on another rank's batches sees the numbers of a step's start, and changes none of this rank's."""
-        own = [(owner, _numbers(dict(plain(owner)))) for owner in self._of().values()]
+        own = [(owner, _numbers(dict(plain(owner)))) for _, owner in self._all()]
         for owner, values, _ in start:
             assign(owner, _numbers(values))
         try:
@@ -132,13 +138,13 @@ class PlainAttributes:
                 for key, value in vars(owner).items()
                 if key not in _KEPT and _is_sendable(value) and differs(begun.get(id(owner), {}).get(key), value)
             }
-            for name, owner in self._of().items()
+            for name, owner in self._all()
         }
         return {name: values for name, values in found.items() if values}
 
     def adopt(self, values: Mapping[str, Values]) -> None:
         """Take over what :meth:`changed` has returned on another rank, or in an earlier job."""
-        owners = self._of()
+        owners = dict(self._all())
         for name in values.keys() & owners.keys():
             own = vars(owners[name])
             assign(owners[name], {key: filled(own.get(key), value) for key, value in values[name].items()})
@@ -150,8 +156,10 @@ class PlainAttributes:
         """
         found: dict[str, Values] = {}
         for owner, values in self.changed().items():
-            for name in sorted(values.keys() & self._of_epoch):
-                value = values[name]
+            is_epochs = not self._of_epoch.isdisjoint(owner.split("."))  # a record that is reset by its name
+            for name, value in values.items():
+                if not is_epochs and name not in self._of_epoch:
+                    continue
                 with contextlib.suppress(NotStored):
                     entry = stored(value)
                     if not is_large(entry):
@@ -209,7 +217,7 @@ def _is_own(callback: Callback) -> bool:
 
 
 def _is_library(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _LIBRARIES
+    return kind.__module__.partition(".")[0] in LIBRARIES
 
 
 def assign(owner: object, values: Values) -> None:

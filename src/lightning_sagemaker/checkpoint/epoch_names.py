@@ -10,12 +10,13 @@ from __future__ import annotations
 import dis
 import inspect
 from collections.abc import Iterator
-from itertools import pairwise
 from types import CodeType
 
 HOOKS = ("on_train_epoch_start", "on_train_epoch_end")
 _SETS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _SETS_ENTRIES = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
+_LOADS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_VIEWS = frozenset({"values", "items", "keys"})
 _EMPTIES = frozenset({"clear", "pop", "popleft", "reset", "zero_", "fill_"})
 """Methods of what an attribute holds."""
 _LIBRARIES = frozenset({"builtins", "torch", "lightning", "pytorch_lightning"})
@@ -52,13 +53,10 @@ def _codes(kind: type, name: str) -> Iterator[CodeType]:
 
 def _reset_in(code: CodeType) -> Iterator[str]:
     attribute = ""
-    for step, following in pairwise([*dis.get_instructions(code), None]):
-        assert step is not None
+    for step in dis.get_instructions(code):
         if step.opname in _SETS:
             yield step.argval
-        elif step.opname in _SETS_ENTRIES:
+        elif step.opname in _SETS_ENTRIES or (step.opname in _LOADS and step.argval in _EMPTIES):
             yield attribute
-        elif step.opname == "LOAD_ATTR":
+        elif step.opname in _LOADS and step.argval not in _VIEWS:
             attribute = step.argval
-            if following is not None and following.argval in _EMPTIES:
-                yield attribute
