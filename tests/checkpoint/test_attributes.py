@@ -10,10 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule
+from torch.distributed.device_mesh import init_device_mesh
 from torchmetrics import MeanMetric
 from transformers.utils import ModelOutput
 
+from lightning_sagemaker._compat.sharding import fully_shard
 from lightning_sagemaker.checkpoint.attributes import PlainAttributes
 from lightning_sagemaker.checkpoint.module_walk import named_modules
 
@@ -213,3 +216,20 @@ def test_a_replacement_sends_on_what_it_was_sent():
     its_attributes.adopt(attributes.changed())
     other.kind["sums"]["b"] += 1
     assert its_attributes.changed()["module"]["kind"] == {"sums": {"a": 1.0, "b": 1.0}}
+
+
+@pytest.fixture
+def group_of_one():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_module_that_is_sharded_is_still_the_scripts(group_of_one):
+    module = Module()
+    expected = PlainAttributes(SimpleNamespace(lightning_module=module, callbacks=[]), lambda: named_modules(module))
+    names = [*expected._of()]
+    for part in (module.part, module):
+        fully_shard(part, mesh=init_device_mesh("cpu", (1,)))
+    found = PlainAttributes(expected._trainer, lambda: named_modules(module))
+    assert [*found._of()] == names == ["module", "module.part"]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from lightning_sagemaker._lightning import LightningModule
-from lightning_sagemaker.checkpoint.attributes import Copy, assign, copied, differs, filled, is_sendable, plain, sent
+from lightning_sagemaker.checkpoint.plain_values import Copy, assign, copied, differs, filled, is_sendable, plain, sent
 from lightning_sagemaker.strategies.merge import detached
 
 
@@ -32,7 +32,7 @@ class Grown(NamedTuple):
 
 
 class StepAttributes:
-    """Those that a step changes: what :mod:`~lightning_sagemaker.checkpoint.attributes` calls plain.
+    """Those that a step changes: what :mod:`~lightning_sagemaker.checkpoint.plain_values` calls plain.
 
     Args:
         module: Whose step begins.
