@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run that is killed after a step resumes with what its module's hooks have changed, and an epoch's own numbers."""
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
@@ -110,6 +111,26 @@ def test_a_killed_run_resumes_with_what_hooks_have_changed(tmp_path, kill):
 
 def test_outputs_that_are_too_large_are_said(tmp_path, monkeypatch):
     monkeypatch.setattr("lightning_sagemaker.checkpoint.stored_values.LARGEST_STORED", 4)
-    with pytest.warns(UserWarning, match=r"do not hold module\.outputs") as found:
+    with pytest.warns(UserWarning, match=r"do not hold module\.outputs, which is larger") as found:
         trained(tmp_path)
     assert sum("do not hold" in str(one.message) for one in found) == 1
+
+
+class Words(Module):
+    """An epoch's objects, and texts in an array."""
+
+    def on_train_epoch_start(self):
+        super().on_train_epoch_start()
+        self.objects, self.texts, self.made = [], np.array(["a"]), object()
+
+    def training_step(self, batch, index):
+        self.objects.append(object())
+        return super().training_step(batch, index)
+
+
+def test_outputs_that_are_no_plain_values_are_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.Module", Words)
+    with pytest.warns(UserWarning, match=r"do not hold module\.") as found:
+        trained(tmp_path)
+    said = sorted(str(one.message)[:60] for one in found if "do not hold" in str(one.message))
+    assert [words.split(",")[0].split()[-1] for words in said] == ["module.objects", "module.texts"]

@@ -8,7 +8,6 @@ training state.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -65,7 +64,7 @@ class PlainAttributes:
         self._owners: dict[str, object] = {}
         self._of_epoch: set[str] = set()
         self._begun: Held | None = None
-        self._warned: set[tuple[str, str]] = set()
+        self._warned: set[str] = set()
 
     def _of(self) -> dict[str, object]:
         """Whose attributes they are, by name."""
@@ -129,7 +128,7 @@ class PlainAttributes:
 
         What differs between ranks from the start, such as their numbers, is not among it.
         """
-        begun = {id(owner): values for owner, values, _ in self._begun or []}
+        begun = self._begun_with()
         found = {
             name: {
                 key: sent(value)
@@ -140,6 +139,9 @@ class PlainAttributes:
         }
         return {name: values for name, values in found.items() if values}
 
+    def _begun_with(self) -> dict[int, Values]:
+        return {id(owner): values for owner, values, _ in self._begun or []}
+
     def adopt(self, values: Mapping[str, Values]) -> None:
         """Take over what :meth:`changed` has returned on another rank, or in an earlier job."""
         owners = dict(self._all())
@@ -148,27 +150,31 @@ class PlainAttributes:
             assign(owners[name], {key: filled(own.get(key), value) for key, value in values[name].items()})
 
     def stored(self) -> dict[str, Values]:
-        """An epoch's own numbers of :meth:`changed`, as a checkpoint can hold them.
+        """An epoch's own numbers of those that have changed, as a checkpoint can hold them.
 
         Others are not stored: as in Lightning, a script begins with those that it sets.
         """
+        begun = self._begun_with()
         found: dict[str, Values] = {}
-        for owner, values in self.changed().items():
+        for owner, one in self._all():
             is_epochs = not self._of_epoch.isdisjoint(owner.split("."))  # a record that is reset by its name
-            for name, value in values.items():
-                if not is_epochs and name not in self._of_epoch:
-                    continue
-                with contextlib.suppress(NotStored):
-                    entry = stored(value)
-                    if not is_large(entry):
-                        found.setdefault(owner, {})[name] = entry
-                    elif (owner, name) not in self._warned:
-                        self._warned.add((owner, name))
-                        rank_zero_warn(
-                            f"Checkpoints do not hold {owner}.{name}, which is larger than {LARGEST_STORED >> 20} MiB: a"
-                            " resumed run begins without it. HINT: keep sums or a metric of torchmetrics."
-                        )
+            for name, value in [*vars(one).items()]:
+                is_own = (is_epochs or name in self._of_epoch) and name not in KEPT
+                if is_own and differs(begun.get(id(one), {}).get(name), value):
+                    try:
+                        found.setdefault(owner, {})[name] = _entry(value)
+                    except NotStored as error:
+                        if is_plain(value) and not [*records_in(name, value, is_plain)]:
+                            self._say(f"{owner}.{name}", error)
         return found
+
+    def _say(self, name: str, why: NotStored) -> None:
+        if name not in self._warned:
+            self._warned.add(name)
+            rank_zero_warn(
+                f"Checkpoints do not hold {name}, which {why}: a run resumed within the epoch begins without it."
+                " HINT: keep numbers, tensors, sums or a metric of torchmetrics."
+            )
 
     def load(self, values: Mapping[str, Values]) -> None:
         """Take over what :meth:`stored` has returned in an earlier job."""
@@ -176,6 +182,15 @@ class PlainAttributes:
         self.adopt(
             {name: {key: loaded(value, device) for key, value in found.items()} for name, found in values.items()}
         )
+
+
+def _entry(value: object) -> object:
+    if not is_sendable(value):
+        raise NotStored("has more than 100,000 entries, or some of other classes than plain ones")
+    entry = stored(value)
+    if is_large(entry):
+        raise NotStored(f"is larger than {LARGEST_STORED >> 20} MiB")
+    return entry
 
 
 def _is_own(callback: Callback) -> bool:

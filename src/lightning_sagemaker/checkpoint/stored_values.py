@@ -23,7 +23,7 @@ _AS_THEY_ARE = frozenset({int, float, bool, str, type(None)})
 
 
 class NotStored(ValueError):
-    """A value that a checkpoint cannot hold."""
+    """A checkpoint cannot hold a value; the message continues "which"."""
 
 
 def stored(value: object) -> object:
@@ -40,12 +40,12 @@ def stored(value: object) -> object:
     if isinstance(value, (np.ndarray, np.generic)):
         try:
             return ("array" if isinstance(value, np.ndarray) else "number", torch.from_numpy(np.array(value)))
-        except (TypeError, ValueError) as error:  # texts and dates
-            raise NotStored(str(error)) from None
+        except (TypeError, ValueError):  # texts and dates
+            raise NotStored(f"holds an array of {value.dtype}") from None
     if isinstance(value, dict) and type(value) in _DICTS:
         return (_DICTS[type(value)], [(stored(key), stored(entry)) for key, entry in value.items()])
     if type(value) not in _OTHERS:
-        raise NotStored(f"{type(value).__name__} is no plain value")
+        raise NotStored(f"holds a {type(value).__name__}")
     entries = list(cast("Iterable[object]", value))
     if not _AS_THEY_ARE.issuperset(map(type, entries)):
         entries = list(map(stored, entries))
