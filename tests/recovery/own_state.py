@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A script whose module and callback keep what no ``state_dict`` has; its arguments: folder, strategy, losses.
 
-A loss is ``MOMENT:STEP:RANK``, the moment ``start``, ``sanity``, ``fit`` or ``validation``: there it kills itself, once.
+A loss is ``MOMENT:STEP:RANK``, the moment ``start``, ``sanity``, ``fit``, ``save`` or ``validation``: there it kills
+itself, once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, Dataset
 
 import lightning_sagemaker  # noqa: F401
@@ -135,11 +137,21 @@ class Dies(Callback):
         self._die(trainer, "start")
 
 
+class Saves(ModelCheckpoint):
+    """Each rank is in it, after the module's hook of a batch's end."""
+
+    def _save_topk_checkpoint(self, trainer: Trainer, *arguments: Any) -> None:
+        dies._die(trainer, "save")
+        super()._save_topk_checkpoint(trainer, *arguments)
+
+
 seed_everything(1)
+dies = Dies()
+saves = Saves(FOLDER / "saved", every_n_train_steps=4, save_top_k=-1)
 records, module = Records(), Module()
 trainer = Trainer(
     strategy=STRATEGY, accelerator="cpu", devices=2, max_epochs=5, reload_dataloaders_every_n_epochs=2, logger=False,
-    callbacks=[records, Dies()], default_root_dir=FOLDER, enable_progress_bar=False, enable_model_summary=False,
+    callbacks=[records, dies, saves], default_root_dir=FOLDER, enable_progress_bar=False, enable_model_summary=False,
 )  # fmt: skip
 trainer.fit(module, datamodule=Data())
 weights = {name: value.double().sum().item() for name, value in module.state_dict().items()}

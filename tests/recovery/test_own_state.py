@@ -34,7 +34,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 @pytest.mark.parametrize(
     "losses",
     [
-        ("fit:0:1", "validation:16:0", "fit:30:0"),
+        ("fit:0:1", "validation:16:0", "save:20:1", "fit:30:0"),
         pytest.param(("validation:8:1", "validation:24:1"), marks=pytest.mark.slow),
         ("sanity:0:1",),
         ("start:0:0", "sanity:0:0"),

@@ -53,6 +53,13 @@ def forget_interruption(trainer: Trainer) -> None:
     trainer.lightning_module.zero_grad()
 
 
+def end_batch_saves(trainer: Trainer, outputs: object, batch: object, batch_idx: int) -> None:
+    """Of the hooks of a batch's end what follows the module's, after which a state was held: checkpoints may be saved."""
+    for callback in trainer.checkpoint_callbacks:
+        callback.on_train_batch_end(trainer, trainer.lightning_module, outputs, batch, batch_idx)  # type: ignore[arg-type]
+    trainer._logger_connector.on_batch_end()
+
+
 def end_batch_hooks(trainer: Trainer, outputs: object, batch: object, batch_idx: int) -> None:
     """The hooks of a batch's end, in the first of which a state was held."""
     _call._call_callback_hooks(trainer, "on_train_batch_end", outputs, batch, batch_idx)

@@ -77,6 +77,7 @@ class LoopEvents:
         epoch_is_next: Before anything of an epoch, the first one's included.
         epoch_begins: Before the iterator of an epoch is made.
         validation_begins: Before anything of a validation within a fit.
+        module_is_done: After the module's hook of a batch's end, which is called after the callbacks'.
         batch_hooks_are_over: After the hooks of a batch's end, before a validation.
         batch_is_over: After a batch and all that follows it.
         goes_on: If set, runs the fit in the place of ``fit_loop.run``, which it is given.
@@ -95,6 +96,7 @@ class LoopEvents:
         self.epoch_is_next: list[Callable[[], None]] = []
         self.epoch_begins: list[Callable[[], None]] = []
         self.validation_begins: list[Callable[[], None]] = []
+        self.module_is_done: list[Callable[[], None]] = []
         self.batch_hooks_are_over: list[Callable[[], None]] = []
         self.batch_is_over: list[Callable[[], None]] = []
         self.goes_on: Callable[[Callable[[], None]], None] | None = None
@@ -113,6 +115,7 @@ class LoopEvents:
         take(fit, "on_advance_start", self._epoch_is_next)
         take(fit, "_load_combined_loader_states", self._loaders_made)
         take(epoch, "on_run_start", self._epoch_begins)
+        take(self.trainer._logger_connector, "on_batch_end", self._module_is_done)
         take(epoch, "on_advance_end", self._ends)
         take(epoch.val_loop, "run", self._validates)
         take(epoch.val_loop, "setup_data", self._validation_loaders_made)
@@ -193,6 +196,15 @@ class LoopEvents:
                 step(*arguments)
 
         return evaluates
+
+    def _module_is_done(self, end: Callable[[], None]) -> Callable[[], None]:
+        def is_done() -> None:
+            if self.trainer.training and not self.is_trial:
+                for listener in self.module_is_done:
+                    listener()
+            end()
+
+        return is_done
 
     def _ends(self, end: Callable[[DataFetcher], None]) -> Callable[[DataFetcher], None]:
         def ends(fetcher: DataFetcher) -> None:

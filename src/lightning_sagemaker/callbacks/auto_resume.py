@@ -60,7 +60,7 @@ class AutoResume(Callback):
             self._events = events_of(trainer)
             self._ended = None
             self._state = FitState(trainer, self._events, lambda: self.steps_are_long)
-            self._late_saves = LateSaves(trainer)
+            self._late_saves = LateSaves(trainer, self._events)
         if stage == "fit" and not trainer.strategy.restore_checkpoint_after_setup:
             self._resume(trainer)
 

@@ -14,6 +14,7 @@ from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._lightning import Callback
 
 if TYPE_CHECKING:
+    from lightning_sagemaker._compat.loops import LoopEvents
     from lightning_sagemaker._types import Trainer
 
 _HOOK = "on_train_batch_end"
@@ -24,35 +25,34 @@ class LateSaves:
 
     Args:
         trainer: Whose they are.
+        events: Events of its fit.
 
     """
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, events: LoopEvents) -> None:
+        self._events = events
         self._waiting: dict[int, Callable[[], None]] = {}
         self._taken = TakenOver()
         for number, callback in enumerate(trainer.checkpoint_callbacks):
             if getattr(type(callback), _HOOK) is not getattr(Callback, _HOOK):
                 self._taken.take(callback, _HOOK, self._waits(number))
-        self._taken.take(trainer._logger_connector, "on_batch_end", self._saves)
+        events.module_is_done.append(self._save)
 
     def _waits(self, number: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
         def make(save: Callable[..., None]) -> Callable[..., None]:
             def waits(*arguments: object) -> None:
-                self._waiting[number] = lambda: save(*arguments)
+                if self._events.is_trial:
+                    save(*arguments)
+                else:
+                    self._waiting[number] = lambda: save(*arguments)
 
             return waits
 
         return make
 
-    def _saves(self, end: Callable[[], None]) -> Callable[[], None]:
-        """What Lightning calls next after the module's hook, in evaluations too."""
-
-        def ends() -> None:
-            while self._waiting:
-                self._waiting.pop(min(self._waiting))()
-            end()
-
-        return ends
+    def _save(self) -> None:
+        while self._waiting:
+            self._waiting.pop(min(self._waiting))()
 
     def release(self) -> None:
         """Let the callbacks save when Lightning calls them."""

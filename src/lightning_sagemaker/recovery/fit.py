@@ -51,6 +51,7 @@ class RecoveringFit(Callback):
         self._end: End | None = None
         self._steps: Steps | None = None
         self._changes = False
+        self._arguments: tuple[Any, ...] = ()
         self._leads = rank.order[0] == rank.number and not rank.joins
 
     # Called by Lightning
@@ -80,6 +81,7 @@ class RecoveringFit(Callback):
         if trainer.fit_loop._combined_loader is not None:  # made already, by a schedule that asked for their length
             self._check_loaders(trainer.fit_loop._combined_loader)
         events.epoch_is_next.append(lambda: self._hold(Moment.EPOCH))
+        events.module_is_done.insert(0, self._before_saves)
         events.batch_hooks_are_over.append(self._end_hooks)
         events.batch_is_over.insert(0, self._end_batch)
         events.evaluates = self._steps.evaluation_step
@@ -88,8 +90,14 @@ class RecoveringFit(Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Called first: other callbacks may wait for other ranks, as saving does."""
+        self._arguments = outputs, batch, batch_idx
         if self._is_stepped and self._may_meet():
-            self._hold(Moment.BATCH_END, (outputs, batch, batch_idx))
+            self._hold(Moment.BATCH_END, self._arguments)
+
+    def _before_saves(self) -> None:
+        """What the module's hook has done is not done again."""
+        if self._is_stepped and self._may_meet():
+            self._hold(Moment.SAVES, self._arguments)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Called first: the others act on a validation's metrics.
@@ -253,7 +261,8 @@ class RecoveringFit(Callback):
         """Whether what follows a batch may wait for other ranks: a validation, a checkpoint, an epoch's end."""
         trainer, loop = self._trainer, self._trainer.fit_loop.epoch_loop
         saves = any(
-            getattr(callback, "_every_n_train_steps", 0) or getattr(callback, "_train_time_interval", None)
+            ((every := getattr(callback, "_every_n_train_steps", 0)) and trainer.global_step % every == 0)
+            or getattr(callback, "_train_time_interval", None)
             for callback in trainer.checkpoint_callbacks
         ) or any(type(callback).__name__ == "Timer" for callback in trainer.callbacks)
         return bool(

@@ -16,7 +16,7 @@ from typing import Any, cast
 from torch import nn
 
 from lightning_sagemaker._compat.connectors import plain_copy
-from lightning_sagemaker._compat.in_job import end_batch_hooks, forget_interruption
+from lightning_sagemaker._compat.in_job import end_batch_hooks, end_batch_saves, forget_interruption
 from lightning_sagemaker._compat.reloads import request_as_others
 from lightning_sagemaker.callbacks.fit_entries import FitEntry, RankState
 from lightning_sagemaker.callbacks.fit_state import FitState
@@ -37,11 +37,13 @@ class Moment(IntEnum):
 
     BATCH_END = 1
     """Before the hooks of a batch's end, which may wait for other ranks."""
-    HOOKS = 2
+    SAVES = 2
+    """After the module's hook, before checkpoints are saved."""
+    HOOKS = 3
     """After these hooks, before a validation."""
-    STEP = 3
+    STEP = 4
     """After a batch and everything that follows it."""
-    EPOCH = 4
+    EPOCH = 5
     """Before an epoch."""
 
 
@@ -79,7 +81,7 @@ class HeldState:
 
         Args:
             moment: Which it is.
-            hooks: Arguments of the batch's end if that is to be called again.
+            hooks: Arguments of the batch's end if its hooks are to be called again.
 
         """
         if self._repeats:  # it is held already, and what is saved again is the same
@@ -125,7 +127,8 @@ class HeldState:
         if self._held["hooks"] is not None:
             self._repeats = True
             try:
-                end_batch_hooks(self._trainer, *self._held["hooks"])
+                end = end_batch_saves if self._at[1] == Moment.SAVES else end_batch_hooks
+                end(self._trainer, *self._held["hooks"])
             finally:
                 self._repeats = False
 
