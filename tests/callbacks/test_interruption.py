@@ -99,3 +99,39 @@ def test_a_process_without_a_sign_of_life_ends(kind, at_least):
     assert result.returncode == 143
     assert "no step completed in 1 s since the stop signal" in result.stdout
     assert at_least < time.monotonic() - begin < 40
+
+
+class SignalAtTheEnd(Callback):
+    """After the last batch, when nothing is left that could stop."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def on_fit_end(self, trainer, pl_module):
+        os.kill(os.getpid(), self.number)
+
+
+def ended(folder, number):
+    trainer = Trainer(
+        accelerator="cpu", devices=1, logger=False, max_steps=2, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, callbacks=[SpotInterruption(folder), SignalAtTheEnd(number)],
+    )  # fmt: skip
+    trainer.fit(Model(), DataLoader(torch.ones(8, 4), 2))
+    return trainer
+
+
+def test_a_signal_at_the_end_of_a_fit_stops_what_comes_next(tmp_path):
+    trainer = ended(tmp_path, signal.SIGTERM)
+    trainer.callbacks[:] = [callback for callback in trainer.callbacks if not isinstance(callback, SignalAtTheEnd)]
+    with pytest.raises(Interrupted):
+        trainer.fit(Model(), DataLoader(torch.ones(8, 4), 2))
+    trainer.fit(Model(), DataLoader(torch.ones(8, 4), 2))  # it is heard once
+
+
+def test_ctrl_c_at_the_end_of_a_fit_is_not_lost(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit):
+            ended(tmp_path, signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)  # Lightning ignores it from there on

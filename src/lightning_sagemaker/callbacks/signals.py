@@ -19,6 +19,9 @@ _Handler = Callable[[int, FrameType | None], object] | int | None
 _AT_ONCE = 1.0
 """Seconds in which a process without unsaved state may exit by itself."""
 
+_unheard: set[int] = set()
+"""Signals that came when a fit or an evaluation was ending, so that nobody has acted on them."""
+
 
 class StopSignals:
     """Records when the first signal arrived. Python runs handlers in the main thread: they must not block.
@@ -54,9 +57,25 @@ class StopSignals:
             self._noted.clear()
             self._listen()
             self._before = {number: signal.signal(number, self._note) for number in self._numbers}
+            if _unheard:
+                _unheard.clear()
+                self._arrive()
 
     def uninstall(self) -> None:
-        """Restore the previous handlers."""
+        """Restore the previous handlers. A signal that came too late to stop anything stops the next fit or evaluation.
+
+        Raises:
+            KeyboardInterrupt: If it was SIGINT.
+
+        """
+        unheard = set(self._noted) if sys.exc_info()[0] is None else set()  # else the process is about to exit
+        self._noted.clear()
+        self._restore()
+        if signal.SIGINT in unheard:
+            raise KeyboardInterrupt
+        _unheard.update(unheard)
+
+    def _restore(self) -> None:
         self._over.set()
         self.leave_by(None)
         for number, handler in self._before.items():
@@ -84,6 +103,8 @@ class StopSignals:
         """While there is nothing to save: call ``leave`` in the handler, so that the process exits at once."""
         self._leaves = leave
         self._has_nothing = leave is not None
+        if leave is not None and self.arrived is not None:
+            leave()
 
     def _arrive(self) -> None:
         if self.arrived is None:
