@@ -33,11 +33,11 @@ def records_in(name: str, value: object, is_plain: Callable[[object], bool]) -> 
         entries = value.items()
     elif isinstance(value, (list, tuple)) and len(value) <= _MOST:
         entries = enumerate(value)
-    elif _is_of_script(type(value)) and all(map(is_plain, vars(value).values())):
-        yield name, value
+    else:
+        entries = [("", value)]
     for key, entry in entries:
         if _is_of_script(type(entry)) and all(map(is_plain, vars(entry).values())):
-            yield f"{name}.{key}", entry
+            yield f"{name}.{key}".rstrip("."), entry
 
 
 def _is_of_script(kind: type) -> bool:

@@ -96,8 +96,9 @@ class RecoveringFit(Callback):
 
     def _before_saves(self) -> None:
         """What the module's hook has done is not done again."""
+        arguments, self._arguments = self._arguments, ()  # else the batch would use memory during the next one
         if self._is_stepped and self._may_meet():
-            self._hold(Moment.SAVES, self._arguments)
+            self._hold(Moment.SAVES, arguments)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Called first: the others act on a validation's metrics.
