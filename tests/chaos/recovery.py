@@ -63,6 +63,9 @@ class Setting:
     norm: int = 0
     limit: int = 0
     every: int = 1
+    shard: int = 0
+    parts: int = 0
+    depth: int = 0
     script: str = "recovery_training.py"
 
     @property
@@ -74,7 +77,8 @@ class Setting:
     def arguments(self) -> list[str]:
         """Of the training."""
         names = ["accumulate", "workers", "dropout", "optimizer", "samples", "epochs", "seconds", "order", "norm"]
-        names += [name for name in ("limit", "every") if getattr(self, name) != getattr(Setting, name)]  # a Trainer's
+        trainer = ("limit", "every", "shard", "parts", "depth")
+        names += [name for name in trainer if getattr(self, name) != getattr(Setting, name)]
         return [word for name in names for word in (f"--{name}", str(getattr(self, name)))]
 
 
@@ -91,12 +95,15 @@ SETTINGS = (
     Setting(2, dropout=0.2, optimizer="adamw", norm=1, script="recovery_fabric.py"),
     Setting(3, samples=1500, accumulate=2, workers=1, script="recovery_fabric.py"),
     Setting(3, samples=1200, epochs=4, limit=3, every=2),
+    Setting(4, samples=2000, shard=2, depth=2, dropout=0.2, optimizer="adamw"),
+    Setting(4, samples=2000, shard=2, parts=1, depth=2, accumulate=2, workers=1),
 )
 HOST_SETTINGS = (
     Setting(2, samples=3000, optimizer="adamw"),
     Setting(3, samples=4500),
     Setting(4, samples=6000),
     Setting(2, samples=3000, rejoin_timeout=20),
+    Setting(4, samples=6000, shard=2, depth=2),
 )
 """Longer ones: a cut network takes its time."""
 

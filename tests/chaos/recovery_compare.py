@@ -19,6 +19,8 @@ _ROUNDING = 2e-6
 class _Setting(Protocol):
     @property
     def ranks(self) -> int: ...
+    @property
+    def shard(self) -> int: ...
 
 
 def compare(reference: Path, folder: Path, setting: _Setting, faults: int) -> list[str]:
@@ -32,7 +34,7 @@ def compare(reference: Path, folder: Path, setting: _Setting, faults: int) -> li
     logged, wanted = _logged(folder), _logged(reference)
     if logged - wanted or len({step for _, step in wanted - logged}) > faults:
         problems.append(f"logged steps differ: {sorted(wanted ^ logged)[:5]}")
-    torn = [step for step, sums in _checksums(folder).items() if len(sums) > 1]
+    torn = [step for (step, _), sums in _checksums(folder, setting.shard or 1).items() if len(sums) > 1]
     if torn:
         problems.append(f"ranks had other weights in steps {torn[:5]}")
     return problems
@@ -93,11 +95,12 @@ def _logged(folder: Path) -> set[tuple[str, str]]:
     return found
 
 
-def _checksums(folder: Path) -> dict[int, set[int]]:
-    found: dict[int, set[int]] = defaultdict(set)
+def _checksums(folder: Path, shards: int) -> dict[tuple[int, int], set[int]]:
+    """Of each step, and of the ranks that have the same shards."""
+    found: dict[tuple[int, int], set[int]] = defaultdict(set)
     for path in folder.glob("rank-*.jsonl"):
         for row in rows(path):
-            found[row["step"]].add(row["weights"])
+            found[row["step"], int(path.stem.partition("-")[2]) % shards].add(row["weights"])
     return found
 
 

@@ -20,10 +20,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer, seed_everythin
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 from torchmetrics.classification import MulticlassAccuracy
 
-import lightning_sagemaker  # noqa: F401
+from lightning_sagemaker import SMDDPFSDPStrategy
 
 _SMALL = 64
 """Units of the hidden layer; wider ones are for measurements, whose steps note no weights."""
@@ -134,7 +135,8 @@ class Notes(Callback):
             self._note("validation", trainer.global_step, *values, *rates)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        torch.save(pl_module.state_dict(), self.folder / f"weights-{RANK}.pt")
+        weights = {name: complete(value) for name, value in pl_module.state_dict().items()}
+        torch.save(weights, self.folder / f"weights-{RANK}.pt")
         if trainer.limit_val_batches == 0:
             return
         best = trainer.checkpoint_callback
@@ -163,7 +165,14 @@ class Deadline(Callback):
 
 
 def checksum(module: nn.Module) -> int:
-    return zlib.crc32(b"".join(parameter.detach().cpu().numpy().tobytes() for parameter in module.parameters()))
+    """Of this rank's shards, where parameters are sharded."""
+    own = (one.to_local() if isinstance(one, DTensor) else one for one in module.parameters())
+    return zlib.crc32(b"".join(tensor.detach().cpu().clone().numpy().tobytes() for tensor in own))
+
+
+def complete(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor that may be sharded."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def options_of_script() -> argparse.Namespace:
@@ -186,10 +195,17 @@ def options_of_script() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=0, help="batches of a validation; 0: all")
     parser.add_argument("--every", type=int, default=1, help="epochs from one with validations to the next")
     parser.add_argument("--strategy", default="sagemaker")
+    parser.add_argument("--shard", type=int, default=0, help="ranks that each replica is sharded across; 0: none")
+    parser.add_argument("--parts", type=int, default=0, help="whether each rank writes its shard of a checkpoint")
     options = parser.parse_args()
     (options.folder / f"pid-{RANK}.new").write_text(str(os.getpid()))
     (options.folder / f"pid-{RANK}.new").rename(options.folder / f"pid-{RANK}")
     return options
+
+
+def sharded(ranks: int, parts: int) -> SMDDPFSDPStrategy:
+    """Replicas that are sharded across so many ranks."""
+    return SMDDPFSDPStrategy(hybrid_shard_degree=ranks, save_distributed_checkpoint=bool(parts))
 
 
 def main() -> None:
@@ -204,7 +220,7 @@ def main() -> None:
     if options.seconds:
         callbacks.append(Deadline(folder, options.seconds))
     trainer = Trainer(
-        strategy=options.strategy,
+        strategy=sharded(options.shard, options.parts) if options.shard else options.strategy,
         **PLACE,
         max_epochs=options.epochs,
         limit_val_batches=0.0 if options.no_validation else options.limit or 1.0,

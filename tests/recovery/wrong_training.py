@@ -11,6 +11,7 @@ from typing import Any
 from torch.utils.data import DataLoader, DistributedSampler
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+from lightning_sagemaker._compat.sharding import fully_shard
 from lightning_sagemaker.recovery import shards
 from tests.chaos import recovery_training
 
@@ -23,6 +24,10 @@ class Module(recovery_training.Module):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.automatic_optimization = WRONG != "manual"
+
+    def configure_model(self) -> None:
+        if WRONG == "shards itself":
+            fully_shard(self.net[0], mesh=self.device_mesh["data_parallel"])
 
     def configure_optimizers(self) -> Any:
         if WRONG == "schedule":  # has the loaders made before the fit begins

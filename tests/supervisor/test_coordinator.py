@@ -22,7 +22,8 @@ from lightning_sagemaker.supervisor.ranks import Settings
 class Ranks:
     """Of one coordinator; each asks in a thread of its own."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, replica: int = 1, **settings: Any) -> None:
+        self._replica = replica
         self.silent: list[int] = []
         self.coordinator = Coordinator(Settings(**settings), "word", self.silent.append, host="127.0.0.1")
         self.members: dict[int, Member] = {}
@@ -33,7 +34,10 @@ class Ranks:
         """A process of this rank."""
         notice = self.notices[rank] = threading.Event()
         address = f"127.0.0.1:{self.coordinator.port}"
-        self.members[rank] = Member(address, "word", rank, {"host": "h", "rank": rank}, notice.set)
+        info = {"host": "h", "rank": rank, "replica": self._replica}
+        self.members[rank] = Member(address, "word", rank, info, notice.set)
+        if self._replica > 1:  # a process that the coordinator gives up ends itself
+            vars(self.members[rank])["_end"] = lambda: None
         return self.members[rank]
 
     def ask(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -134,7 +138,7 @@ def test_the_first_of_a_quorum_is_one_that_has_the_state(ranks):
     job.members[0].close()
     assert job.notices[1].wait(5)
     job.quorum([5], 1)
-    assert job.start(0) == [{"kind": "join", "id": 1}]
+    assert [(reply["kind"], reply["order"]) for reply in job.start(0)] == [("join", [0])]
     joins = job.ask(job.members[0].next_quorum, None)
     while not (decision := job.members[1].commit(6, True))["change"]:  # until the replacement has asked
         assert decision["commit"]
@@ -149,7 +153,62 @@ def test_who_is_behind_gets_the_state_of_who_is_ahead(ranks):
     job.members[2].close()
     job.notices[0].wait(5)
     asked = [job.ask(job.members[0].next_quorum, [4, 1, 0]), job.ask(job.members[1].next_quorum, [4, 2, 0])]
-    assert [one.result(5)["sources"] for one in asked] == [[1], [1]]
+    replies = [one.result(5) for one in asked]
+    assert [reply["sources"] for reply in replies] == [[1], [1]]
+    assert [reply["holders"] for reply in replies] == [[0, 1], [0, 1]]  # their weights are those of the same step
+
+
+def test_a_replica_is_lost_with_any_of_its_ranks_and_comes_back_as_one(ranks):
+    job = ranks(world_size=4, replica=2)
+    job.start(0, 1, 2, 3)
+    vote = job.ask(job.members[0].commit, 1, True)
+    job.members[3].close()
+    assert vote.result(5)["commit"] is False
+    assert [(reply["order"], reply["end"]) for reply in job.quorum([0], 0, 1)] == [([0, 1], None)] * 2
+    assert job.silent == [2]  # which is killed: it has half of a model
+    early = job.ask(job.join(3).start)
+    assert job.commit(1, 0, 1) == [True, True]
+    assert not early.done()
+    replies = [*job.start(2), early.result(5)]
+    assert [(reply["kind"], reply["order"], len(reply["infos"])) for reply in replies] == [("join", [2, 3], 2)] * 2
+    joins = [job.ask(job.members[2].next_quorum, None)]
+    assert job.coordinator_hears_of(2)
+    decisions = [job.ask(job.members[rank].commit, 2, True) for rank in (0, 1)]
+    assert [one.result(5)["change"] for one in decisions] == [False, False]  # of one that is alone there is no replica
+    joins.append(job.ask(job.members[3].next_quorum, None))
+    assert job.coordinator_hears_of(3)
+    decisions = [job.ask(job.members[rank].commit, 3, True) for rank in (0, 1)]
+    assert [one.result(5)["change"] for one in decisions] == [True, True]
+    replies = [*job.quorum([3], 0, 1), *(one.result(5) for one in joins)]
+    assert [(reply["order"], reply["sources"], reply["holders"]) for reply in replies] == [
+        ([0, 1, 2, 3], [0, 1], [0, 1])
+    ] * 4
+
+
+def test_a_replica_that_loses_a_rank_while_it_prepares_begins_again(ranks):
+    job = ranks(world_size=4, replica=2)
+    job.start(0, 1, 2, 3)
+    job.members[3].close()
+    assert job.notices[0].wait(5)
+    job.quorum([0], 0, 1)
+    job.start(2, 3)
+    job.silent.clear()
+    job.members[2].close()
+    deadline = time.monotonic() + 5
+    while job.silent != [3] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert job.silent == [3]
+    assert job.commit(1, 0, 1) == [True, True]  # the others do not notice
+
+
+def test_a_host_with_a_part_of_a_replica_stays(ranks):
+    job = ranks(world_size=4, replica=2)
+    job.start(0, 1, 2, 3)
+    job.coordinator.leave([3])
+    assert job.commit(1, 0, 1, 2, 3) == [True] * 4
+    job.coordinator.leave([2, 3])
+    decisions = [job.ask(job.members[rank].commit, 2, True) for rank in range(4)]
+    assert [one.result(5)["change"] for one in decisions] == [True] * 4
 
 
 def test_a_replacement_is_waited_for_if_that_was_asked(ranks):

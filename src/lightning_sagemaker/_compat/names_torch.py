@@ -62,15 +62,23 @@ NAMES: dict[str, tuple[str, ...]] = {
 """Module, or module and class -> names that it must have, on itself or on its objects."""
 
 OPTIONAL = {
+    "_all_gather_result",
     "_allgather_base",
     "_composable",
     "_delay_all_reduce_all_params",
+    "_dim_group_names",
     "_flat_param",
+    "_fsdp_param_groups",
     "_get_closed_form_lr",
+    "_get_fsdp_state",
     "_in_backward_optimizers",
+    "_is_root",
+    "_pg_registry",
     "_reduce_scatter_base",
+    "_register_process_group",
     "_set_default_backend",
     "_timeout",
+    "_unsharded_param",
     "_use_python_reducer",
 }
 """Names that are asked for first, since only some kinds of objects or versions have them, and of NCCL."""

@@ -80,7 +80,7 @@ def shard_module(
 
     Args:
         root: The module, complete and equal on all processes.
-        mesh: With the dimensions :data:`DP_REPLICATE`, :data:`DP_SHARD` and :data:`TP`.
+        mesh: With the dimensions :data:`DP_REPLICATE`, :data:`DP_SHARD` and :data:`TP`, or the second alone.
         methods: Names of methods of ``root`` that are called from outside.
         recompute: Blocks keep their inputs only for the backward pass, in which they run again.
         offload: Offload saved activations to CPU memory.
@@ -93,7 +93,8 @@ def shard_module(
     options = options or ShardOptions()
     on_gpu = mesh.device_type == "cuda"
     own = [module for module in root.modules() if isinstance(module, FSDPModule)]
-    if not own and mesh[TP].size() > 1:
+    names = mesh.mesh_dim_names or ()
+    if not own and TP in names and mesh[TP].size() > 1:
         share_matrices(root, mesh[TP])
     blocks = [module for module in own if module is not root] if own else find_units(root, options.units)
     if (recompute or offload) and not blocks:
@@ -103,7 +104,8 @@ def shard_module(
         )
     save_memory(blocks, recompute, offload, on_gpu)
     if not own:
-        data = mesh[DP_SHARD] if mesh[DP_REPLICATE].size() == 1 else mesh[DP_REPLICATE, DP_SHARD]
+        is_replicated = DP_REPLICATE in names and mesh[DP_REPLICATE].size() > 1
+        data = mesh[DP_REPLICATE, DP_SHARD] if is_replicated else mesh[DP_SHARD]
         for unit in (*blocks, root):
             fully_shard(unit, mesh=data, **options.keywords(on_gpu))
     for method in methods:

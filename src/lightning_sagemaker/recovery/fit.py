@@ -27,7 +27,8 @@ from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.log_files import begin_writing, end_writing
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.refused import check
-from lightning_sagemaker.recovery.regroup import RanksChanged, Regroup, end_of_job, is_loss
+from lightning_sagemaker.recovery.regroup import Parts, RanksChanged, Regroup, end_of_job, is_loss
+from lightning_sagemaker.recovery.replicas import Replicas
 from lightning_sagemaker.recovery.steps import Steps
 from lightning_sagemaker.recovery.wire import End, Reply
 
@@ -39,13 +40,17 @@ class RecoveringFit(Callback):
         rank: This process.
         form: Creates the default group of a quorum, and updates the strategy's ranks. Collective over them.
         world_size: Shards of the job.
+        replicas: Replicas of the model, if each is sharded across several ranks.
 
     """
 
     flags_are_its_own = True
 
-    def __init__(self, rank: JobRank, form: Callable[[Reply], None], world_size: int) -> None:
+    def __init__(
+        self, rank: JobRank, form: Callable[[Reply], None], world_size: int, replicas: Replicas | None = None
+    ) -> None:
         self._rank, self._member, self._form, self._world_size = rank, rank.member, form, world_size
+        self._replicas = replicas
         self._events: LoopEvents | None = None
         self._held: HeldState | None = None
         self._end: End | None = None
@@ -69,10 +74,11 @@ class RecoveringFit(Callback):
             begin_writing(trainer.loggers)
         resume = next(one for one in trainer.callbacks if isinstance(one, AutoResume)).fit_state
         number, seed = self._rank.number, self._rank.seed
-        self._steps = Steps(trainer, resume.modules, number, self._world_size, seed, self._commit)
+        replicas = self._replicas
+        self._steps = Steps(trainer, resume.modules, number, self._world_size, seed, self._commit, replicas)
         self._begin_quorum()
         events = self._events = events_of(trainer)
-        self._held = HeldState(trainer, resume, self._steps, self._rank.number)
+        self._held = HeldState(trainer, resume, self._steps, number, replicas)
         resume.complete = lambda states: of_all_shards(states, self._rank.order, self._world_size, pl_module)
         inner = events.goes_on
         assert inner is not None
@@ -217,8 +223,9 @@ class RecoveringFit(Callback):
         assert held is not None
         if self._leads:
             end_writing(trainer.loggers)
+        parts = None if self._replicas is None else Parts(self._replicas.size, held.weights, held.put_weights)
         regroup = Regroup(
-            self._rank, self._form, held.all_of_it, held.take_over, leave=lambda: end_writing(trainer.loggers)
+            self._rank, self._form, held.all_of_it, held.take_over, lambda: end_writing(trainer.loggers), parts
         )
         self._end = regroup(lambda: held.at, lambda: trainer.global_step, trainer.strategy.root_device)
         self._go_on()

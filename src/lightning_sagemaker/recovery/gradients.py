@@ -13,6 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch.distributed.tensor import DTensor
+
+from lightning_sagemaker._compat.sharding import with_local
 
 _BUCKET = 25 * 1024 * 1024
 """Bytes that are reduced together, as in DDP (``bucket_cap_mb``)."""
@@ -29,11 +32,12 @@ class Bucket:
     Args:
         parameters: Theirs, of one type and device.
         shards: Number of shards of the step.
+        group: Group of the ranks that have the same ones; None: all.
 
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], shards: int) -> None:
-        self.parameters, self._scale = parameters, 1.0 / shards
+    def __init__(self, parameters: Sequence[nn.Parameter], shards: int, group: dist.ProcessGroup | None = None) -> None:
+        self.parameters, self._scale, self._group = parameters, 1.0 / shards, group
         self._ones = torch.ones(len(parameters), dtype=parameters[0].dtype, device=parameters[0].device)
         self._flat: Tensor | None = None
         self._work: dist.Work | None = None
@@ -55,18 +59,19 @@ class Bucket:
             adopted: Sums of gradients of shards that this rank has adopted, which are added.
 
         """
-        found = [one.grad for one in self.parameters]
+        found = [None if one.grad is None else local(one.grad) for one in self.parameters]
         if adopted:
             found = [_sum(own, adopted.get(one)) for own, one in zip(found, self.parameters, strict=True)]
         there = [one is not None for one in found]
         self._has_all = all(there)
         tensors = [
-            torch.zeros_like(one) if own is None else own for own, one in zip(found, self.parameters, strict=True)
+            torch.zeros_like(local(one)) if own is None else own
+            for own, one in zip(found, self.parameters, strict=True)
         ]
         counts = self._ones if self._has_all else torch.tensor(there).to(self._ones)
         self._flat = _flatten_dense_tensors([*tensors, counts])  # type: ignore[no-untyped-call]
         self._flat.mul_(self._scale)
-        self._work = dist.all_reduce(self._flat, async_op=True)
+        self._work = dist.all_reduce(self._flat, group=self._group, async_op=True)
 
     def wait(self) -> None:
         """Wait for the sum."""
@@ -76,17 +81,25 @@ class Bucket:
     def put_back(self) -> None:
         """Replace each gradient by its mean."""
         assert self._flat is not None
-        like = [*self.parameters, self._ones]
+        like = [*map(local, self.parameters), self._ones]
         *means, counts = _unflatten_dense_tensors(self._flat, like)  # type: ignore[no-untyped-call]
         has = [True] * len(means) if self._has_all else counts.tolist()
         for parameter, mean, count in zip(self.parameters, means, has, strict=True):
-            if count:
+            if count and isinstance(parameter, DTensor):
+                parameter.grad = with_local(parameter, mean)
+            elif count:
                 parameter.grad = mean if parameter.is_contiguous() else torch.empty_like(parameter).copy_(mean)
         self._flat = None
 
 
+def local(tensor: Tensor) -> Tensor:
+    """This rank's shard of a tensor; itself if it is not sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def _sum(own: Tensor | None, other: Tensor | None) -> Tensor | None:
-    return other if own is None else own if other is None else own + other
+    found = None if other is None else local(other)
+    return found if own is None else own if found is None else own + found
 
 
 def average(parameters: Sequence[nn.Parameter], shards: int) -> None:
@@ -125,9 +138,9 @@ def means(parameters: Sequence[nn.Parameter], shards: int) -> list[Bucket]:
     return found
 
 
-def buckets_of(parameters: Sequence[nn.Parameter], shards: int) -> list[Bucket]:
+def buckets_of(parameters: Sequence[nn.Parameter], shards: int, group: dist.ProcessGroup | None = None) -> list[Bucket]:
     """Buckets in the order in which ranks reduce them: that of a backward pass, from the last parameter to the first."""
-    return [Bucket(parts, shards) for parts in _divided(parameters)]
+    return [Bucket(parts, shards, group) for parts in _divided(parameters)]
 
 
 def _divided(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

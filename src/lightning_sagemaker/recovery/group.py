@@ -59,7 +59,13 @@ class QuorumGroup:
         os.register_at_fork(after_in_child=self._close_copies)
 
     def form(
-        self, backend: str, quorum: int, rank: int, infos: list[Info], is_lost: Callable[[], bool] = lambda: False
+        self,
+        backend: str,
+        quorum: int,
+        rank: int,
+        infos: list[Info],
+        is_lost: Callable[[], bool] = lambda: False,
+        subgroups: Callable[[timedelta], None] = lambda _: None,
     ) -> None:
         """Replace the default group by that of a quorum. Collective over its ranks.
 
@@ -69,6 +75,7 @@ class QuorumGroup:
             rank: Rank of this process in it.
             infos: Facts of its ranks in order.
             is_lost: Whether one of them has been lost meanwhile; true before :meth:`leave` is called for that.
+            subgroups: Creates groups of some of them, with a timeout. Collective.
 
         Raises:
             RuntimeError: If one of them is lost meanwhile.
@@ -97,6 +104,7 @@ class QuorumGroup:
             )
             _set_pg_timeout(_TO_BEGIN)
             dist.barrier()  # who is missing is missed here, not within the training
+            subgroups(timedelta(seconds=patience))
             self._patience = _TO_MEET
         except RuntimeError:
             if not is_lost():

@@ -24,6 +24,8 @@ from lightning_sagemaker.checkpoint.attributes import Held
 from lightning_sagemaker.checkpoint.metric_state import merged_metrics
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.bars import is_bar
+from lightning_sagemaker.recovery.replicas import Replicas
+from lightning_sagemaker.recovery.sharded import decode, decode_states, encode
 from lightning_sagemaker.recovery.steps import Steps
 
 _State = dict[str, Any]
@@ -55,14 +57,19 @@ class HeldState:
         fit_state: Its state that is not in Lightning's checkpoints.
         steps: Its steps.
         shard: This rank's own shard of the data.
+        replicas: Replicas of the model, if each is sharded across several ranks: then weights and optimizer states are not
+            part of what :meth:`all_of_it` returns.
 
     Attributes:
         is_current: Whether the weights are still those of the state: not between a step and its end.
 
     """
 
-    def __init__(self, trainer: Any, fit_state: FitState, steps: Steps, shard: int) -> None:
+    def __init__(
+        self, trainer: Any, fit_state: FitState, steps: Steps, shard: int, replicas: Replicas | None = None
+    ) -> None:
         self._trainer, self.fit_state, self._steps, self._shard = trainer, fit_state, steps, shard
+        self._replicas = replicas
         self.attributes = fit_state.attributes
         self._held: _State | None = None
         self._plain: Held = []
@@ -137,8 +144,7 @@ class HeldState:
         trainer = self._trainer
         self.attributes.put(self._plain)  # the step in flight is discarded here as well
         return {
-            "module": trainer.lightning_module.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
+            **(self.weights() if self._replicas is None else {}),
             "precision": trainer.precision_plugin.state_dict(),
             "held": self._held,
             "attributes": self.attributes.changed(),
@@ -149,6 +155,22 @@ class HeldState:
             "loggers": [getattr(logger, "_version", None) for logger in trainer.loggers],
         }
 
+    def weights(self) -> _State:
+        """Weights and optimizer states: this rank's shards, where they are sharded."""
+        module, optimizers = self._trainer.lightning_module, self._trainer.optimizers
+        own = {"module": module.state_dict(), "optimizers": [optimizer.state_dict() for optimizer in optimizers]}
+        return own if self._replicas is None else cast(_State, encode(own))
+
+    def put_weights(self, state: _State) -> None:
+        """Take over what :meth:`weights` has returned on another rank, which has the same shards."""
+        trainer, module, states = self._trainer, state["module"], state["optimizers"]
+        if self._replicas is not None:
+            module = decode(module, trainer.lightning_module.state_dict())
+            states = [decode_states(one, optimizer) for one, optimizer in zip(states, trainer.optimizers, strict=True)]
+        trainer.lightning_module.load_state_dict(module)
+        for optimizer, found in zip(trainer.optimizers, states, strict=True):
+            optimizer.load_state_dict(found)  # which brings it to the device of the parameters
+
     def take_over(self, state: _State) -> None:
         """Take over the state of another rank.
 
@@ -157,9 +179,8 @@ class HeldState:
 
         """
         trainer = self._trainer
-        trainer.lightning_module.load_state_dict(state["module"])
-        for optimizer, found in zip(trainer.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(found)  # which brings it to the device of the parameters
+        if self._replicas is None:
+            self.put_weights(state)
         trainer.precision_plugin.load_state_dict(state["precision"])
         for callback, flags in zip(trainer.callbacks, state["flags"], strict=True):
             vars(callback).update(flags)  # ranks agree on some when they begin, as on whether a file was written

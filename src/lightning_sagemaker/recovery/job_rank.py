@@ -10,6 +10,7 @@ import torch
 from lightning_sagemaker.recovery import on_gpu, wire
 from lightning_sagemaker.recovery.group import QuorumGroup
 from lightning_sagemaker.recovery.member import Member
+from lightning_sagemaker.recovery.replicas import Replicas
 
 _of_process: JobRank | None = None
 
@@ -20,22 +21,26 @@ class JobRank:
     Args:
         number: Its rank in the job.
         backend: Backend of the process groups, as for ``init_process_group``.
+        replicas: Replicas of the model, if each is sharded across several ranks.
 
     Attributes:
         order: Ranks of the current quorum.
         joins: Whether this rank is about to join others that are training.
         seed: The job's seed of random numbers.
         member: Its connection to the coordinator.
+        replicas: Replicas of the model, if each is sharded across several ranks.
 
     Raises:
         SystemExit: If training has already finished.
 
     """
 
-    def __init__(self, number: int, backend: str) -> None:
-        self.number, self._backend = number, backend
+    def __init__(self, number: int, backend: str, replicas: Replicas | None = None) -> None:
+        self.number, self._backend, self.replicas = number, backend, replicas
         self._group = QuorumGroup(os.environ.get(wire.HOST, "127.0.0.1"))
         info: wire.Info = {**self._group.info, "seed": torch.initial_seed() & 0xFFFFFFFF}
+        if replicas is not None:
+            info["replica"] = replicas.size
         self.member = Member(os.environ[wire.ADDRESS], os.environ[wire.TOKEN], number, info, self._group.leave)
         self.order = [number]
         reply = self.member.start()
@@ -49,17 +54,24 @@ class JobRank:
         self.follows = False
         """Whether its process ends in a way of its own if it fails because others were lost."""
         self.seed = int(info["seed"] if self.joins else reply["infos"][0]["seed"])
-        if self.joins:
-            self._group.form(backend, 0, 0, [info])
-        else:
-            self.form(reply)
+        self._form(reply, 0 if self.joins else reply["quorum"])
 
     def form(self, reply: wire.Reply) -> None:
         """Create the default group of a quorum. Collective over its ranks."""
-        self.order = reply["order"]
-        number, member = self.order.index(self.number), self.member
-        self._group.form(self._backend, reply["quorum"], number, reply["infos"], is_lost=lambda: member.changed)
+        self._form(reply, reply["quorum"])
         self.joins = False
+
+    def _form(self, reply: wire.Reply, quorum: int) -> None:
+        order = self.order = reply["order"]
+        number, member, replicas = order.index(self.number), self.member, self.replicas
+        self._group.form(
+            self._backend,
+            quorum,
+            number,
+            reply["infos"],
+            is_lost=lambda: member.changed,
+            subgroups=lambda timeout: None if replicas is None else replicas.form(order, timeout),
+        )
 
     def is_whole(self, device: torch.device) -> bool:
         """Whether the current quorum has lost no rank, and no collective. Collective over it.
@@ -71,9 +83,9 @@ class JobRank:
         return not self.member.changed and on_gpu.is_whole(device)
 
 
-def job_rank(number: int, backend: str) -> JobRank:
+def job_rank(number: int, backend: str, replicas: Replicas | None = None) -> JobRank:
     """The rank of this process; the arguments are those of the first call."""
     global _of_process
     if _of_process is None:
-        _of_process = JobRank(number, backend)
+        _of_process = JobRank(number, backend, replicas)
     return _of_process

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_sagemaker.recovery.gradients import NONE, Bucket, buckets_of
+from lightning_sagemaker.recovery.replicas import Replicas
 
 _log = logging.getLogger(__name__)
 
@@ -26,16 +27,19 @@ class OverlappedMeans:
 
     Args:
         shards: Number of shards of a step; each rank has the sum over its own.
+        replicas: Replicas of the model, if each is sharded across several ranks. Their means are reduced after the backward
+            pass, in which FSDP communicates.
 
     Attributes:
         is_under_way: Whether the last backward pass of a step is, or is about to be.
 
     """
 
-    def __init__(self, shards: int) -> None:
-        self._shards = shards
+    def __init__(self, shards: int, replicas: Replicas | None = None) -> None:
+        self._replicas = replicas
+        self._shards = shards if replicas is None else shards // replicas.size  # within one it is FSDP that reduces
         self.is_under_way = False
-        self._is_clean = self._overlaps = True
+        self._is_clean, self._overlaps = True, replicas is None
         self._known: list[int] = []
         self._buckets: list[Bucket] = []
         self._bucket_of: list[int] = []
@@ -89,8 +93,10 @@ class OverlappedMeans:
         return not self._is_late
 
     def abandon(self) -> None:
-        """The step has failed."""
+        """The step has failed, or the next one is another quorum's."""
         self.is_under_way = False
+        if self._replicas is not None:  # its groups are others
+            self.release()
 
     def put_back(self) -> None:
         """Replace each gradient by its mean."""
@@ -108,7 +114,8 @@ class OverlappedMeans:
         """New buckets: no gradient has been seen."""
         self.release()
         self._known = [*map(id, parameters)]
-        self._buckets = buckets_of(parameters, self._shards)
+        group = None if self._replicas is None else self._replicas.across
+        self._buckets = buckets_of(parameters, self._shards, group)
         place = {id(one): number for number, bucket in enumerate(self._buckets) for one in bucket.parameters}
         self._bucket_of = [place[one] for one in self._known]
         self._hooks = [

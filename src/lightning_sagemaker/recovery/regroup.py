@@ -8,8 +8,9 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
 
@@ -91,6 +92,31 @@ def restart_after_losses(rank: JobRank) -> None:
     sys.excepthook = failed
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Shards of weights and optimizer states, of which each rank of a replica has its own.
+
+    Attributes:
+        size: Ranks of a replica.
+        own: Returns those of this rank.
+        put: Takes over those of another replica's rank.
+
+    """
+
+    size: int
+    own: Callable[[], Any]
+    put: Callable[[Any], None]
+
+    def sources(self, reply: Reply) -> dict[int, int | None]:
+        """Rank that lacks its shards -> one that has the same; None: there is none left."""
+        order, holders = reply["order"], reply["holders"]
+        found: dict[int, int | None] = {}
+        for number, rank in enumerate(rank for rank in order if rank not in holders):
+            same = [one for one in holders if one % self.size == rank % self.size]
+            found[rank] = same[number // self.size % len(same)] if same else None
+        return found
+
+
 class Regroup(Generic[S]):
     """Forms the next quorum, and sends the training state to ranks that lack it.
 
@@ -100,6 +126,7 @@ class Regroup(Generic[S]):
         state: This rank's training state, which others may need.
         take_over: Takes over another rank's.
         leave: Called before this process exits because its host leaves the job.
+        parts: What ``state`` does not have, as only some ranks have the same.
 
     """
 
@@ -110,8 +137,10 @@ class Regroup(Generic[S]):
         state: Callable[[], S],
         take_over: Callable[[S], None],
         leave: Callable[[], None] = lambda: None,
+        parts: Parts | None = None,
     ) -> None:
         self._rank, self._form, self._state, self._take_over, self._leave = rank, form, state, take_over, leave
+        self._parts = parts
 
     def __call__(
         self, at: Callable[[], list[int] | None], step: Callable[[], int], device: torch.device, *, admits: bool = True
@@ -162,19 +191,34 @@ class Regroup(Generic[S]):
 
     def _share(self, reply: Reply, device: torch.device) -> None:
         """Send the state to ranks that lack it. Collective."""
-        order, sources, own = reply["order"], reply["sources"], self._rank.number
-        if not sources:
+        order, sources = reply["order"], reply["sources"]
+        parts = {} if self._parts is None else self._parts.sources(reply)
+        if not sources or None in parts.values():
             raise NobodyLeft(
                 "All ranks were in the middle of a step when one was lost. HINT: start the job again; it resumes from its"
                 " last checkpoint."
             )
+        for rank, source in parts.items():
+            assert self._parts is not None
+            assert source is not None
+            self._pass_on(order, source, rank, self._parts.own, self._parts.put, device)
         needy = [rank for rank in order if rank not in sources]
         for number, rank in enumerate(needy):
-            source = sources[number % len(sources)]
-            if own == source:
-                give(self._state(), order.index(rank))
-            elif own == rank:
-                self._take_over(take(order.index(source), device))
+            self._pass_on(order, sources[number % len(sources)], rank, self._state, self._take_over, device)
+
+    def _pass_on(
+        self,
+        order: list[int],
+        source: int,
+        rank: int,
+        state: Callable[[], Any],
+        take_over: Callable[[Any], None],
+        device: torch.device,
+    ) -> None:
+        if self._rank.number == source:
+            give(state(), order.index(rank))
+        elif self._rank.number == rank:
+            take_over(take(order.index(source), device))
 
 
 def end_of_job(end: End, world_size: int, path: object) -> RecoveryError:

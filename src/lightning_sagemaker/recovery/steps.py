@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from lightning_sagemaker._compat.fsdp_groups import sharded_parameters
 from lightning_sagemaker._compat.in_job import call_module, call_strategy, closure_result
 from lightning_sagemaker.checkpoint.attributes import Held, PlainAttributes
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
@@ -17,6 +18,7 @@ from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.apart import StepReductions
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
 from lightning_sagemaker.recovery.overlapped import OverlappedMeans
+from lightning_sagemaker.recovery.replicas import Replicas
 from lightning_sagemaker.recovery.seeds import seed_batch
 
 
@@ -31,6 +33,7 @@ class Steps:
         seed: The job's seed of random numbers.
         commit: Has all ranks agree on a step whose gradients are reduced. It is given whether this rank's are valid, and
             what to do while they agree: nothing that another rank takes part in.
+        replicas: Replicas of the model, if each is sharded across several ranks.
 
     """
 
@@ -42,9 +45,11 @@ class Steps:
         world_size: int,
         seed: int,
         commit: Callable[[bool, Callable[[], None]], None],
+        replicas: Replicas | None = None,
     ) -> None:
         self._trainer, self._shard, self._world_size, self.seed = trainer, shard, world_size, seed
-        self._commit, self._means = commit, OverlappedMeans(world_size)
+        self._commit, self._means = commit, OverlappedMeans(world_size, replicas)
+        self._replicas = replicas
         self._modules = modules
         self._adopted: list[int] = []
         self._are_means_next = self._is_reduced = False
@@ -144,7 +149,9 @@ class Steps:
 
     @property
     def _parameters(self) -> list[torch.nn.Parameter]:
-        return [one for one in self._modules.look()[1] if one.requires_grad]
+        module = self._trainer.lightning_module
+        found = self._modules.look()[1] if self._replicas is None else sharded_parameters(module)
+        return [one for one in found if one.requires_grad]
 
     def _train_adopted(self, optimizer: Any) -> dict[torch.nn.Parameter, torch.Tensor]:
         """Gradients of the step's batches of adopted shards; those of the own shard stay as they are."""

@@ -22,12 +22,22 @@ RESTART = 75
 
 
 class Info(TypedDict, total=False):
-    """Facts of a rank: where its store is, its seed of random numbers, and whether all ranks restart if one is lost."""
+    """Facts of a rank.
+
+    Attributes:
+        host: Name or address of its host.
+        store: Port of its store.
+        seed: Its seed of random numbers.
+        together: Whether all ranks restart if one is lost.
+        replica: How many ranks have a replica of the model together.
+
+    """
 
     host: str
     store: int
     seed: int
     together: bool
+    replica: int
 
 
 class End(TypedDict, total=False):
@@ -51,6 +61,7 @@ class Reply(TypedDict, total=False):
         quorum: Its number.
         order: Its ranks.
         sources: Those with the newest state.
+        holders: Those with the weights of the newest step.
         infos: Facts of its ranks, in order.
         step: The last committed step of the job; 0 before the first.
         end: Why the job cannot continue; None if it can.
@@ -65,6 +76,7 @@ class Reply(TypedDict, total=False):
     quorum: int
     order: list[int]
     sources: list[int]
+    holders: list[int]
     infos: list[Info]
     step: int
     end: End | None

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from abc import ABCMeta
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from typing_extensions import override
@@ -15,9 +13,9 @@ from lightning_sagemaker._compat.checkpoint_io import complete
 from lightning_sagemaker._lightning import DDPStrategy, FabricDDPStrategy, reset_seed
 from lightning_sagemaker.checkpoint.io import SafeCheckpointIO
 from lightning_sagemaker.collectives.agreement import run_and_sync_errors
-from lightning_sagemaker.recovery.supervised import recovers_in_job
 from lightning_sagemaker.strategies.job_aware import JobAware
-from lightning_sagemaker.strategies.reduction import FabricReducedGradients, ReducedGradients, refuse_beside_recovery
+from lightning_sagemaker.strategies.may_recover import FabricMayRecover, MayRecover
+from lightning_sagemaker.strategies.reduction import FabricReducedGradients, ReducedGradients
 from lightning_sagemaker.strategies.trainer_defaults import JobDefaults
 
 if TYPE_CHECKING:
@@ -62,49 +60,6 @@ class JobDDPStrategy(JobAware, JobDefaults, DDPStrategy):
             run_and_sync_errors(save)
         else:
             save()
-
-
-T = TypeVar("T")
-
-
-class RecoversIfAsked(ABCMeta):
-    """Creates a strategy that recovers in the job instead, if that is requested.
-
-    Not in ``__new__``: LightningCLI would take its parameters for all that the class has.
-    """
-
-    def __call__(cls: type[T], *args: object, recovery: str | None = None, **kwargs: object) -> T:
-        """A new strategy.
-
-        Raises:
-            MisconfigurationException: If one that recovers does not support the requested gradient reduction.
-
-        """
-        if getattr(cls, "recovers", False) or not recovers_in_job(recovery):
-            given = kwargs if recovery is None else {**kwargs, "recovery": recovery}
-            made: T = ABCMeta.__call__(cls, *args, **given)
-            return made
-        refuse_beside_recovery(kwargs)
-        # By name, as the factory does: that strategy is made of this one's parts.
-        module, name = str(getattr(cls, "recovering", "")).split(".")
-        made = getattr(import_module(f"lightning_sagemaker.strategies.{module}"), name)(*args, **kwargs)
-        return made
-
-
-class MayRecover(metaclass=RecoversIfAsked):
-    """A Trainer's strategy that has a counterpart that recovers."""
-
-    recovering = "in_job.InJobDDPStrategy"
-    """Module of this folder, and the class in it that recovers in the job."""
-
-    def __init__(self, *args: object, recovery: str | None = None, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)
-
-
-class FabricMayRecover(MayRecover):
-    """The same for Fabric."""
-
-    recovering = "fabric_in_job.FabricInJobDDPStrategy"
 
 
 class _ServesOneProcess:

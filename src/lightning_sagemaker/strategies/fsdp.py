@@ -11,10 +11,11 @@ from typing_extensions import override
 from lightning_sagemaker.parallel.sharding import ShardOptions
 from lightning_sagemaker.strategies.fsdp_options import TakesShardOptions, move_buffers, without_sync
 from lightning_sagemaker.strategies.gathers import GathersBySMDDP
+from lightning_sagemaker.strategies.may_recover import ReplicasMayRecover
 from lightning_sagemaker.strategies.sharded import FabricSMPShardedStrategy, SMPShardedStrategy
 
 
-class SMDDPFSDPStrategy(GathersBySMDDP, TakesShardOptions, SMPShardedStrategy):
+class SMDDPFSDPStrategy(ReplicasMayRecover, GathersBySMDDP, TakesShardOptions, SMPShardedStrategy):
     """Sharded data parallel (FSDP2) with SageMaker's AllGather (SMDDP).
 
     The LightningModule stays unchanged: after ``configure_model`` the parameters of each repeated block are sharded as
@@ -24,6 +25,10 @@ class SMDDPFSDPStrategy(GathersBySMDDP, TakesShardOptions, SMPShardedStrategy):
     communicated.
 
     Args:
+        recovery: ``"in_job"``: training continues with the other replicas when a rank dies, with
+            :class:`~lightning_sagemaker.strategies.in_job_fsdp.InJobFSDPStrategy`, which is created instead of this one;
+            ``"restart"``: all ranks are restarted. Default: ``"in_job"`` if ``lightning-sagemaker supervise`` started the
+            process and there are replicas.
         **kwargs: ``hybrid_shard_degree``, ``auto_wrap_policy``, ``mp_policy``, ``cpu_offload`` and
             ``reshard_after_forward`` of :class:`~lightning_sagemaker.strategies.fsdp_options.TakesShardOptions`,
             ``async_checkpoint`` and ``save_distributed_checkpoint`` of

@@ -3,192 +3,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.distributed as dist
 from typing_extensions import override
 
-from lightning_sagemaker._compat.trainer import callbacks_of
-from lightning_sagemaker._lightning import DDPStrategy, rank_zero_only, reset_seed
-from lightning_sagemaker.callbacks.auto_resume import AutoResume
-from lightning_sagemaker.job import SageMakerJob
-from lightning_sagemaker.recovery.fit import RecoveringFit
-from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
-from lightning_sagemaker.recovery.regroup import restart_after_losses
+from lightning_sagemaker._lightning import DDPStrategy, reset_seed
 from lightning_sagemaker.strategies.ddp import JobDDPStrategy
-from lightning_sagemaker.strategies.quorum import (
-    QuorumEnvironment,
-    broadcast_state,
-    check_supervised,
-    group_backend,
-    say_that_it_recovers,
-)
-from lightning_sagemaker.strategies.trainer_defaults import add_callbacks
+from lightning_sagemaker.strategies.quorum import broadcast_state
+from lightning_sagemaker.strategies.recovering import RecoversInJob
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.distributed import ProcessGroup
-    from torch.optim import Optimizer
+    from torch import nn
 
-    from lightning_sagemaker._types import LightningModule, StateDict, Trainer
-    from lightning_sagemaker.recovery.wire import Reply
+    from lightning_sagemaker._types import Trainer
 
 
-class InJobDDPStrategy(JobDDPStrategy):
+class InJobDDPStrategy(RecoversInJob, JobDDPStrategy):
     """Lightning's DDP, which keeps training when a rank dies.
 
-    The remaining ranks train on the full global batch, so a step has the same samples and the same mean gradient; a
-    replacement rank that the supervisor starts gets the state from another rank's memory. The processes must be started
-    by ``lightning-sagemaker supervise``.
+    The processes must be started by ``lightning-sagemaker supervise``.
 
     Args:
-        job: The job; read from the process's environment when None.
-        **kwargs: Those of ``lightning.pytorch.strategies.DDPStrategy``; those of torch's DDP wrapper are ignored.
+        **kwargs: ``job`` of :class:`~lightning_sagemaker.strategies.recovering.RecoversInJob`, and those of
+            ``lightning.pytorch.strategies.DDPStrategy``; those of torch's DDP wrapper are ignored.
 
     Raises:
         RecoveryError: If no supervisor started this process.
 
     """
 
-    recovers = True
-
-    def __init__(self, *args: object, job: SageMakerJob | None = None, **kwargs: object) -> None:
-        super().__init__(*args, job=job, **kwargs)
-        check_supervised()
-        self._rank: JobRank | None = None
-        self._fit: RecoveringFit | None = None
-
-    @property
-    def _world(self) -> int:
-        return self.job.world_size or 1
-
-    @property
-    @override
-    def distributed_sampler_kwargs(self) -> StateDict:
-        """In a fit data is distributed to the ranks that the job was started with; else to the remaining ranks."""
-        module = self.lightning_module
-        if self._rank is not None and module is not None and module.trainer.state.fn != "fit":
-            return {"num_replicas": len(self._rank.order), "rank": self._rank.order.index(self._rank.number)}
-        return {"num_replicas": self._world, "rank": self.job.global_rank or 0}
-
-    # Ranks and groups
-
-    @override
-    def _get_process_group_backend(self) -> str:
-        return group_backend(self._process_group_backend, self.root_device)
-
     @override
     def setup_distributed(self) -> None:
         reset_seed()
-        if self._rank is not None:  # a second stage of the same Trainer
-            return
-        rank = self._rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend())
-        restart_after_losses(rank)
-        self.cluster_environment = QuorumEnvironment(self.job, rank)
-        if rank.restarts:
-            rank.restarts = False  # the script's next Trainer begins something else
-            self._resume_from_checkpoint()
-        self._fit = RecoveringFit(rank, self._form, self._world)
-        say_that_it_recovers(self._world, self._get_process_group_backend())
-
-    def _resume_from_checkpoint(self) -> None:
-        module = self.lightning_module
-        for callback in [] if module is None else callbacks_of(module.trainer):
-            if isinstance(callback, AutoResume):
-                callback.search()
-
-    def _form(self, reply: Reply) -> None:
-        assert self._rank is not None
-        assert isinstance(self.cluster_environment, QuorumEnvironment)
-        self._rank.form(reply)
-        self.cluster_environment.update()
-
-    @override
-    def set_world_ranks(self) -> None:
-        rank_zero_only.rank = self.global_rank
-
-    # The Trainer
-
-    @override
-    def connect(self, model: LightningModule) -> None:
-        super().connect(model)
-        add_callbacks(model.trainer, beats=False)  # the coordinator notices a rank that is frozen
-        if not any(isinstance(callback, AutoResume) for callback in callbacks_of(model.trainer)):
-            callbacks_of(model.trainer).append(AutoResume(search=False))
+        self.join_job()
 
     @override
     def setup(self, trainer: Trainer) -> None:
-        assert self._rank is not None
-        assert self._fit is not None
-        if self._fit not in callbacks_of(trainer) and trainer.state.fn == "fit":
-            callbacks_of(trainer).insert(0, self._fit)
-        if self._rank.joins:
-            trainer.num_sanity_val_steps = 0
+        joins = self.prepare(trainer)
         super(DDPStrategy, self).setup(trainer)
-        if not self._rank.joins:
+        if not joins:
             broadcast_state(self.lightning_module)  # type: ignore[arg-type]
-
-    @override
-    def reduce(
-        self, tensor: Tensor, group: ProcessGroup | None = None, reduce_op: dist.ReduceOp | str | None = "mean"
-    ) -> Tensor:
-        """As in DDP, but a mean of integers is not truncated: Lightning counts samples in them, and ranks differ.
-
-        Args:
-            tensor: Tensor of this rank.
-            group: None for all ranks.
-            reduce_op: ``"mean"``, ``"sum"`` or an operation of torch.
-
-        """
-        is_mean = isinstance(reduce_op, str) and reduce_op.lower() in ("mean", "avg")
-        if is_mean and isinstance(tensor, torch.Tensor) and not tensor.is_floating_point() and not tensor.is_complex():
-            tensor = tensor.to(torch.float64 if tensor.device.type != "mps" else torch.float32)
-        if self._fit is not None and isinstance(tensor, torch.Tensor):
-            found = self._fit.reduce_logged(tensor, reduce_op)
-            if found is not None:
-                return found
-        return super().reduce(tensor, group, reduce_op)
 
     @override
     def _setup_model(self, model: nn.Module) -> Any:
         return model
-
-    def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
-        """Called by the loop with each batch."""
-        assert self._fit is not None
-        self._fit.begin_batch(batch, batch_idx)
-
-    @override
-    def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *args: object, **kwargs: object) -> Tensor:
-        """As Lightning's; the hooks after the last backward pass of a step have averaged gradients, as with DDP.
-
-        Raises:
-            RanksChanged: If the step is not committed.
-
-        """
-        precision, module = self.precision_plugin, self.lightning_module
-        assert module is not None
-        assert self._fit is not None
-        self.pre_backward(closure_loss)
-        loss = precision.pre_backward(closure_loss, module)
-        precision.backward(loss, module, optimizer, *args, **kwargs)
-        if self._fit.reduce():
-            loss = precision.post_backward(loss, module)
-        self.post_backward(loss)
-        return loss
-
-    @override
-    def optimizer_step(
-        self, optimizer: Optimizer, closure: Callable[[], object], model: nn.Module | None = None, **kwargs: object
-    ) -> object:
-        """Step if all ranks can.
-
-        Raises:
-            RanksChanged: If the step is not committed.
-
-        """
-        fit = self._fit
-        assert fit is not None
-        return super().optimizer_step(optimizer, lambda: fit.compute(optimizer, closure), model, **kwargs)

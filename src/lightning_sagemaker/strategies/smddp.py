@@ -9,8 +9,9 @@ from typing_extensions import override
 
 from lightning_sagemaker._lightning import FabricDDPStrategy
 from lightning_sagemaker.strategies.backend import SMDDPBackend
-from lightning_sagemaker.strategies.ddp import FabricMayRecover, JobDDPStrategy, MayRecover
+from lightning_sagemaker.strategies.ddp import JobDDPStrategy
 from lightning_sagemaker.strategies.job_aware import JobAware
+from lightning_sagemaker.strategies.may_recover import FabricMayRecover, MayRecover
 from lightning_sagemaker.strategies.reduction import FabricReducedGradients, ReducedGradients
 
 if TYPE_CHECKING:

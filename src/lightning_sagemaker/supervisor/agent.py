@@ -193,7 +193,7 @@ class Agent:
         else:
             _say(f"rank {rank.number} ended with {why}; starting a replacement.")
             self._start(rank)
-        restarted = not step and any(one.deaths[_WITH_ANOTHER] for one in self._ranks)
+        restarted = not step and (training.replica > 1 or any(one.deaths[_WITH_ANOTHER] for one in self._ranks))
         if rank.pid is None and (training.together or restarted):  # the others would wait for it
             training.give_up()
             self._give_up()

@@ -24,8 +24,9 @@ from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.supervisor.events import no_notes
 from lightning_sagemaker.supervisor.hosts import Hosts
 from lightning_sagemaker.supervisor.progress import Progress
-from lightning_sagemaker.supervisor.ranks import Member, Settings
+from lightning_sagemaker.supervisor.ranks import Member, Settings, quorum_of
 from lightning_sagemaker.supervisor.reception import Reception
+from lightning_sagemaker.supervisor.replicas import complete, replica_of
 from lightning_sagemaker.supervisor.step_notes import StepNotes
 
 _TICK = 0.1
@@ -39,7 +40,8 @@ class Coordinator(Progress):
     Args:
         settings: The job's requirements for quorums.
         token: Token that a rank must send.
-        on_silent: Called with a frozen rank of this host, which must be killed; other hosts kill their own.
+        on_silent: Called with a rank of this host that must be killed, as it is frozen, or its replica has lost another one;
+            other hosts kill their own.
         say: Called with a log message.
         note: Called with the name of an event and its values, for the job's file of them.
 
@@ -58,16 +60,12 @@ class Coordinator(Progress):
         super().__init__()
         self._settings, self._on_silent, self._say = settings, on_silent, say
         self._note, self._steps, self._is_waiting = note, StepNotes(note), False
-        self._lock = threading.RLock()
-        self._members: dict[int, Member] = {}
-        self._active: list[int] = []
-        self._votes: dict[int, int] = {}
-        self._left: set[int] = set()
-        self._leaving: set[int] = set()
+        self._lock, self._closed = threading.RLock(), threading.Event()
+        self._members, self._votes = dict[int, Member](), dict[int, int]()
+        self._active = list[int]()
+        self._left, self._leaving = set[int](), set[int]()
         self._broken_at: float | None = None
-        self._failures: Counter[int] = Counter()
-        self._lost_at: dict[int, list[int]] = {}
-        self._closed = threading.Event()
+        self._failures, self._lost_at = Counter[int](), dict[int, list[int]]()
         self._hosts = Hosts(settings.silence, self.status, self.lose, self._stop, self.leave, self.give_up)
         note("start", world_size=settings.world_size)
         self._reception = Reception(host, port, settings.world_size, token, self._serve, self._hosts.serve)
@@ -106,10 +104,11 @@ class Coordinator(Progress):
         """Release ranks, as planned, at the end of a step: no work is repeated.
 
         Args:
-            ranks: Those of a host that leaves the job. If no rank would be left, they stay.
+            ranks: Those of a host that leaves the job. If no rank would be left, or those of a part of a replica, they stay.
 
         """
         with self._lock:
+            ranks = complete(ranks, self.replica)
             if self._active and not set(self._active) - self._leaving - set(ranks):
                 self._say("a host was asked to leave but stays: it is the only one training.")
                 return
@@ -145,7 +144,7 @@ class Coordinator(Progress):
             if (old := self._members.get(member.rank)) is not None:
                 self._drop(old)
             self._members[member.rank] = member
-            self.together = bool(member.info.get("together"))
+            self.together, self.replica = bool(member.info.get("together")), int(member.info.get("replica", 1))
         member.tell({"silence": self._settings.silence})
         while (message := wire.receive(connection)) is not None:
             with self._lock:
@@ -186,19 +185,19 @@ class Coordinator(Progress):
                     # What a script does after its training may take the interpreter for long.
                     if now - member.heard > self._settings.silence and not self.finished:
                         self._say(f"rank {member.rank} has sent no heartbeat for {self._settings.silence:g} s.")
-                        self._drop(member)
-                        self._on_silent(member.rank)
-                        self._hosts.kill(member.rank)
+                        self._kill(member)
                 self._form()
 
     def _form_first(self) -> None:
         """All ranks start together; one that starts later, while others train, is a replacement."""
-        waiting = [member for member in self._members.values() if member.starting is not None]
-        if self.finished or self.ended or self._active:
-            for member in waiting:
-                self._reply(member, "starting", self._over or {"kind": "join"})
-        elif len(waiting) >= (self._settings.world_size if self.together else self._settings.fewest):
-            self._begin(waiting, "starting")
+        waiting = {rank: member for rank, member in self._members.items() if member.starting is not None}
+        able, over = complete(waiting, self.replica), self._over
+        if over or self._active:
+            for rank in waiting if over else able:
+                mates = [waiting[mate] for mate in replica_of(rank, self.replica) if mate in waiting]
+                self._reply(waiting[rank], "starting", over or {"kind": "join", **quorum_of(mates)})
+        elif len(able) >= (self._settings.world_size if self.together else self._settings.fewest):
+            self._begin([waiting[rank] for rank in able], "starting")
 
     @property
     def _over(self) -> dict[str, Any] | None:
@@ -206,19 +205,20 @@ class Coordinator(Progress):
         return {"kind": "over", "code": int(not self.finished)} if self.finished or self.ended else None
 
     def _form(self) -> None:
-        if self._over is not None:
+        if over := self._over:
             for member in self._members.values():
                 if member.asking is not None and member.rank not in self._active:
-                    self._reply(member, "asking", self._over)
+                    self._reply(member, "asking", over)
         asking = {rank: member for rank, member in self._members.items() if member.asking is not None}
         if not self._active:
             for member in asking.values():  # nobody is left who knows where the training is
-                self._reply(member, "asking", self._over or {"kind": "alone"})
+                self._reply(member, "asking", over or {"kind": "alone"})
             return
         if any(rank not in asking for rank in self._active):
             return
         self._dismiss()
-        asking = {rank: member for rank, member in asking.items() if rank in self._members}
+        able = {*self._active, *complete(asking, self.replica)}
+        asking = {rank: member for rank, member in asking.items() if rank in self._members and rank in able}
         if not all(asking[rank].admits for rank in self._active):  # replacements join after an evaluation
             return self._begin([asking[rank] for rank in self._active], "asking")
         waited = math.inf if self._broken_at is None else time.monotonic() - self._broken_at
@@ -245,16 +245,8 @@ class Coordinator(Progress):
         self._note("quorum", number=self.quorum, step=self.step, ranks=self._active)
         if end is not None:
             self._note("end", **end)
-        newest = max((member.at for member in members if member.at is not None), default=None)
-        reply = {
-            "kind": "first" if waiting == "starting" else "quorum",
-            "quorum": self.quorum,
-            "order": self._active,
-            "sources": [member.rank for member in members if newest is not None and member.at == newest],
-            "infos": [member.info for member in members],
-            "step": self.step,
-            "end": end,
-        }
+        reply = {**quorum_of(members), "quorum": self.quorum, "step": self.step, "end": end}
+        reply["kind"] = "first" if waiting == "starting" else "quorum"
         for member in members:
             member.joined = member.joined or self.quorum
             self._reply(member, waiting, reply)
@@ -273,9 +265,8 @@ class Coordinator(Progress):
             self._break()
         elif len(self._votes) == len(self._active):
             self.step = message["step"]
-            joins = any(one.asking is not None for one in self._members.values()) or bool(
-                self._leaving.intersection(self._active)
-            )
+            arrived = complete([rank for rank, one in self._members.items() if one.asking is not None], self.replica)
+            joins = bool(arrived or self._leaving.intersection(self._active))
             self._decide({"commit": True, "change": joins})
             if not self.finished:
                 self._steps.counted(self.step, len(self._active))
@@ -318,7 +309,16 @@ class Coordinator(Progress):
                 self._break()
                 if self.together:
                     self._active, self._broken_at = [], None
+        if member.starting is None and not (self.finished or self.is_stopping):
+            for rank in replica_of(member.rank, self.replica):  # the others that have shards of its replica
+                if (mate := self._members.get(rank)) is not None and mate.starting is None:
+                    self._kill(mate)
         self._form()
+
+    def _kill(self, member: Member) -> None:
+        self._drop(member)
+        self._on_silent(member.rank)
+        self._hosts.kill(member.rank)
 
     def _finish(self, member: Member, number: int) -> None:
         """The first fit has ended; a replacement could not join what follows, but the others may train again."""

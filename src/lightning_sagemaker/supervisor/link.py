@@ -49,6 +49,10 @@ class Training(Protocol):
         """Whether all ranks are restarted when one is lost."""
 
     @property
+    def replica(self) -> int:
+        """Number of ranks that are lost together."""
+
+    @property
     def is_reachable(self) -> bool:
         """Whether a rank that is started now can take part."""
 
@@ -137,6 +141,11 @@ class Link:
     def together(self) -> bool:
         """Whether all ranks are restarted when one is lost."""
         return bool(self._status.get("together"))
+
+    @property
+    def replica(self) -> int:
+        """As of :class:`.coordinator.Coordinator`."""
+        return int(self._status.get("replica", 1))
 
     @property
     def is_reachable(self) -> bool:

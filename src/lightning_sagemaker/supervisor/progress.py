@@ -14,6 +14,7 @@ class Progress:
         ended: Whether the ranks were told to exit, with a checkpoint.
         is_stopping: Whether the ranks were asked to stop: one that exits is not replaced.
         together: Whether all ranks are restarted when one is lost, as each has a part of the model.
+        replica: Number of ranks that have a replica of the model together; they are lost together.
         is_reachable: Whether a rank that is started now can take part.
         is_gone: Whether ranks that are started later cannot either.
 
@@ -22,7 +23,7 @@ class Progress:
     def __init__(self) -> None:
         self.quorum = self.step = 0
         self.finished = self.ended = self.is_stopping = self.together = self.is_gone = False
-        self.is_reachable = True
+        self.is_reachable, self.replica = True, 1
 
     @property
     def has_started(self) -> bool:
@@ -31,4 +32,5 @@ class Progress:
 
     def status(self) -> dict[str, object]:
         """What the other hosts' supervisors need to know."""
-        return {name: getattr(self, name) for name in ("step", "has_started", "finished", "ended", "together")}
+        names = ("step", "has_started", "finished", "ended", "together", "replica")
+        return {name: getattr(self, name) for name in names}

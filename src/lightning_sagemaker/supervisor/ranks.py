@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,3 +90,20 @@ class Member:
         """Send it a message; a lost connection is detected elsewhere."""
         with self.sending, contextlib.suppress(OSError):
             wire.send(self.connection, message)
+
+
+def quorum_of(members: Sequence[Member]) -> dict[str, Any]:
+    """What the members of a quorum are told about each other.
+
+    Args:
+        members: In their order.
+
+    """
+    newest = max((member.at for member in members if member.at is not None), default=None)
+    has = [member for member in members if newest and member.at and member.at[0] == newest[0]]
+    return {
+        "order": [member.rank for member in members],
+        "sources": [member.rank for member in has if member.at == newest],
+        "holders": [member.rank for member in has],
+        "infos": [member.info for member in members],
+    }

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replicas of a model, each sharded across several ranks: the process groups within one and across them, in each quorum.
+
+Parameters are gathered, and gradients are reduced, within a replica as in FSDP; then each rank's shards are averaged with
+those of the same shards in the other replicas. A replica that loses a rank is lost, and the others go on without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from weakref import WeakSet
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.constants import default_pg_timeout
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
+
+from lightning_sagemaker._compat.fsdp_groups import begin_again, check_names, move_to
+from lightning_sagemaker.recovery.member import RecoveryError
+
+
+class Replicas:
+    """The replicas of a job.
+
+    Args:
+        size: Ranks of each, which are consecutive.
+        device_type: Type of their parameters' devices.
+        dimension: Name of the mesh's dimension.
+
+    Attributes:
+        across: Group of the ranks that have the same shards as this one.
+
+    """
+
+    def __init__(self, size: int, device_type: str, dimension: str) -> None:
+        self.size, self._device_type, self._dimension = size, device_type, dimension
+        self.across: dist.ProcessGroup | None = None
+        self._mesh: DeviceMesh | None = None
+        self._modules = WeakSet[nn.Module]()
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The ranks of this one's replica."""
+        assert self._mesh is not None
+        return self._mesh
+
+    def follow(self, module: nn.Module) -> None:
+        """Have a module that is sharded on :attr:`mesh` use the groups of each quorum.
+
+        Raises:
+            NameGone: If this torch is a newer one, of which it is not known how.
+
+        """
+        check_names(module, self.mesh)
+        self._modules.add(module)
+
+    def form(self, order: Sequence[int], timeout: timedelta) -> None:
+        """Create the groups of a quorum, whose default group there is. Collective over it.
+
+        Args:
+            order: Its ranks in the job.
+            timeout: For the creation.
+
+        Raises:
+            RecoveryError: If a replica is incomplete, as after a loss outside of a fit.
+
+        """
+        first = range(0, len(order), self.size)
+        if any(
+            order[one] % self.size or [*order[one : one + self.size]] != _from(order[one], self.size) for one in first
+        ):
+            raise RecoveryError(
+                "A replica of the model has lost a rank after the first fit, so its weights are incomplete. HINT: start the"
+                " job again."
+            )
+        place, index = divmod(dist.get_rank(), self.size)
+        within = _group(_from(place * self.size, self.size), timeout)
+        self.across = _group([one + index for one in first], timeout)
+        if self._mesh is None:
+            self._mesh = DeviceMesh.from_group(within, self._device_type, mesh_dim_names=(self._dimension,))
+        else:
+            move_to(within, self._mesh, self._modules)
+        for module in self._modules:
+            begin_again(module)
+
+
+def _from(first: int, size: int) -> list[int]:
+    return [*range(first, first + size)]
+
+
+def _group(ranks: list[int], timeout: timedelta) -> dist.ProcessGroup:
+    group: dist.ProcessGroup = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
+    _set_pg_timeout(default_pg_timeout, group)
+    return group

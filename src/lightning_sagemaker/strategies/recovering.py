@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Trainer's strategies that keep training when a rank dies share (``recovery="in_job"``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from lightning_sagemaker._compat.trainer import callbacks_of
+from lightning_sagemaker._lightning import rank_zero_only
+from lightning_sagemaker.callbacks.auto_resume import AutoResume
+from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.recovery.fit import RecoveringFit
+from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
+from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.regroup import restart_after_losses
+from lightning_sagemaker.strategies.quorum import (
+    QuorumEnvironment,
+    check_supervised,
+    group_backend,
+    say_that_it_recovers,
+)
+from lightning_sagemaker.strategies.trainer_defaults import add_callbacks
+
+if TYPE_CHECKING:
+    from lightning.pytorch.strategies import ParallelStrategy as Host
+    from torch import Tensor, nn
+    from torch.distributed import ProcessGroup
+    from torch.optim import Optimizer
+
+    from lightning_sagemaker._types import LightningModule, StateDict, Trainer
+    from lightning_sagemaker.recovery.replicas import Replicas
+    from lightning_sagemaker.recovery.wire import Reply
+else:
+    Host = object
+
+
+class RecoversInJob(Host):
+    """Mixin before a strategy, which then continues when a rank dies.
+
+    The remaining ranks train on the full global batch, so a step has the same samples and the same mean gradient; a
+    replacement that the supervisor starts gets the state from another rank's memory.
+
+    Args:
+        job: The job; read from the process's environment when None.
+        **kwargs: Those of the strategy.
+
+    Raises:
+        RecoveryError: If no supervisor started this process.
+
+    """
+
+    job: SageMakerJob
+    _process_group_backend: str | None
+    recovers = True
+
+    def __init__(self, *args: object, job: SageMakerJob | None = None, **kwargs: object) -> None:
+        super().__init__(*args, job=job, **kwargs)  # type: ignore[call-arg, arg-type]
+        check_supervised()
+        self._rank: JobRank | None = None
+        self._fit: RecoveringFit | None = None
+
+    @property
+    def _world(self) -> int:
+        return self.job.world_size or 1
+
+    @property
+    def distributed_sampler_kwargs(self) -> StateDict:
+        """In a fit data is distributed to the ranks that the job was started with; else to the remaining ranks."""
+        module = self.lightning_module
+        if self._rank is not None and module is not None and module.trainer.state.fn != "fit":
+            return {"num_replicas": len(self._rank.order), "rank": self._rank.order.index(self._rank.number)}
+        return {"num_replicas": self._world, "rank": self.job.global_rank or 0}
+
+    # Ranks and groups
+
+    def _get_process_group_backend(self) -> str:
+        return group_backend(self._process_group_backend, self.root_device)
+
+    def join_job(self, replicas: Replicas | None = None) -> JobRank:
+        """Wait for the other ranks, and create the process groups. Collective, except in a replacement.
+
+        Args:
+            replicas: Replicas of the model, if each is sharded across several ranks.
+
+        Returns:
+            This process, which has joined at the first call.
+
+        Raises:
+            RecoveryError: If an earlier Trainer of the process has sharded in another way.
+
+        """
+        if self._rank is not None:  # a second stage of the same Trainer
+            return self._rank
+        rank = self._rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend(), replicas)
+        if (size := replicas and replicas.size) != (rank.replicas and rank.replicas.size):
+            raise RecoveryError(
+                f"A Trainer of this script has replicas of {size or 1} ranks, and an earlier one had others. HINT: give all"
+                " Trainers the same hybrid_shard_degree, or set recovery='restart'."
+            )
+        restart_after_losses(rank)
+        self.cluster_environment = QuorumEnvironment(self.job, rank)
+        if rank.restarts:
+            rank.restarts = False  # the script's next Trainer begins something else
+            self._resume_from_checkpoint()
+        self._fit = RecoveringFit(rank, self._form, self._world, rank.replicas)
+        say_that_it_recovers(self._world, self._get_process_group_backend())
+        return rank
+
+    def _resume_from_checkpoint(self) -> None:
+        module = self.lightning_module
+        for callback in [] if module is None else callbacks_of(module.trainer):
+            if isinstance(callback, AutoResume):
+                callback.search()
+
+    def _form(self, reply: Reply) -> None:
+        assert self._rank is not None
+        assert isinstance(self.cluster_environment, QuorumEnvironment)
+        self._rank.form(reply)
+        self.cluster_environment.update()
+
+    def set_world_ranks(self) -> None:
+        """Called by the strategy; the ranks are those of the quorum."""
+        rank_zero_only.rank = self.global_rank
+
+    # The Trainer
+
+    def connect(self, model: LightningModule) -> None:
+        """Called when the Trainer begins a stage."""
+        super().connect(model)
+        add_callbacks(model.trainer, beats=False)  # the coordinator notices a rank that is frozen
+        if not any(isinstance(callback, AutoResume) for callback in callbacks_of(model.trainer)):
+            callbacks_of(model.trainer).append(AutoResume(search=False))
+
+    def prepare(self, trainer: Trainer) -> bool:
+        """Called before the strategy's own setup.
+
+        Returns:
+            Whether this rank is about to join others that train.
+
+        """
+        assert self._rank is not None
+        assert self._fit is not None
+        if self._fit not in callbacks_of(trainer) and trainer.state.fn == "fit":
+            callbacks_of(trainer).insert(0, self._fit)
+        if self._rank.joins:
+            trainer.num_sanity_val_steps = 0
+        return self._rank.joins
+
+    def reduce(
+        self, tensor: Tensor, group: ProcessGroup | None = None, reduce_op: dist.ReduceOp | str | None = "mean"
+    ) -> Tensor:
+        """As in DDP, but a mean of integers is not truncated: Lightning counts samples in them, and ranks differ.
+
+        Args:
+            tensor: Tensor of this rank.
+            group: None for all ranks.
+            reduce_op: ``"mean"``, ``"sum"`` or an operation of torch.
+
+        """
+        is_mean = isinstance(reduce_op, str) and reduce_op.lower() in ("mean", "avg")
+        if is_mean and isinstance(tensor, torch.Tensor) and not tensor.is_floating_point() and not tensor.is_complex():
+            tensor = tensor.to(torch.float64 if tensor.device.type != "mps" else torch.float32)
+        if self._fit is not None and isinstance(tensor, torch.Tensor):
+            found = self._fit.reduce_logged(tensor, reduce_op)
+            if found is not None:
+                return found
+        return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]
+
+    def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
+        """Called by the loop with each batch."""
+        assert self._fit is not None
+        self._fit.begin_batch(batch, batch_idx)
+
+    def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *args: object, **kwargs: object) -> Tensor:
+        """As Lightning's; the hooks after the last backward pass of a step have averaged gradients, as with DDP.
+
+        Raises:
+            RanksChanged: If the step is not committed.
+
+        """
+        precision, module = self.precision_plugin, self.lightning_module
+        assert module is not None
+        assert self._fit is not None
+        self.pre_backward(closure_loss)
+        loss = precision.pre_backward(closure_loss, module)
+        precision.backward(loss, module, optimizer, *args, **kwargs)
+        if self._fit.reduce():
+            loss = precision.post_backward(loss, module)
+        self.post_backward(loss)
+        return loss
+
+    def optimizer_step(
+        self, optimizer: Optimizer, closure: Callable[[], object], model: nn.Module | None = None, **kwargs: object
+    ) -> object:
+        """Step if all ranks can.
+
+        Raises:
+            RanksChanged: If the step is not committed.
+
+        """
+        fit = self._fit
+        assert fit is not None
+        return super().optimizer_step(optimizer, lambda: fit.compute(optimizer, closure), model, **kwargs)
