@@ -16,8 +16,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch import callbacks
 
+from lightning_sagemaker.checkpoint.resume import STATE
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.refused import check
 from tests.chaos.recovery import Setting, compare, inflict, rows, run, start
@@ -131,6 +133,17 @@ def test_a_checkpoint_of_a_smaller_quorum_is_resumed_by_all_ranks(tmp_path):
     problems = compare(tmp_path / "alone", folder, setting, 3)
     # Steps after the checkpoint were made twice: by two ranks, and by three, whose sum has another order.
     assert [problem for problem in problems if "ranks had other weights" not in problem] == []
+
+
+def test_a_checkpoint_amid_accumulated_gradients_is_that_of_the_step_before_on_a_replacement_too(tmp_path):
+    """Its last step was another process's."""
+    setting = Setting(2, accumulate=2, samples=14 * 8 * 2, epochs=1, rejoin_timeout=60)
+    process = start(setting, tmp_path, training=WRONG, words=["dies before a validation"])
+    assert process.wait(60) == 0, (tmp_path / "output.txt").read_text()
+    assert "2 of 2 ranks continue after step 3" in (tmp_path / "output.txt").read_text()
+    state = torch.load(tmp_path / "checkpoints/epoch=0-step=3.ckpt", weights_only=True)[STATE]
+    taken = [own["loaders"]["training"][0]["taken"] for own in state["ranks"]]
+    assert [state["batches"], *taken] == [6, 6, 6]  # though the validation is after the seventh
 
 
 def test_a_batch_that_kills_whoever_trains_on_it_ends_the_job(tmp_path):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -37,6 +38,9 @@ class Module(recovery_training.Module):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         if WRONG == "poison" and self.global_step == 5 and batch[2].tolist() == self._poisoned():
             os.kill(os.getpid(), signal.SIGKILL)
+        if WRONG == "dies before a validation" and batch_idx == 6 and recovery_training.RANK == "1":
+            with contextlib.suppress(FileExistsError), (self.folder / "died").open("x"):
+                os.kill(os.getpid(), signal.SIGKILL)
         if WRONG == "bug":
             raise ValueError("a bug of the script")
         return super().training_step(batch, batch_idx)

@@ -230,6 +230,8 @@ class FitState:
         self._trainer.fit_loop.load_state_dict(plain_copy(loop))
         set_reloads(self._trainer, held["own"]["memory"]["reloads"])
         self.loaders.defer(True)
+        if held["phase"] == Phase.STEP.value and self._is_cut():  # for a checkpoint before the next step's end
+            self._held = {**held["own"], "attributes": self.attributes.stored()}
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Keep a checkpoint's state until the loops run."""
