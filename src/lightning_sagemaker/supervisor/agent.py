@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lightning_sagemaker.recovery import wire
+from lightning_sagemaker.supervisor.forking import Template, say
 from lightning_sagemaker.supervisor.link import Training
 
 _POLL = 0.02
@@ -23,8 +21,6 @@ _TO_LEAVE = 30.0
 """Seconds for a step to end, after which leaving ranks are killed."""
 _GRACE = 150.0
 """Seconds from a signal that asks the ranks to end to one that they cannot ignore: SageMaker gives 120."""
-_START = "import sys; from lightning_sagemaker.supervisor import template; template.main(sys.argv[1:])"
-_GROUPS = "torch,transformers,torchmetrics,lightning"
 _WITHOUT_PROGRESS = 3
 """Times that a rank is replaced without a committed step."""
 _WITH_ANOTHER = -1
@@ -42,6 +38,7 @@ class Rank:
         pid: Id of the current process; None if there is none.
         code: Exit code of the last one.
         deaths: Step -> number of deaths.
+        is_killed: Whether the coordinator has had it killed, which counts the failures of a step itself.
 
     """
 
@@ -50,6 +47,7 @@ class Rank:
     pid: int | None = None
     code: int | None = None
     deaths: Counter[int] = field(default_factory=Counter)
+    is_killed: bool = False
 
 
 class Agent:
@@ -74,7 +72,7 @@ class Agent:
     ) -> None:
         self._command, self._ranks, self._training = list(command), list(ranks), training
         self._max_restarts = max_restarts
-        self._template = _Template(self._command) if preload else None
+        self._template = Template(self._command) if preload else None
         if self._template is not None and not self._template.is_alive:
             self._template = None
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -104,6 +102,7 @@ class Agent:
                     for rank in [one for one in self._ranks if one.pid == pid]:
                         self._note_end(rank, pid, code)
                 self._start_due_ones()
+                self._end_if_it_cannot_begin_again()
                 self._say_that_it_leaves()
                 self._end_late_ones()
         finally:
@@ -126,13 +125,15 @@ class Agent:
         return next((code if code > 0 else 128 - code for code in failed), _GAVE_UP)
 
     def kill(self, number: int) -> None:
-        """Kill a frozen rank; called by any thread."""
+        """Kill a rank that is frozen, or has a part of a model that is lost; called by any thread."""
         for rank in self._ranks:
             if rank.number == number and rank.pid is not None:
+                rank.is_killed = True
                 with suppress(ProcessLookupError):
                     os.kill(rank.pid, signal.SIGKILL)
 
     def _start(self, rank: Rank) -> None:
+        rank.is_killed = False
         if self._template is not None:
             with suppress(OSError, RuntimeError):
                 rank.pid = self._template.start(rank.number, rank.environment)
@@ -167,34 +168,44 @@ class Agent:
         training = self._training
         training.lose(rank.number)
         if training.finished:
-            _say(f"rank {rank.number} ended with {why} after the first fit, and is not replaced.")
+            say(f"rank {rank.number} ended with {why} after the first fit, and is not replaced.")
             if code > 0:  # of those that were killed the others say whether they could do without
                 self._failed_later.append(code)
         if training.finished or training.ended:
             return
         if not training.is_reachable:
             self._due.append(rank)
-            _say(f"rank {rank.number} ended with {why}; restarting it once the coordinator is reachable.")
+            say(f"rank {rank.number} ended with {why}; restarting it once the coordinator is reachable.")
             return
         step, follows = training.step, code == wire.RESTART and (training.together or not training.step)
         gone = [one for one in self._ranks if one.pid is None and one.code and one not in self._due]
-        rank.deaths[_WITH_ANOTHER if follows else step] += 1
+        rank.deaths[_WITH_ANOTHER if follows or rank.is_killed else step] += 1
         if rank.deaths.total() > self._max_restarts:
-            _say(f"rank {rank.number} ended with {why}, and is not replaced: --max-restarts is {self._max_restarts}.")
+            say(f"rank {rank.number} ended with {why}, and is not replaced: --max-restarts is {self._max_restarts}.")
         elif follows and (step or gone == [rank]):
             self._start(rank)
         elif code > 0 and not step:  # the script is wrong
-            _say(f"rank {rank.number} ended with {why} before the first step, and is not replaced.")
+            say(f"rank {rank.number} ended with {why} before the first step, and is not replaced.")
             if not training.has_started:  # the others would wait for it
                 self._give_up()
         elif rank.deaths[step] >= _WITHOUT_PROGRESS:
             died = f"it died {rank.deaths[step]} times after step {step}"
-            _say(f"rank {rank.number} ended with {why}, and is not replaced: {died}.")
+            say(f"rank {rank.number} ended with {why}, and is not replaced: {died}.")
         else:
-            _say(f"rank {rank.number} ended with {why}; starting a replacement.")
+            say(f"rank {rank.number} ended with {why}; starting a replacement.")
             self._start(rank)
         restarted = not step and (training.replica > 1 or any(one.deaths[_WITH_ANOTHER] for one in self._ranks))
         if rank.pid is None and (training.together or restarted):  # the others would wait for it
+            training.give_up()
+            self._give_up()
+
+    def _end_if_it_cannot_begin_again(self) -> None:
+        """All ranks are lost, and one is not replaced: the others would wait for it."""
+        training = self._training
+        is_missing = any(rank.pid is None and rank.code and rank not in self._due for rank in self._ranks)
+        is_lost = training.has_started and not (training.trains or training.finished or training.ended)
+        if is_missing and is_lost and not (self._signal or self._gave_up) and training.is_reachable:
+            say("all ranks are lost, and one of this host is not replaced: the job ends.")
             training.give_up()
             self._give_up()
 
@@ -210,7 +221,7 @@ class Agent:
         due, self._due = self._due, []
         if training.is_gone:
             numbers = ", ".join(str(rank.number) for rank in due)
-            _say(f"the coordinator is gone; not replacing rank {numbers}. HINT: start the job again.")
+            say(f"the coordinator is gone; not replacing rank {numbers}. HINT: start the job again.")
         elif not (training.finished or training.ended or self._signal):
             for rank in due:
                 self._start(rank)
@@ -235,7 +246,7 @@ class Agent:
             return
         self._has_said_it = True
         self._due.clear()
-        _say("this host leaves the job after the current step.")
+        say("this host leaves the job after the current step.")
         self._training.leave([rank.number for rank in self._ranks])
 
     def _end_late_ones(self) -> None:
@@ -250,81 +261,3 @@ class Agent:
             if rank.pid is not None:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(rank.pid, signal.SIGKILL)
-
-
-class _Template:
-    """The process that is forked for each rank."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = list(command)
-        self._output = os.dup(1)
-        self._process = subprocess.Popen(
-            [command[0], "-c", _START, _GROUPS, *command, *[" " * 64] * 4],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[self._output],
-            start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},  # a thread that is started by an import cannot be forked
-        )
-        self._lines: list[dict[str, int]] = []
-        self._rest = b""
-        if (threads := self._answer("ready")["ready"]) > 1:
-            _say(f"each rank imports by itself, because importing started {threads - 1} thread(s).")
-            self.close()
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
-
-    def start(self, rank: int, environment: dict[str, str]) -> int:
-        """Fork; the new process's number."""
-        request = {
-            "rank": rank,
-            "environment": environment,
-            "cwd": os.getcwd(),
-            "command": self._command,
-            "stdout": self._output,
-        }
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
-        return self._answer("started")["pid"]
-
-    def ended(self, seconds: float) -> list[tuple[int, int]]:
-        """Processes that have ended, and their exit codes; waits for one for a while."""
-        self._read(seconds)
-        found = [(line["ended"], line["code"]) for line in self._lines if "ended" in line]
-        self._lines = [line for line in self._lines if "ended" not in line]
-        return found
-
-    def close(self) -> None:
-        """End it, and what it has forked."""
-        with suppress(OSError):
-            self._process.kill()
-        self._process.wait()
-
-    def _answer(self, name: str) -> dict[str, int]:
-        while True:
-            for line in self._lines:
-                if name in line:
-                    self._lines.remove(line)
-                    return line
-            if not self._read(None):
-                raise RuntimeError("the process that ranks are forked from has exited. HINT: use --no-preload.")
-
-    def _read(self, seconds: float | None) -> bool:
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
-        if not ready:
-            return True
-        part = os.read(self._process.stdout.fileno(), 1 << 16)
-        *lines, self._rest = (self._rest + part).split(b"\n")
-        self._lines += [json.loads(line) for line in lines]
-        if not part:
-            time.sleep(seconds or 0)
-        return bool(part)
-
-
-def _say(sentence: str) -> None:
-    sys.stderr.write(f"lightning-sagemaker: {sentence}\n")
-    sys.stderr.flush()

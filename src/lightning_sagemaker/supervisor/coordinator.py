@@ -62,7 +62,6 @@ class Coordinator(Progress):
         self._note, self._steps, self._is_waiting = note, StepNotes(note), False
         self._lock, self._closed = threading.RLock(), threading.Event()
         self._members, self._votes = dict[int, Member](), dict[int, int]()
-        self._active = list[int]()
         self._left, self._leaving = set[int](), set[int]()
         self._broken_at: float | None = None
         self._failures, self._lost_at = Counter[int](), dict[int, list[int]]()
@@ -75,7 +74,7 @@ class Coordinator(Progress):
     def close(self) -> None:
         """Stop, after the ranks of this host have exited. Serves those of other hosts until they have too."""
         deadline = time.monotonic() + _OTHERS_END
-        while self.has_started and self._hosts.are_there and (self._trains or time.monotonic() < deadline):
+        while self.has_started and self._hosts.are_there and (self.trains or time.monotonic() < deadline):
             time.sleep(_TICK)
         self._closed.set()
         self._note("close", step=self.step, finished=self.finished)
@@ -131,10 +130,6 @@ class Coordinator(Progress):
 
     def _stop(self) -> None:
         self.is_stopping = True
-
-    @property
-    def _trains(self) -> bool:
-        return bool(self._active) and not (self.finished or self.ended or self.is_stopping)
 
     def _serve(self, connection: socket.socket, hello: dict[str, Any]) -> None:
         """Serve a rank until its connection ends."""

@@ -53,6 +53,10 @@ class Training(Protocol):
         """Number of ranks that are lost together."""
 
     @property
+    def trains(self) -> bool:
+        """Whether ranks train, or form a quorum."""
+
+    @property
     def is_reachable(self) -> bool:
         """Whether a rank that is started now can take part."""
 
@@ -146,6 +150,11 @@ class Link:
     def replica(self) -> int:
         """As of :class:`.coordinator.Coordinator`."""
         return int(self._status.get("replica", 1))
+
+    @property
+    def trains(self) -> bool:
+        """Likewise."""
+        return bool(self._status.get("trains"))
 
     @property
     def is_reachable(self) -> bool:

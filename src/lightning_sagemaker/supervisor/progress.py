@@ -22,6 +22,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.quorum = self.step = 0
+        self._active: list[int] = []
         self.finished = self.ended = self.is_stopping = self.together = self.is_gone = False
         self.is_reachable, self.replica = True, 1
 
@@ -30,7 +31,12 @@ class Progress:
         """Whether all ranks have joined."""
         return self.quorum > 0
 
+    @property
+    def trains(self) -> bool:
+        """Whether ranks train, or form a quorum: not while all are lost."""
+        return bool(self._active) and not (self.finished or self.ended or self.is_stopping)
+
     def status(self) -> dict[str, object]:
         """What the other hosts' supervisors need to know."""
-        names = ("step", "has_started", "finished", "ended", "together", "replica")
+        names = ("step", "has_started", "finished", "ended", "together", "replica", "trains")
         return {name: getattr(self, name) for name in names}
