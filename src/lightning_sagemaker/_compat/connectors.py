@@ -114,10 +114,10 @@ def own_callback_states(trainer: Trainer, states: dict[str, StateDict]) -> dict[
 
 
 def restore_callback_states(trainer: Trainer, states: dict[str, StateDict]) -> None:
-    """Set what :func:`own_callback_states` gave."""
+    """Set what :func:`own_callback_states` gave, which may be set again: callbacks change the containers that they load."""
     for callback in callbacks_of(trainer):
         if callback.state_key in states:
-            callback.load_state_dict(states[callback.state_key])
+            callback.load_state_dict(plain_copy(states[callback.state_key]))
 
 
 def _is_small(value: object) -> bool:
