@@ -230,8 +230,6 @@ class FitState:
         self._trainer.fit_loop.load_state_dict(plain_copy(loop))
         set_reloads(self._trainer, held["own"]["memory"]["reloads"])
         self.loaders.defer(True)
-        if held["phase"] == Phase.STEP.value and self._is_cut():  # for a checkpoint before the next step's end
-            self._held = {**held["own"], "attributes": self.attributes.stored()}
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Keep a checkpoint's state until the loops run."""
@@ -276,17 +274,15 @@ class FitState:
 
     def _prepare(self, loaded: FitEntry, fetcher: DataFetcher | None) -> None:
         """Called by the loops, once everything is loaded and the start hooks have run."""
-        trainer, phase = self._trainer, Phase(loaded["phase"])
+        trainer, phase, (size, rank) = self._trainer, Phase(loaded["phase"]), self.loaders.place
         self.attributes.begin()
         if fetcher is not None and phase is not Phase.BETWEEN:
             begin_epoch_again(trainer)
         if "own" in loaded:
             self._find_place(loaded, loaded["own"], fetcher)
             self._restore(loaded["own"], phase)
-            return
-        ranks, (size, rank) = loaded["ranks"], self.loaders.place
-        if len(ranks) == size and self.loaders.fits(loaded):
-            own = ranks[rank]
+        elif len(loaded["ranks"]) == size and self.loaders.fits(loaded):
+            own = loaded["ranks"][rank]
             self._find_place(loaded, own, fetcher)
             rebuild_as(trainer.strategy.model, loaded["buckets"])
             self._restore(own, phase)
@@ -302,6 +298,8 @@ class FitState:
             rank_zero_info(
                 "The checkpoint was saved within a batch: that batch is trained on again, with other random numbers."
             )
+        if phase is Phase.STEP:  # for a checkpoint before the end of the next step
+            self._end_batch()
 
     def _find_place(self, loaded: FitEntry, own: RankState, fetcher: DataFetcher | None) -> None:
         """Restore the loaders' positions."""

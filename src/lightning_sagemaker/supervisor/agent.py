@@ -177,7 +177,8 @@ class Agent:
             self._due.append(rank)
             say(f"rank {rank.number} ended with {why}; restarting it once the coordinator is reachable.")
             return
-        step, follows = training.step, code == wire.RESTART and (training.together or not training.step)
+        step, has_part = training.step, training.together or training.replica > 1
+        follows = code == wire.RESTART and (has_part or not step)
         gone = [one for one in self._ranks if one.pid is None and one.code and one not in self._due]
         rank.deaths[_WITH_ANOTHER if follows or rank.is_killed else step] += 1
         if rank.deaths.total() > self._max_restarts:
