@@ -20,7 +20,7 @@ from lightning_sagemaker.collectives import ending, forks
 from lightning_sagemaker.collectives.async_max import share_default_group
 from lightning_sagemaker.recovery import on_gpu
 from lightning_sagemaker.recovery.member import RecoveryError
-from lightning_sagemaker.recovery.sockets import open_sockets, shut_down
+from lightning_sagemaker.recovery.sockets import Socket, open_sockets, shut_down
 from lightning_sagemaker.recovery.wire import Info
 
 _TO_MEET = 5.0
@@ -51,7 +51,7 @@ class QuorumGroup:
         self._patience = _TO_MEET
         self.info: Info = {"host": host, "store": self._server.port}
         self._lock = threading.Lock()
-        self._before: set[int] | None = None
+        self._before: set[Socket] | None = None
         self._forming: object | None = None
         share_default_group()
         ending.register()
@@ -150,7 +150,7 @@ class QuorumGroup:
     def _close_copies(self) -> None:
         """In a process that was forked: copies would keep the connections open when this rank dies."""
         if self._before is not None:
-            for number in open_sockets() - self._before:
+            for number, _ in open_sockets() - self._before:
                 with contextlib.suppress(OSError):
                     os.close(number)
 

@@ -14,26 +14,30 @@ import socket
 _OPEN = "/proc/self/fd"
 
 
-def open_sockets() -> set[int]:
-    """Numbers of this process's sockets; none where there is no ``/proc``."""
+Socket = tuple[int, str]
+"""Number of a file descriptor, and the kernel's name of its socket: the number alone may soon be another socket's."""
+
+
+def open_sockets() -> set[Socket]:
+    """This process's sockets; none where there is no ``/proc``."""
     found = set()
     with contextlib.suppress(OSError):
         for name in os.listdir(_OPEN):
             with contextlib.suppress(OSError):
-                if os.readlink(f"{_OPEN}/{name}").startswith("socket:"):
-                    found.add(int(name))
+                if (link := os.readlink(f"{_OPEN}/{name}")).startswith("socket:"):
+                    found.add((int(name), link))
     return found
 
 
-def shut_down(numbers: set[int], but_at: int) -> None:
+def shut_down(sockets: set[Socket], but_at: int) -> None:
     """Shut down these connections between hosts; their descriptors stay open until their owner closes them.
 
     Args:
-        numbers: File descriptors of sockets. Unix sockets, such as those of loader workers, are left alone.
+        sockets: From :func:`open_sockets`. Unix sockets, such as those of loader workers, are left alone.
         but_at: A port of this process: connections accepted on it are not shut down.
 
     """
-    for number in numbers:
+    for number, _ in sockets:
         with contextlib.suppress(OSError):
             copy = socket.socket(fileno=os.dup(number))
             with contextlib.closing(copy):
