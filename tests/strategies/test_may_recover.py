@@ -31,7 +31,6 @@ def supervised(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
     ("ranks", "arguments", "recovers"),
     [
         (4, {"hybrid_shard_degree": 2}, True),
-        (4, {"hybrid_shard_degree": 2, "recovery": "in_job"}, True),
         (4, {"hybrid_shard_degree": 2, "recovery": "restart"}, False),
         (4, {"parameters": {"hybrid_shard_degree": 2}}, True),
         (4, {"hybrid_shard_degree": 2, "save_distributed_checkpoint": True}, True),
@@ -47,6 +46,15 @@ def test_what_recovers_in_the_job(monkeypatch, ranks, arguments, recovers):
     strategy = SMDDPFSDPStrategy(**arguments)
     assert isinstance(strategy, SMPShardedStrategy)
     assert isinstance(strategy, InJobFSDPStrategy) == (recovers and CAN_BEGIN_AGAIN)
+
+
+def test_what_is_asked_for(monkeypatch):
+    supervised(monkeypatch, 4)
+    if CAN_BEGIN_AGAIN:
+        assert isinstance(SMDDPFSDPStrategy(hybrid_shard_degree=2, recovery="in_job"), InJobFSDPStrategy)
+    else:
+        with pytest.raises(RecoveryError, match="this torch cannot resume FSDP"):
+            SMDDPFSDPStrategy(hybrid_shard_degree=2, recovery="in_job")
 
 
 @pytest.mark.parametrize(
