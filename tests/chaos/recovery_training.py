@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 from torchmetrics.classification import MulticlassAccuracy
 
-from lightning_sagemaker import SMDDPFSDPStrategy
+from lightning_sagemaker import MemoryCheckpoint, SMDDPFSDPStrategy
 
 _SMALL = 64
 """Units of the hidden layer; wider ones are for measurements, whose steps note no weights."""
@@ -217,6 +217,10 @@ def main() -> None:
     callbacks: list[Callback] = [Notes(folder)]
     if not options.no_validation:
         callbacks += [saves, EarlyStopping("loss", patience=50)]
+    if options.shard:
+        callbacks.append(
+            MemoryCheckpoint()
+        )  # as a script has one that is restarted where it does not recover in the job
     if options.seconds:
         callbacks.append(Deadline(folder, options.seconds))
     trainer = Trainer(

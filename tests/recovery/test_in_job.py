@@ -146,6 +146,29 @@ def test_a_checkpoint_amid_accumulated_gradients_is_that_of_the_step_before_on_a
     assert [state["batches"], *taken] == [6, 6, 6]  # though the validation is after the seventh
 
 
+def test_a_file_that_is_saved_again_after_a_loss_has_no_other_name(tmp_path):
+    """Rank zero dies between its checkpoint and the barrier after it; the validation is re-run, and its checkpoint."""
+    process = start(Setting(2, samples=16 * 16, epochs=1), tmp_path, training=WRONG, words=["dies once it has saved"])
+    assert process.wait(60) == 0, (tmp_path / "output.txt").read_text()
+    assert "continue after step 8" in (tmp_path / "output.txt").read_text()
+    found = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert found == ["epoch=0-step=16.ckpt", "epoch=0-step=8.ckpt", "last.ckpt"]
+
+
+def test_a_job_ends_whose_ranks_are_all_lost_if_one_of_them_is_not_replaced(tmp_path):
+    """Its replacement would wait for the other for ever."""
+    setting = Setting(2, samples=3200, epochs=1)
+    words = ["rank 1 again and again, rank 0 once"]
+    process = start(setting, tmp_path, "--max-restarts", "1", training=WRONG, words=words)
+    try:
+        assert process.wait(60) not in (0, None)
+    finally:
+        process.kill()
+    said = (tmp_path / "output.txt").read_text()
+    assert "rank 1 ended with signal 9, and is not replaced: --max-restarts is 1." in said
+    assert "all ranks are lost, and one of this host is not replaced: the job ends." in said
+
+
 def test_a_batch_that_kills_whoever_trains_on_it_ends_the_job(tmp_path):
     (tmp_path / "job").mkdir()
     process = start(Setting(3), tmp_path / "job", "--attempts", "2", training=WRONG, words=["poison"])

@@ -31,7 +31,8 @@ def test_the_other_replica_continues_and_gives_the_state_back(tmp_path):
     assert max(gap for _, gap in outcome.gaps) < 5 * PATIENCE
     assert "2 of 4 ranks continue" in said
     assert "4 of 4 ranks continue" in said
-    assert "from memory" not in said  # all of it was in the other replica's
+    assert "Resuming from step" not in said  # all of it was in the other replica's memory
+    assert said.count("MemoryCheckpoint makes no copies") == 1
     events = [row["event"] for row in rows(tmp_path / "job/recovery.jsonl")]
     assert events.count("lost") == 4  # a rank is lost with its replica
 

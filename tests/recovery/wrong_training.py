@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -30,6 +29,16 @@ class Module(recovery_training.Module):
         if WRONG == "shards itself":
             fully_shard(self.net[0], mesh=self.device_mesh["data_parallel"])
 
+    def on_fit_start(self) -> None:
+        if WRONG == "dies once it has saved":
+            write = self.trainer.strategy.save_checkpoint
+
+            def save(*arguments: Any, **options: Any) -> None:
+                write(*arguments, **options)
+                self._die_if(recovery_training.RANK == "0")
+
+            vars(self.trainer.strategy)["save_checkpoint"] = save
+
     def configure_optimizers(self) -> Any:
         if WRONG == "schedule":  # has the loaders made before the fit begins
             assert self.trainer.estimated_stepping_batches > 0
@@ -38,12 +47,21 @@ class Module(recovery_training.Module):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         if WRONG == "poison" and self.global_step == 5 and batch[2].tolist() == self._poisoned():
             os.kill(os.getpid(), signal.SIGKILL)
-        if WRONG == "dies before a validation" and batch_idx == 6 and recovery_training.RANK == "1":
-            with contextlib.suppress(FileExistsError), (self.folder / "died").open("x"):
-                os.kill(os.getpid(), signal.SIGKILL)
+        if WRONG == "dies before a validation":
+            self._die_if(batch_idx == 6 and recovery_training.RANK == "1")
+        if WRONG == "rank 1 again and again, rank 0 once":
+            self._die_if(recovery_training.RANK == "1" and self.global_step > 1, again=True)
+            self._die_if(recovery_training.RANK == "0" and self.global_step == 80)
         if WRONG == "bug":
             raise ValueError("a bug of the script")
         return super().training_step(batch, batch_idx)
+
+    def _die_if(self, is_due: bool, *, again: bool = False) -> None:
+        died = self.folder / "died"
+        if is_due and (again or not died.exists()):
+            if not again:
+                died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _poisoned(self) -> list[int]:
         """Rank 1's samples in the sixth step, whoever trains on them."""

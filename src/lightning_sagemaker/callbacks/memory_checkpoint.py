@@ -98,6 +98,11 @@ class MemoryCheckpoint(Callback):
                 " HINT: leave it out, and start the script with 'lightning-sagemaker supervise', which recovers in the job;"
                 " or use strategy='smddp_fsdp'."
             )
+        if getattr(trainer.strategy, "recovers", False):
+            rank_zero_info(
+                "MemoryCheckpoint makes no copies: a lost rank's state is in the memory of the model's other replicas."
+            )
+            return
         fit = next(_FITS)
         found = launcher_folder(fit) if self._folder is None else Path(self._folder) / str(fit)
         if trainer.ckpt_path is not None:

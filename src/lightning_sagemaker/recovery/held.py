@@ -94,7 +94,8 @@ class HeldState:
         if self._repeats:  # it is held already, and what is saved again is the same
             return
         trainer = self._trainer
-        while self._counting:
+        # What a step repeats, its validation's checkpoint too, has no other name; what follows is saved for the first time.
+        while self._counting and (moment >= Moment.STEP or trainer.global_step > self._at[0]):
             self._counting.pop()._enable_version_counter = True
         self._held = {
             **self.fit_state.hold(looks=moment is Moment.EPOCH),  # the step itself has looked

@@ -195,8 +195,8 @@ class Regroup(Generic[S]):
         parts = {} if self._parts is None else self._parts.sources(reply)
         if not sources or None in parts.values():
             raise NobodyLeft(
-                "All ranks were in the middle of a step when one was lost. HINT: start the job again; it resumes from its"
-                " last checkpoint."
+                "All ranks, or all that have the same shards, were in the middle of a step when one was lost. HINT: start"
+                " the job again; it resumes from its last checkpoint."
             )
         for rank, source in parts.items():
             assert self._parts is not None

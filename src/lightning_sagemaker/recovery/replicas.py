@@ -19,6 +19,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from lightning_sagemaker._compat.fsdp_groups import begin_again, check_names, move_to
 from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.replica_ranks import replica_of
 
 
 class Replicas:
@@ -67,27 +68,20 @@ class Replicas:
             RecoveryError: If a replica is incomplete, as after a loss outside of a fit.
 
         """
-        first = range(0, len(order), self.size)
-        if any(
-            order[one] % self.size or [*order[one : one + self.size]] != _from(order[one], self.size) for one in first
-        ):
+        if [*order] != [mate for rank in order[:: self.size] for mate in replica_of(rank, self.size)]:
             raise RecoveryError(
                 "A replica of the model has lost a rank after the first fit, so its weights are incomplete. HINT: start the"
                 " job again."
             )
-        place, index = divmod(dist.get_rank(), self.size)
-        within = _group(_from(place * self.size, self.size), timeout)
-        self.across = _group([one + index for one in first], timeout)
+        rank = dist.get_rank()
+        within = _group([*replica_of(rank, self.size)], timeout)
+        self.across = _group([*range(rank % self.size, len(order), self.size)], timeout)
         if self._mesh is None:
             self._mesh = DeviceMesh.from_group(within, self._device_type, mesh_dim_names=(self._dimension,))
         else:
             move_to(within, self._mesh, self._modules)
         for module in self._modules:
             begin_again(module)
-
-
-def _from(first: int, size: int) -> list[int]:
-    return [*range(first, first + size)]
 
 
 def _group(ranks: list[int], timeout: timedelta) -> dist.ProcessGroup:

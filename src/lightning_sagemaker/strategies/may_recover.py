@@ -7,6 +7,8 @@ from abc import ABCMeta
 from importlib import import_module
 from typing import TypeVar
 
+import torch
+
 from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.parallel.degrees import ParallelDegrees
@@ -32,11 +34,7 @@ class RecoversIfAsked(ABCMeta):
 
         """
         given = kwargs if recovery is None else {**kwargs, "recovery": recovery}
-        asked = not getattr(cls, "recovers", False) and recovers_in_job(recovery)
-        if asked and not cls.__module__.startswith("lightning_sagemaker."):
-            _say_that_it_does_not(cls.__name__, recovery)
-            asked = False
-        if not asked or not cls.can_recover(recovery, args, kwargs):  # type: ignore[attr-defined]
+        if getattr(cls, "recovers", False) or not recovers_in_job(recovery) or _obstacle(cls, recovery, args, kwargs):
             made: T = ABCMeta.__call__(cls, *args, **given)
             return made
         # By name, as the factory does: that strategy is made of this one's parts.
@@ -45,12 +43,20 @@ class RecoversIfAsked(ABCMeta):
         return made
 
 
-def _say_that_it_does_not(name: str, recovery: str | None) -> None:
-    """A class of the script's own would lose its overrides."""
-    why = f"{name} is a strategy of this script's own, which does not recover in the job"
-    if recovery == "in_job":
-        raise RecoveryError(f"recovery='in_job' was set, and {why}. HINT: use one of this package's, or leave it out.")
-    rank_zero_info(f"{why}: when a rank is lost, all ranks are restarted.")
+def _obstacle(cls: type, recovery: str | None, args: tuple[object, ...], kwargs: dict[str, object]) -> str:
+    """Why all ranks are restarted instead, which is said; empty if they need not be."""
+    if cls.__module__.startswith("lightning_sagemaker."):
+        why: str = cls.obstacle(args, kwargs)  # type: ignore[attr-defined]
+    else:
+        why = f"{cls.__name__} is a strategy of this script's own, which would lose its overrides"
+    if why and recovery == "in_job":
+        raise RecoveryError(
+            f"recovery='in_job' was set, but {why}. HINT: leave it out: under supervise all ranks are then restarted when"
+            " one is lost."
+        )
+    if why:
+        rank_zero_info(f"When a rank is lost, all ranks are restarted: {why}.")
+    return why
 
 
 class MayRecover(metaclass=RecoversIfAsked):
@@ -63,20 +69,19 @@ class MayRecover(metaclass=RecoversIfAsked):
         super().__init__(*args, **kwargs)
 
     @classmethod
-    def can_recover(cls, recovery: str | None, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
-        """Whether the counterpart takes these arguments.
+    def obstacle(cls, args: tuple[object, ...], kwargs: dict[str, object]) -> str:
+        """Why the counterpart cannot be created with these arguments; empty if it can.
 
         Args:
-            recovery: As requested; None: a supervisor started this process.
             args: Arguments of the strategy.
-            kwargs: Likewise.
+            kwargs: Keyword arguments of the strategy.
 
         Raises:
             MisconfigurationException: If it does not support the requested gradient reduction.
 
         """
         refuse_beside_recovery(kwargs)
-        return True
+        return ""
 
 
 class FabricMayRecover(MayRecover):
@@ -93,25 +98,10 @@ class ReplicasMayRecover(MayRecover):
     job: SageMakerJob
 
     @classmethod
-    def can_recover(cls, recovery: str | None, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
-        """Whether there are replicas; without them all ranks are restarted, and resume from their hosts' memory.
-
-        Args:
-            recovery: As requested; None: a supervisor started this process.
-            args: Arguments of the strategy.
-            kwargs: Likewise.
-
-        Raises:
-            RecoveryError: If it is requested, and not possible.
-
-        """
-        obstacle = ABCMeta.__call__(cls, *args, **kwargs)._obstacle
-        if obstacle and recovery == "in_job":
-            raise RecoveryError(
-                f"recovery='in_job' was set, and {obstacle}. HINT: leave it out: under supervise all ranks are then"
-                " restarted, and resume from their hosts' memory."
-            )
-        return not obstacle
+    def obstacle(cls, args: tuple[object, ...], kwargs: dict[str, object]) -> str:
+        """As of :class:`MayRecover`; which degrees the job asks for is known once the strategy is created."""
+        found: str = ABCMeta.__call__(cls, *args, **kwargs)._obstacle
+        return found
 
     @property
     def _obstacle(self) -> str:
@@ -119,11 +109,13 @@ class ReplicasMayRecover(MayRecover):
 
         degrees, world = self.degrees, self.job.world_size or 1
         if degrees.tensor > 1:
-            return f"tensor_parallel_degree={degrees.tensor}"
+            return (
+                f"tensor_parallel_degree={degrees.tensor} was set, with which replicas do not recover from each other"
+            )
         if degrees.shard == 1 or degrees.shards(world) == world:
             return "there is one replica of the model (hybrid_shard_degree), so no other one has a lost rank's shards"
         if getattr(self, "async_checkpoint", False):
-            return "async_checkpoint=True, whose writes need all ranks"
+            return "async_checkpoint=True was set, whose writes need all ranks"
         if not CAN_BEGIN_AGAIN:
-            return "this torch cannot resume FSDP after a failed step (torch 2.13 can)"
+            return f"torch {torch.__version__} cannot resume FSDP after a failed step (2.13 can)"
         return ""

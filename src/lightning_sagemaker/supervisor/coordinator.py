@@ -21,12 +21,12 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from lightning_sagemaker.recovery import wire
+from lightning_sagemaker.recovery.replica_ranks import complete, replica_of
 from lightning_sagemaker.supervisor.events import no_notes
 from lightning_sagemaker.supervisor.hosts import Hosts
 from lightning_sagemaker.supervisor.progress import Progress
 from lightning_sagemaker.supervisor.ranks import Member, Settings, quorum_of
 from lightning_sagemaker.supervisor.reception import Reception
-from lightning_sagemaker.supervisor.replicas import complete, replica_of
 from lightning_sagemaker.supervisor.step_notes import StepNotes
 
 _TICK = 0.1
