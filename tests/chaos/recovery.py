@@ -203,7 +203,9 @@ def start_on(net: Network, setting: Setting, folder: Path, *options: str) -> Hos
     """Start a job on several hosts."""
     options = ("--rejoin-timeout", str(setting.rejoin_timeout), "--attempts", "9", *options)
     command = [str(setting.program), str(folder), *setting.arguments]
-    return HostedJob(net, folder, setting.ranks // len(net.spaces), options, command)
+    return HostedJob(
+        net, folder, setting.ranks // len(net.spaces), options, command, setting.ranks // max(1, setting.shard)
+    )
 
 
 def run(
@@ -390,6 +392,7 @@ def _run_jobs(options: argparse.Namespace, net: Network | None, place: Path) -> 
         print(f"  {problems or 'equal'}", flush=True)
         if problems:
             failed += 1
+            print(f"  {[(kind, round(gap, 2)) for kind, gap in outcome.gaps]}", flush=True)
             print(outcome.output[-24000:], flush=True)
     _report(gaps, jobs, failed)
     return int(failed > 0)

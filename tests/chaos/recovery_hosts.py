@@ -50,13 +50,21 @@ class HostedJob:
         per_host: Ranks of each.
         options: Of ``supervise``.
         command: What each rank runs.
+        replicas: Of the model; None: as many as ranks.
 
     """
 
     def __init__(
-        self, net: network.Network, folder: Path, per_host: int, options: Sequence[str], command: Sequence[str]
+        self,
+        net: network.Network,
+        folder: Path,
+        per_host: int,
+        options: Sequence[str],
+        command: Sequence[str],
+        replicas: int | None = None,
     ) -> None:
         self._net, self._folder, self._per_host = net, folder, per_host
+        self._replicas = replicas or len(net.spaces) * per_host
         self._options, self._command = list(options), list(command)
         self._first = subprocess.run(
             net.enter("algo-1", ["ip", "-4", "-o", "address", "show", net.interface]), check=True, capture_output=True
@@ -121,7 +129,7 @@ class HostedJob:
     def inflict(self, kind: str, rng: random.Random, steps: Callable[[], int]) -> None:
         """One fault.
 
-        Of two ranks, one that is cut off while the other recovers takes the training's state with it: it is only cut then.
+        Of two replicas, one that is cut off while the other recovers takes the state with it: it is only cut then.
 
         Args:
             kind: Of :data:`KINDS`.
@@ -144,7 +152,7 @@ class HostedJob:
         elif kind == "slow network":
             self.slow_down(host, rng.uniform(2, 4))
         else:
-            if kind == "cut during recovery" and len(self.supervisors) * self._per_host > 2:
+            if kind == "cut during recovery" and self._replicas > 2:
                 self.signal(rng.choice(self.ranks_of(0)), signal.SIGKILL)
                 time.sleep(rng.uniform(0, 0.6))
             self.link(host, "down")
