@@ -20,7 +20,8 @@ from lightning_sagemaker.collectives import ending, forks
 from lightning_sagemaker.collectives.async_max import share_default_group
 from lightning_sagemaker.recovery import on_gpu
 from lightning_sagemaker.recovery.member import RecoveryError
-from lightning_sagemaker.recovery.sockets import Socket, open_sockets, shut_down
+from lightning_sagemaker.recovery.sockets import ShutDown, Socket, open_sockets
+from lightning_sagemaker.recovery.stuck import exit_if_stuck
 from lightning_sagemaker.recovery.wire import Info
 
 _TO_MEET = 5.0
@@ -52,7 +53,9 @@ class QuorumGroup:
         self.info: Info = {"host": host, "store": self._server.port}
         self._lock = threading.Lock()
         self._before: set[Socket] | None = None
+        self._shut = ShutDown()
         self._forming: object | None = None
+        self._number = 0
         share_default_group()
         ending.register()
         forks.guard()
@@ -120,19 +123,23 @@ class QuorumGroup:
         self.leave()
         with self._lock:
             self._before = None
+            self._number += 1
         if dist.is_initialized():
             ending.let_threads_finish()
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group()
+        self._shut.close()
 
     def leave(self) -> None:
         """Abort every collective that this process waits for; called by any thread."""
         with self._lock:
             self._shut_down()
-            forming = self._forming
+            forming, number = self._forming, self._number
         if forming is not None:  # it may be about to wait on a connection that is not there yet
             threading.Thread(target=self._keep_leaving, args=(forming,), name="leave", daemon=True).start()
         on_gpu.abort()
+        if forming is None and threading.current_thread() is not threading.main_thread():
+            exit_if_stuck(lambda: self._number > number)
 
     def _keep_leaving(self, forming: object) -> None:
         while True:
@@ -145,10 +152,11 @@ class QuorumGroup:
     def _shut_down(self) -> None:
         if self._before is not None:
             # Others may form the next group already, and have connected to this store for it.
-            shut_down(open_sockets() - self._before, but_at=self._server.port)
+            self._shut.add(open_sockets() - self._before, but_at=self._server.port)
 
     def _close_copies(self) -> None:
         """In a process that was forked: copies would keep the connections open when this rank dies."""
+        self._shut.close()
         if self._before is not None:
             for number, _ in open_sockets() - self._before:
                 with contextlib.suppress(OSError):

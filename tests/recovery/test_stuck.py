@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process that is still in a collective long after it was aborted exits; one that computes goes on."""
+
+import subprocess
+import sys
+
+import pytest
+
+from lightning_sagemaker.simulator.hosts import free_port
+
+SCRIPT = """
+import os, sys, time
+import torch.distributed as dist
+from lightning_sagemaker.recovery.stuck import exit_if_stuck
+
+port, does = sys.argv[1:]
+rank = 0 if os.fork() else 1
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+if rank == 1:
+    time.sleep(8)  # and joins no collective
+    os._exit(0)
+exit_if_stuck(lambda: does == "left", patience=1.0)
+if does == "waits":
+    dist.barrier()
+elif does == "left":
+    dist.barrier(async_op=True)
+time.sleep(2.5)
+print("goes on", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "code", "says"), [("waits", 1, "a collective has not ended"), ("computes", 0, ""), ("left", 0, "")]
+)
+def test_a_process_in_an_aborted_collective_exits(does, code, says):
+    command = [sys.executable, "-c", SCRIPT, str(free_port()), does]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.wait(60) == code
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert says in process.stderr.read()
+        assert ("goes on" in process.stdout.read()) == (code == 0)
