@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Safe forks with gloo's threads: a process is forked when none of them is inside the interpreter.
+"""Safe forks with gloo's threads: a process is forked when none of them is inside the interpreter, and frees no group.
 
 A tensor that Python has given up while a collective still uses it is freed by gloo's thread, which makes itself a
 Python thread state for that, under a lock of the interpreter. Up to Python 3.11 a process that is forked at that
@@ -8,10 +8,15 @@ moment, such as a loader's worker, takes the same lock before the interpreter ha
 first. So each fork waits until all other threads sleep, as gloo's do after a collective, and then until the lock is
 free. The remaining case is an asynchronous collective whose tensor Python has released, and that completes between the
 check and the fork.
+
+A process group that is garbage at the fork, such as one that a failed collective's traceback refers to, would be freed by
+the child's garbage collector too, and waits there for threads that only the parent has. So a child does not collect what it
+has inherited, in any version of Python.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -27,7 +32,9 @@ _TASKS = "/proc/self/task"
 
 @cache
 def guard() -> None:
-    """Make forks of this process wait from here on, where necessary."""
+    """Make forks of this process safe from here on."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=gc.freeze)
     if _IS_AFFECTED:
         os.register_at_fork(before=_settle)
 
