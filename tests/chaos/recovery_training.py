@@ -217,10 +217,8 @@ def main() -> None:
     callbacks: list[Callback] = [Notes(folder)]
     if not options.no_validation:
         callbacks += [saves, EarlyStopping("loss", patience=50)]
-    if options.shard:
-        callbacks.append(
-            MemoryCheckpoint()
-        )  # as a script has one that is restarted where it does not recover in the job
+    if options.shard:  # as a script has that is restarted where it does not recover in the job
+        callbacks.append(MemoryCheckpoint())
     if options.seconds:
         callbacks.append(Deadline(folder, options.seconds))
     trainer = Trainer(

@@ -120,7 +120,7 @@ class QuorumGroup:
 
     def dissolve(self) -> None:
         """Discard the current group, whatever its state."""
-        self.leave()
+        self._abort()
         with self._lock:
             self._before = None
             self._number += 1
@@ -131,15 +131,19 @@ class QuorumGroup:
         self._shut.close()
 
     def leave(self) -> None:
-        """Abort every collective that this process waits for; called by any thread."""
+        """Abort every collective that this process waits for, and see that it ends; called by any thread."""
+        number = self._number
+        self._abort()
+        if self._forming is None:  # which has a time limit of its own
+            exit_if_stuck(lambda: self._number > number)
+
+    def _abort(self) -> None:
         with self._lock:
             self._shut_down()
-            forming, number = self._forming, self._number
+            forming = self._forming
         if forming is not None:  # it may be about to wait on a connection that is not there yet
             threading.Thread(target=self._keep_leaving, args=(forming,), name="leave", daemon=True).start()
         on_gpu.abort()
-        if forming is None and threading.current_thread() is not threading.main_thread():
-            exit_if_stuck(lambda: self._number > number)
 
     def _keep_leaving(self, forming: object) -> None:
         while True:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 PATIENCE = 5.0
 """Seconds in one collective after it was aborted; it takes milliseconds."""
 _AGAIN = 0.25
+"""Seconds between two looks."""
 _COLLECTIVES = (
     "torch.distributed.distributed_c10d",
     "torch.distributed._functional_collectives",
