@@ -48,7 +48,7 @@ KINDS = ("kill", "kill", "kill the first", "kill two", "kill during recovery", "
 
 @dataclass(frozen=True)
 class Setting:
-    """One kind of job."""
+    """One kind of job, and how many faults it has."""
 
     ranks: int
     accumulate: int = 1
@@ -66,6 +66,7 @@ class Setting:
     shard: int = 0
     parts: int = 0
     depth: int = 0
+    faults: int = 10
     script: str = "recovery_training.py"
 
     @property
@@ -97,6 +98,7 @@ SETTINGS = (
     Setting(3, samples=1200, epochs=4, limit=3, every=2),
     Setting(4, samples=2000, shard=2, depth=2, dropout=0.2, optimizer="adamw"),
     Setting(4, samples=2000, shard=2, parts=1, depth=2, accumulate=2, workers=1),
+    Setting(2, samples=6000, optimizer="adamw", faults=20),
 )
 HOST_SETTINGS = (
     Setting(2, samples=3000, optimizer="adamw"),
@@ -377,7 +379,7 @@ def _run_jobs(options: argparse.Namespace, net: Network | None, place: Path) -> 
                 print(alone.output[-3000:])
                 return 1
         folder = place / f"job-{jobs}"
-        outcome = run(setting, folder, rng, min(10, options.faults - len(gaps)), kinds, net)
+        outcome = run(setting, folder, rng, min(setting.faults, options.faults - len(gaps)), kinds, net)
         jobs += 1
         problems = outcome.problems or compare(references[setting], folder, setting, len(outcome.gaps))
         if outcome.code:
