@@ -66,6 +66,7 @@ class Setting:
     shard: int = 0
     parts: int = 0
     depth: int = 0
+    meets: int = 0
     faults: int = 10
     script: str = "recovery_training.py"
 
@@ -78,7 +79,7 @@ class Setting:
     def arguments(self) -> list[str]:
         """Of the training."""
         names = ["accumulate", "workers", "dropout", "optimizer", "samples", "epochs", "seconds", "order", "norm"]
-        trainer = ("limit", "every", "shard", "parts", "depth")
+        trainer = ("limit", "every", "shard", "parts", "depth", "meets")
         names += [name for name in trainer if getattr(self, name) != getattr(Setting, name)]
         return [word for name in names for word in (f"--{name}", str(getattr(self, name)))]
 
@@ -99,6 +100,8 @@ SETTINGS = (
     Setting(4, samples=2000, shard=2, depth=2, dropout=0.2, optimizer="adamw"),
     Setting(4, samples=2000, shard=2, parts=1, depth=2, accumulate=2, workers=1),
     Setting(2, samples=6000, optimizer="adamw", faults=20),
+    Setting(3, samples=1500, meets=1),
+    Setting(3, samples=1500, meets=2, dropout=0.2),
 )
 HOST_SETTINGS = (
     Setting(2, samples=3000, optimizer="adamw"),

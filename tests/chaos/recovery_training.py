@@ -114,6 +114,29 @@ class Module(LightningModule):
         }
 
 
+class MeetingModule(Module):
+    """Its hooks wait for all ranks, at different times of a step."""
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self._meet(2.0)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._meet(1.0)
+
+    def _meet(self, number: float) -> None:
+        time.sleep(self.pause / 4 * (int(RANK) % 2))
+        largest = self.all_gather(torch.tensor(number)).max()  # type: ignore[union-attr]
+        self.log(f"largest_{number:.0f}", largest)
+
+
+class Meets(Callback):
+    """As :class:`MeetingModule`, at every third step."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step % 3 == 0:
+            trainer.strategy.barrier()
+
+
 class Notes(Callback):
     """Steps that count, validations, and what is left in the end."""
 
@@ -194,6 +217,9 @@ def options_of_script() -> argparse.Namespace:
     parser.add_argument("--no-validation", action="store_true")
     parser.add_argument("--limit", type=int, default=0, help="batches of a validation; 0: all")
     parser.add_argument("--every", type=int, default=1, help="epochs from one with validations to the next")
+    parser.add_argument(
+        "--meets", type=int, default=0, help="1: hooks of each third step wait for all ranks; 2: of each"
+    )
     parser.add_argument("--strategy", default="sagemaker")
     parser.add_argument("--shard", type=int, default=0, help="ranks that each replica is sharded across; 0: none")
     parser.add_argument("--parts", type=int, default=0, help="whether each rank writes its shard of a checkpoint")
@@ -219,6 +245,8 @@ def main() -> None:
         callbacks += [saves, EarlyStopping("loss", patience=50)]
     if options.shard:  # as a script has that is restarted where it does not recover in the job
         callbacks.append(MemoryCheckpoint())
+    if options.meets:
+        callbacks.append(Meets())
     if options.seconds:
         callbacks.append(Deadline(folder, options.seconds))
     trainer = Trainer(
@@ -235,9 +263,8 @@ def main() -> None:
         log_every_n_steps=1,
         callbacks=callbacks,
     )
-    module = Module(
-        folder, options.pause, options.dropout, options.optimizer, options.width, options.norm, options.depth
-    )
+    kind = MeetingModule if options.meets == 2 else Module
+    module = kind(folder, options.pause, options.dropout, options.optimizer, options.width, options.norm, options.depth)
     training, validation = Points(options.samples), Points(200)
     if options.order == "weighted":
         order = {"sampler": WeightedRandomSampler((1.0 + training.y).tolist(), options.samples)}

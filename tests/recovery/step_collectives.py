@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A script whose steps call collectives; its arguments: folder, strategy, losses.
 
-A loss is ``STEP:RANK``: there the rank kills itself, once. The first epoch only logs means and maxima over the ranks; the
-second gathers what the model returned, in steps and in a hook of the validation.
+A loss is ``STEP:RANK:PLACE``: there the rank kills itself, once. Places are the start of a batch, and hooks in which the
+others wait for it: ``gradients`` and ``end``. The first epoch only logs means and maxima over the ranks; the second gathers
+what the model returned, in steps and in hooks.
 """
 
 from __future__ import annotations
@@ -43,6 +44,17 @@ class Module(LightningModule):
     def on_after_backward(self) -> None:
         self.log("gradient", self.net.weight.grad.norm(), sync_dist=True)  # type: ignore[union-attr]
 
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self._meet("gradients")
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self._meet("end")
+
+    def _meet(self, place: str) -> None:
+        if self.current_epoch:
+            die_if_told(self.trainer, place)
+            self.log(place, self.all_gather(torch.tensor(1.0)).sum())  # type: ignore[union-attr]
+
     def validation_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
         found: torch.Tensor = self.net(batch)
         self.log("validation", found.square().mean(), sync_dist=True)
@@ -60,6 +72,14 @@ class Module(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+def die_if_told(trainer: Trainer, place: str) -> None:
+    """A loss."""
+    name = f"{trainer.global_step}:{trainer.strategy.job.global_rank if STRATEGY != 'ddp' else 0}:{place}"
+    if name in LOSSES and not (FOLDER / name).exists():
+        (FOLDER / name).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class Records(Callback):
     """What is logged after each step, and after each validation."""
 
@@ -67,10 +87,7 @@ class Records(Callback):
         self.rows: list[Any] = []
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        name = f"{trainer.global_step}:{trainer.strategy.job.global_rank if STRATEGY != 'ddp' else 0}"
-        if name in LOSSES and not (FOLDER / name).exists():
-            (FOLDER / name).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+        die_if_told(trainer, "start")
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         self.rows.append(

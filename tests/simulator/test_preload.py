@@ -3,6 +3,7 @@
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -205,6 +206,17 @@ def test_imports_read_no_other_variable_of_a_rank():
     of_a_job = {name for name in read if name in CONTRACT_NAMES or name.startswith(CONTRACT_PREFIXES)}
     assert of_a_job <= handover.RANK_NAMES | {"SM_HP_MP_PARAMETERS"}  # the distribution smp leaves transformers out
     assert "RANK" in of_a_job
+
+
+def test_an_import_that_starts_a_program_reads_the_path():
+    """It is looked up by bytes too, which ``os.environ`` refuses."""
+    read: dict[str, str | None] = {}
+    with handover._reads_recorded(read):
+        os.get_exec_path()
+        os.environb.get(b"HOME")
+        with pytest.raises(TypeError):
+            os.environ[b"USER"]  # type: ignore[index]
+    assert read == {name: os.environ.get(name) for name in ("PATH", "HOME", "USER")}
 
 
 @pytest.mark.parametrize(

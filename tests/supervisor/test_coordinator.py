@@ -276,6 +276,20 @@ def test_a_step_that_fails_again_and_again_ends_the_job(ranks):
     assert job.quorum([1], 0)[0]["end"] == {"why": "stuck", "step": 1, "failures": 2, "lost": [2, 1]}
 
 
+def test_losses_after_a_restart_are_of_the_steps_that_it_repeats(ranks):
+    job = ranks(world_size=2, attempts=2)
+    job.start(0, 1)
+    job.commit(50, 0, 1)
+    job.members[1].close()
+    job.notices[0].wait(5)
+    assert job.quorum(None, 0)[0]["sources"] == []  # it was in the middle of a step
+    job.members[0].close()
+    job.start(0, 1)  # both begin again, from a checkpoint of step 10
+    job.members[1].close()
+    job.notices[0].wait(5)
+    assert job.quorum([10], 0)[0]["end"] is None
+
+
 def test_a_silent_rank_is_lost_and_ended(ranks, monkeypatch):
     job = ranks(world_size=2, silence=2.5)
     job.start(0, 1)

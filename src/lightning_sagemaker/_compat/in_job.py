@@ -13,6 +13,7 @@ from lightning_sagemaker._lightning import PACKAGE
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.amp import GradScaler
 
     from lightning_sagemaker._types import Trainer
 
@@ -51,6 +52,9 @@ def forget_interruption(trainer: Trainer) -> None:
             metric._is_synced, metric._cache = False, None
             metric.reset()
     trainer.lightning_module.zero_grad()
+    scaler: GradScaler | None = getattr(trainer.precision_plugin, "scaler", None)
+    if scaler is not None:  # which else refuses to unscale the step's gradients again
+        scaler._per_optimizer_states.clear()
 
 
 def end_batch_saves(trainer: Trainer, outputs: object, batch: object, batch_idx: int) -> None:

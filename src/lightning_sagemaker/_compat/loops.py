@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _EVENTS = "_lightning_sagemaker_events"
+_PACKAGES = ("lightning.", "pytorch_lightning.")
 _FIT = [
     "run",
     "setup_data",
@@ -77,6 +78,7 @@ class LoopEvents:
         epoch_is_next: Before anything of an epoch, the first one's included.
         epoch_begins: Before the iterator of an epoch is made.
         validation_begins: Before anything of a validation within a fit.
+        weights_are_next: After the hooks before an optimizer step, and the clipping of gradients.
         module_is_done: After the module's hook of a batch's end, which is called after the callbacks'.
         batch_hooks_are_over: After the hooks of a batch's end, before a validation.
         batch_is_over: After a batch and all that follows it.
@@ -96,6 +98,7 @@ class LoopEvents:
         self.epoch_is_next: list[Callable[[], None]] = []
         self.epoch_begins: list[Callable[[], None]] = []
         self.validation_begins: list[Callable[[], None]] = []
+        self.weights_are_next: list[Callable[[], None]] = []
         self.module_is_done: list[Callable[[], None]] = []
         self.batch_hooks_are_over: list[Callable[[], None]] = []
         self.batch_is_over: list[Callable[[], None]] = []
@@ -115,6 +118,8 @@ class LoopEvents:
         take(fit, "on_advance_start", self._epoch_is_next)
         take(fit, "_load_combined_loader_states", self._loaders_made)
         take(epoch, "on_run_start", self._epoch_begins)
+        require(type(self.trainer.precision_plugin), "_after_closure")
+        take(self.trainer.precision_plugin, "_after_closure", self._weights_are_next)
         take(self.trainer._logger_connector, "on_batch_end", self._module_is_done)
         take(epoch, "on_advance_end", self._ends)
         take(epoch.val_loop, "run", self._validates)
@@ -197,6 +202,14 @@ class LoopEvents:
 
         return evaluates
 
+    def _weights_are_next(self, hooks: Callable[..., None]) -> Callable[..., None]:
+        def are_next(*arguments: object) -> None:
+            hooks(*arguments)
+            for listener in [] if self.is_trial else self.weights_are_next:
+                listener()
+
+        return are_next
+
     def _module_is_done(self, end: Callable[[], None]) -> Callable[[], None]:
         def is_done() -> None:
             if self.trainer.training and not self.is_trial:
@@ -217,6 +230,11 @@ class LoopEvents:
                 listener()
 
         return ends
+
+
+def tells_of_weights(trainer: Trainer) -> bool:
+    """Whether the Trainer's precision plugin calls the hooks before an optimizer step as Lightning's own do."""
+    return type(trainer.precision_plugin).optimizer_step.__module__.startswith(_PACKAGES)
 
 
 def events_of(trainer: Trainer) -> LoopEvents:

@@ -70,6 +70,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "_should_check_val_fx",
         "_skip_next_val",
     ),
+    "{pytorch}.plugins:Precision": ("_after_closure",),
     "{pytorch}.plugins.io.wrapper:_WrappingCheckpointIO": (),
     "{pytorch}.strategies:DDPStrategy": (*_DDP, "_layer_sync", "_num_nodes", "_setup_model"),
     "{pytorch}.strategies:ModelParallelStrategy": (*_MODEL_PARALLEL, *_LAYOUT),

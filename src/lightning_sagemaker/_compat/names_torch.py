@@ -9,7 +9,7 @@ from __future__ import annotations
 NAMES: dict[str, tuple[str, ...]] = {
     "torch": ("_foreach_norm",),
     "torch._C._distributed_c10d": ("_DistributedBackendOptions", "_create_work_from_future"),
-    "torch._C._distributed_c10d:Backend": ("_set_sequence_number_for_group",),
+    "torch._C._distributed_c10d:Backend": ("_get_sequence_number_for_group", "_set_sequence_number_for_group"),
     "torch._dynamo": ("OptimizedModule",),
     "torch._ops:OpOverload": ("_schema",),
     "torch._subclasses.fake_tensor": ("FakeTensor", "FakeTensorMode", "unset_fake_temporarily"),

@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from lightning_sagemaker._compat.loops import LoopEvents, events_of
+from lightning_sagemaker._compat.loops import LoopEvents, events_of, tells_of_weights
 from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.callbacks.interruption import SpotInterruption
@@ -23,6 +23,7 @@ from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.apart import NeedsAllRanks
 from lightning_sagemaker.recovery.bars import show_bars
 from lightning_sagemaker.recovery.held import HeldState, Moment, of_all_shards
+from lightning_sagemaker.recovery.hook_collectives import HookCollectives
 from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.log_files import begin_writing, end_writing
 from lightning_sagemaker.recovery.member import RecoveryError
@@ -79,6 +80,7 @@ class RecoveringFit(Callback):
         self._begin_quorum()
         events = self._events = events_of(trainer)
         self._held = HeldState(trainer, resume, self._steps, number, replicas)
+        self._hooks, self._is_told = HookCollectives(trainer.strategy.root_device), tells_of_weights(trainer)
         resume.complete = lambda states: of_all_shards(states, self._rank.order, self._world_size, pl_module)
         inner = events.goes_on
         assert inner is not None
@@ -87,6 +89,7 @@ class RecoveringFit(Callback):
         if trainer.fit_loop._combined_loader is not None:  # made already, by a schedule that asked for their length
             self._check_loaders(trainer.fit_loop._combined_loader)
         events.epoch_is_next.append(lambda: self._hold(Moment.EPOCH))
+        events.weights_are_next.append(self._leave_state)
         events.module_is_done.insert(0, self._before_saves)
         events.batch_hooks_are_over.append(self._end_hooks)
         events.batch_is_over.insert(0, self._end_batch)
@@ -97,7 +100,7 @@ class RecoveringFit(Callback):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Called first: other callbacks may wait for other ranks, as saving does."""
         self._arguments = outputs, batch, batch_idx
-        if self._is_stepped and self._may_meet():
+        if self._is_stepped and (self._may_meet() or self._hooks.are_next(trainer.global_step)):
             self._hold(Moment.BATCH_END, self._arguments)
 
     def _before_saves(self) -> None:
@@ -181,8 +184,15 @@ class RecoveringFit(Callback):
         decision = self._member.decision(vote)
         if not decision["commit"]:
             raise RanksChanged("a rank was lost")
+        self._changes = decision["change"]
+        if not self._is_told:
+            self._leave_state()
+
+    def _leave_state(self) -> None:
+        """Weights change next: until the next state is saved there is none to return to."""
         assert self._held is not None
-        self._changes, self._held.is_current = decision["change"], False
+        self._held.is_current = False
+        self._hooks.begin()
 
     def _check_whole(self) -> None:
         if not self._rank.is_whole(self._trainer.strategy.root_device):
@@ -255,6 +265,8 @@ class RecoveringFit(Callback):
     def _end_batch(self) -> None:
         if self._is_stepped:
             self._hold(Moment.STEP)
+            if not self._may_meet():
+                self._hooks.end(self._trainer.global_step)
 
     @property
     def _is_stepped(self) -> bool:

@@ -16,16 +16,16 @@ import math
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
 from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.recovery.replica_ranks import complete, replica_of
 from lightning_sagemaker.supervisor.events import no_notes
+from lightning_sagemaker.supervisor.failures import Failures
 from lightning_sagemaker.supervisor.hosts import Hosts
 from lightning_sagemaker.supervisor.progress import Progress
-from lightning_sagemaker.supervisor.ranks import Member, Settings, quorum_of
+from lightning_sagemaker.supervisor.ranks import Member, Settings, quorum_of, step_of
 from lightning_sagemaker.supervisor.reception import Reception
 from lightning_sagemaker.supervisor.step_notes import StepNotes
 
@@ -64,7 +64,7 @@ class Coordinator(Progress):
         self._members, self._votes = dict[int, Member](), dict[int, int]()
         self._left, self._leaving = set[int](), set[int]()
         self._broken_at: float | None = None
-        self._failures, self._lost_at = Counter[int](), dict[int, list[int]]()
+        self._failures = Failures()
         self._hosts = Hosts(settings.silence, self.status, self.lose, self._stop, self.leave, self.give_up)
         note("start", world_size=settings.world_size)
         self._reception = Reception(host, port, settings.world_size, token, self._serve, self._hosts.serve)
@@ -224,14 +224,16 @@ class Coordinator(Progress):
                 self._is_waiting = True
                 self._note("waiting", step=self.step, left=len(asking))
             return
-        step, end = self.step, self._settings.too_few(len(asking)) if too_few else None
-        if not too_few and (failures := self._failures[step]) >= self._settings.attempts:
-            end = {"why": "stuck", "step": step, "failures": failures, "lost": self._lost_at.get(step, [])}
+        step, end = step_of(asking.values(), self.step), self._settings.too_few(len(asking)) if too_few else None
+        failures, lost = self._failures.of(step)
+        if not too_few and failures >= self._settings.attempts:
+            end = {"why": "stuck", "step": step, "failures": failures, "lost": lost}
             self._say(f"step {step + 1} has failed {failures} times: the job ends.")
         self._begin(list(asking.values()), "asking", end)
 
     def _begin(self, members: list[Member], waiting: str, end: wire.End | None = None) -> None:
         self.quorum += 1
+        self._failures.settle(step_of(members, self.step) if waiting == "asking" else None)
         self.ended = end is not None
         members = sorted(members, key=lambda member: (member.joined or self.quorum, member.rank))
         self._active = [member.rank for member in members]
@@ -278,7 +280,7 @@ class Coordinator(Progress):
         """Discard the step in flight, and notify the others."""
         if self._broken_at is None:
             self._broken_at = time.monotonic()
-            self._failures[self.step] += fails
+            self._failures.discard(fails=fails)
         self._decide({"commit": False})
         for rank in self._active:
             self._members[rank].tell({"notice": "changed", "quorum": self.quorum})
@@ -297,7 +299,7 @@ class Coordinator(Progress):
                 if self._votes:
                     self._break()
             elif not self.is_stopping:
-                self._lost_at.setdefault(self.step, []).append(member.rank)
+                self._failures.lose(member.rank)
                 self._note("lost", rank=member.rank, step=self.step, since=round(self._steps.last, 3))
                 others = "all restart" if self.together else f"{len(self._active)} continue"
                 self._say(f"rank {member.rank} is lost after step {self.step}; {others}.")

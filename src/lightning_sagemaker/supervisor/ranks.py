@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,3 +107,8 @@ def quorum_of(members: Sequence[Member]) -> dict[str, Any]:
         "holders": [member.rank for member in has],
         "infos": [member.info for member in members],
     }
+
+
+def step_of(members: Iterable[Member], default: int) -> int:
+    """The step that members have done last: an earlier one than the job's, after all have resumed from a checkpoint."""
+    return max((member.at[0] for member in members if member.at), default=default)

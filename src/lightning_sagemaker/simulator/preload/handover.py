@@ -100,7 +100,8 @@ def _reads_recorded(read: dict[str, str | None]) -> Iterator[None]:
         if in_bulk[name]:
             in_bulk[name] -= 1
         else:
-            read.setdefault(name, _value(name))
+            known = os.fsdecode(name)  # subprocess asks for b"PATH", os.environb for any
+            read.setdefault(known, _value(known))
         return get(self, name)
 
     def note_bulk(self: Any) -> Iterator[str]:
