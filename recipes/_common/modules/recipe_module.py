@@ -259,13 +259,13 @@ class RecipeModule(LeavesResults, LightningModule):
         step = self.trainer.global_step
         if step == self._last_step:  # a micro-batch that was accumulated
             return
-        self._last_step = step
         if self._is_logged(step):
             means = self._take(self.train_metrics)
             self.train_names |= means.keys()
             self.log_dict(means, prog_bar=True)
             rate = self.trainer.optimizers[0].param_groups[0]["lr"]
             self.log_dict({"learning_rate": rate, **self._position()})
+        self._last_step = step  # last: if another rank is lost in the above, this is called again
 
     def _is_logged(self, step: int) -> bool:
         return step % log_interval(self.trainer) == 0
