@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
 
 import lightning_sagemaker  # noqa: F401
@@ -105,7 +106,8 @@ if __name__ == "__main__":
     seed_everything(1)
     records, module = Records(), Module()
     trainer = Trainer(
-        strategy=STRATEGY, accelerator="cpu", devices=3, max_epochs=2, logger=False, enable_checkpointing=False,
+        strategy=STRATEGY, accelerator="cpu", devices=3, max_epochs=2, logger=CSVLogger(FOLDER, flush_logs_every_n_steps=1),
+        log_every_n_steps=1, enable_checkpointing=False,
         callbacks=[records], default_root_dir=FOLDER, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     rows = torch.randn(96, 8, generator=torch.Generator().manual_seed(0))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -28,6 +29,15 @@ def run(folder: Path, program: list[str], *arguments: str) -> tuple[list[dict[st
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(3)], said
 
 
+def logged(folder: Path) -> dict[tuple[str, str], float]:
+    """Name and step -> value."""
+    (file,) = folder.glob("lightning_logs/*/metrics.csv")
+    rows = csv.DictReader(file.read_text().splitlines())
+    return {
+        (name, row["step"]): float(value) for row in rows for name, value in row.items() if value and name != "step"
+    }
+
+
 def test_collectives_are_refused_and_logged_values_added():
     fork_ranks(Path(__file__).parent / "apart_worker.py", processes=2)
 
@@ -46,6 +56,8 @@ def test_steps_with_collectives_equal_stock_ddp(tmp_path):
     assert len(ours[0]["rows"]) == len(stock[0]["rows"])
     for own, right in zip(ours[0]["rows"], stock[0]["rows"], strict=True):
         assert own == pytest.approx(right, abs=1e-6)
+    # Also of the steps whose hooks were called again.
+    assert logged(tmp_path / "ours") == pytest.approx(logged(tmp_path / "stock"), abs=1e-6)
     for rank in ours:
         for name, value in stock[0]["weights"].items():
             torch.testing.assert_close(torch.tensor(rank["weights"][name]), torch.tensor(value))

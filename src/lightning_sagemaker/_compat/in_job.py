@@ -61,11 +61,16 @@ def end_batch_saves(trainer: Trainer, outputs: object, batch: object, batch_idx:
     """Of the hooks of a batch's end what follows the module's, after which a state was held: checkpoints may be saved."""
     for callback in trainer.checkpoint_callbacks:
         callback.on_train_batch_end(trainer, trainer.lightning_module, outputs, batch, batch_idx)  # type: ignore[arg-type]
-    trainer._logger_connector.on_batch_end()
+    _log(trainer)
 
 
 def end_batch_hooks(trainer: Trainer, outputs: object, batch: object, batch_idx: int) -> None:
     """The hooks of a batch's end, in the first of which a state was held."""
     _call._call_callback_hooks(trainer, "on_train_batch_end", outputs, batch, batch_idx)
     _call._call_lightning_module_hook(trainer, "on_train_batch_end", outputs, batch, batch_idx)
+    _log(trainer)
+
+
+def _log(trainer: Trainer) -> None:
     trainer._logger_connector.on_batch_end()
+    trainer._logger_connector.update_train_step_metrics()  # the loops do it after these hooks
