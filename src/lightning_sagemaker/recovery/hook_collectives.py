@@ -25,7 +25,7 @@ class HookCollectives:
     """At which steps hooks communicate, as far as they have done it until now.
 
     Args:
-        device: Of the training. Collectives of its backend are counted, and those of the CPU's.
+        device: Device of this process. Collectives of its backend are counted, and those of the CPU's.
 
     """
 
