@@ -29,6 +29,7 @@ NAMED_OTHERWISE = {
     "package/test_types.py": "Any in all of src",
     "package/test_versions.py": "the metadata and constraints.txt",
     "recovery/test_in_job.py": "the scenario of the room: jobs whose ranks are lost",
+    "recovery/test_each_hook.py": "the same, with a rank that dies in any hook",
     "recovery/test_own_state.py": "the same, in a script with attributes and loaders of its own",
     "recovery/test_several_fits.py": "the same, in a script that trains several times",
 }
