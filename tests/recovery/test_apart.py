@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 from tests.conftest import fork_ranks
+from tests.recovery.logged import logged
 
 SCRIPT = Path(__file__).parent / "step_collectives.py"
 
@@ -27,15 +27,6 @@ def run(folder: Path, program: list[str], *arguments: str) -> tuple[list[dict[st
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(3)], said
-
-
-def logged(folder: Path) -> dict[tuple[str, str], float]:
-    """Name and step -> value."""
-    (file,) = folder.glob("lightning_logs/*/metrics.csv")
-    rows = csv.DictReader(file.read_text().splitlines())
-    return {
-        (name, row["step"]): float(value) for row in rows for name, value in row.items() if value and name != "step"
-    }
 
 
 def test_collectives_are_refused_and_logged_values_added():

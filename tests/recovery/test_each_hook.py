@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.recovery.each_hook import PLACES
+from tests.recovery.logged import logged
 
 SCRIPT = Path(__file__).parent / "each_hook.py"
 
@@ -26,12 +26,7 @@ def run(folder: Path, program: list[str], *arguments: str) -> tuple[Any, dict[tu
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
-    (file,) = folder.glob("lightning_logs/*/metrics.csv")
-    rows = csv.DictReader(file.read_text().splitlines())
-    logged = {
-        (name, row["step"]): float(value) for row in rows for name, value in row.items() if value and name != "step"
-    }
-    return json.loads((folder / "weights.json").read_text()), logged, said
+    return json.loads((folder / "weights.json").read_text()), logged(folder), said
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +39,12 @@ def stock(tmp_path_factory):
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
 @pytest.mark.parametrize(("place", "rank"), [(place, str(number % 2)) for number, place in enumerate(PLACES)])
 def test_a_rank_that_others_wait_for_in_a_hook(tmp_path, stock, place, rank):
-    weights, logged, said = run(
+    weights, values, said = run(
         tmp_path, ["lightning_sagemaker.cli", "supervise", "--processes", "2"], "smddp", place, rank
     )
     assert said.count("starting a replacement") + said.count("is not replaced") == 1  # after the fit it is not
     assert weights == stock[0]
-    common = stock[1].keys() & logged.keys()
-    assert {key: logged[key] for key in common} == pytest.approx({key: stock[1][key] for key in common}, abs=1e-6)
+    common = stock[1].keys() & values.keys()
+    assert {key: values[key] for key in common} == pytest.approx({key: stock[1][key] for key in common}, abs=1e-6)
     # The row of the step in which rank zero dies.
     assert len({step for _, step in stock[1].keys() - common}) <= int(rank == "0")
