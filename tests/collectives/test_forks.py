@@ -37,5 +37,6 @@ def code(kind: str, patience: float) -> int:
 
 
 def test_a_child_that_collects_garbage_does_not_wait_for_its_parents_threads():
-    assert code("bare", 1.0) == 3, "torch frees a group in a child: the guard is not needed any longer"
+    # Seldom all of the parent's threads have ended by themselves before the fork.
+    assert any(code("bare", 1.0) == 3 for _ in range(5)), "torch frees a group in a child: the guard is not needed"
     assert code("guarded", 30.0) == 0
