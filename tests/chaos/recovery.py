@@ -53,6 +53,7 @@ class Setting:
     ranks: int
     accumulate: int = 1
     workers: int = 0
+    persistent: int = 0
     dropout: float = 0.0
     optimizer: str = "sgd"
     rejoin_timeout: float = 0.0
@@ -79,7 +80,7 @@ class Setting:
     def arguments(self) -> list[str]:
         """Of the training."""
         names = ["accumulate", "workers", "dropout", "optimizer", "samples", "epochs", "seconds", "order", "norm"]
-        trainer = ("limit", "every", "shard", "parts", "depth", "meets")
+        trainer = ("persistent", "limit", "every", "shard", "parts", "depth", "meets")
         names += [name for name in trainer if getattr(self, name) != getattr(Setting, name)]
         return [word for name in names for word in (f"--{name}", str(getattr(self, name)))]
 
@@ -102,6 +103,7 @@ SETTINGS = (
     Setting(2, samples=6000, optimizer="adamw", faults=20),
     Setting(3, samples=1500, meets=1),
     Setting(3, samples=1500, meets=2, dropout=0.2),
+    Setting(3, samples=1500, workers=1, persistent=1),
 )
 HOST_SETTINGS = (
     Setting(2, samples=3000, optimizer="adamw"),

@@ -207,6 +207,7 @@ def options_of_script() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.0, help="end after so long, whatever the epoch")
     parser.add_argument("--pause", type=float, default=0.03)
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--persistent", type=int, default=0, help="whether workers stay from one epoch to the next")
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--optimizer", default="sgd")
@@ -270,11 +271,8 @@ def main() -> None:
         order = {"sampler": WeightedRandomSampler((1.0 + training.y).tolist(), options.samples)}
     else:
         order = {"shuffle": True}
-    trainer.fit(
-        module,
-        DataLoader(training, 8, num_workers=options.workers, **order),
-        DataLoader(validation, 8, num_workers=options.workers),
-    )
+    workers = {"num_workers": options.workers, "persistent_workers": bool(options.persistent)}
+    trainer.fit(module, DataLoader(training, 8, **workers, **order), DataLoader(validation, 8, **workers))
 
 
 if __name__ == "__main__":

@@ -61,16 +61,7 @@ def _all_train(events: Path) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        "albert-mlm",
-        pytest.param(
-            "bert-qa", marks=pytest.mark.xfail(reason="a validation with a loss misses answers of the lost rank")
-        ),
-        "sequence-classification",
-    ],
-)
+@pytest.mark.parametrize("recipe", ["albert-mlm", "bert-qa", "sequence-classification"])
 def test_a_recipe_loses_no_step(tmp_path, recipe):
     options = [recipe, "--config", "tiny.yaml", "--trainer.max_steps", "300", "--trainer.log_every_n_steps", "1"]
     options += ["--global_batch_size", "24", "--data.num_workers", "1", "--trainer.val_check_interval", "50"]

@@ -2,8 +2,8 @@
 """A script whose steps call collectives; its arguments: folder, strategy, losses.
 
 A loss is ``STEP:RANK:PLACE``: there the rank kills itself, once. Places are the start of a batch, and hooks in which the
-others wait for it: ``gradients`` and ``end``. The first epoch only logs means and maxima over the ranks; the second gathers
-what the model returned, in steps and in hooks.
+others wait for it: ``gradients`` and ``end``. The first two epochs only log means and maxima over the ranks, and keep
+metrics; the third and the fourth gather what the model returned, in the hook after a validation, and in steps and all hooks.
 """
 
 from __future__ import annotations
@@ -19,26 +19,29 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
+from torchmetrics import CatMetric, MeanMetric
 
 import lightning_sagemaker  # noqa: F401
 
 FOLDER, STRATEGY, LOSSES = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+GATHERS, LAST = 2, 3
 
 
 class Module(LightningModule):
-    """Its loss depends on all ranks' batches in the second epoch."""
+    """Its loss depends on all ranks' batches in the fourth epoch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.net = torch.nn.Linear(8, 2)
         self.gathered: list[torch.Tensor] = []
+        self.metric, self.kept = MeanMetric(), CatMetric()
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
         found = self.net(batch)
         loss = (found - batch[:, :2]).square().mean()
         self.log("mean", loss, sync_dist=True)
         self.log("largest", loss, sync_dist=True, reduce_fx="max")
-        if self.current_epoch:
+        if self.current_epoch == LAST:
             loss = loss + (found.mean() - self.all_gather(found.detach()).mean()).square()
         return loss
 
@@ -52,22 +55,27 @@ class Module(LightningModule):
         self._meet("end")
 
     def _meet(self, place: str) -> None:
-        if self.current_epoch:
+        if self.current_epoch == LAST:
             die_if_told(self.trainer, place)
             self.log(place, self.all_gather(torch.tensor(1.0)).sum())  # type: ignore[union-attr]
 
     def validation_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
         found: torch.Tensor = self.net(batch)
         self.log("validation", found.square().mean(), sync_dist=True)
+        self.metric.update(found)
+        self.kept.update(found)
         return found
 
     def on_validation_batch_end(self, outputs: Any, *_: Any) -> None:
-        self.gathered.append(self.all_gather(outputs).mean() if self.current_epoch else outputs.mean())
+        self.gathered.append(self.all_gather(outputs).mean() if self.current_epoch == LAST else outputs.mean())
 
     def on_validation_epoch_end(self) -> None:
-        if self.current_epoch:
-            self.log("gathered", torch.stack(self.gathered).mean(), sync_dist=True)
+        mean = torch.stack(self.gathered).mean()
+        self.log("gathered", self.all_gather(mean).mean() if self.current_epoch == GATHERS else mean, sync_dist=True)  # type: ignore[union-attr]
+        self.log("metric", self.metric)
+        self.log("kept", self.kept.compute().mean())
         self.gathered.clear()
+        self.kept.reset()
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -98,7 +106,7 @@ class Records(Callback):
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         found = trainer.callback_metrics
         if not trainer.sanity_checking:
-            names = [name for name in ("validation", "gathered") if name in found]
+            names = ("validation", "gathered", "metric", "kept")
             self.rows.append([trainer.global_step, *(found[name].item() for name in names)])
 
 
@@ -106,7 +114,7 @@ if __name__ == "__main__":
     seed_everything(1)
     records, module = Records(), Module()
     trainer = Trainer(
-        strategy=STRATEGY, accelerator="cpu", devices=3, max_epochs=2, logger=CSVLogger(FOLDER, flush_logs_every_n_steps=1),
+        strategy=STRATEGY, accelerator="cpu", devices=3, max_epochs=4, logger=CSVLogger(FOLDER, flush_logs_every_n_steps=1),
         log_every_n_steps=1, enable_checkpointing=False,
         callbacks=[records], default_root_dir=FOLDER, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip

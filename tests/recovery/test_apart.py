@@ -38,11 +38,12 @@ def test_steps_with_collectives_equal_stock_ddp(tmp_path):
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node=3"]
     supervise = ["lightning_sagemaker.cli", "supervise", "--processes", "3"]
     stock, _ = run(tmp_path / "stock", torchrun, "ddp")
-    losses = ("3:1:start", "10:2:start", "12:1:gradients", "14:2:end")
+    losses = ("3:1:start", "18:2:start", "26:1:start", "28:1:gradients", "30:2:end")
     ours, said = run(tmp_path / "ours", supervise, "smddp", *losses)
     assert "2 of 3 ranks continue after step 3" in said  # the logged means are those of all shards
-    assert "3 of 3 ranks continue after step 12" in said  # the step whose gradients a hook was about to gather
-    assert "3 of 3 ranks continue after step 14" in said  # after it, with its hooks again
+    assert "2 of 3 ranks continue after step 18" in said  # until the hook that gathers
+    assert "3 of 3 ranks continue after step 28" in said  # the step whose gradients a hook was about to gather
+    assert "3 of 3 ranks continue after step 30" in said  # after it, with its hooks again
     assert said.count("calls allgather, which needs all 3 ranks") == 1
     assert len(ours[0]["rows"]) == len(stock[0]["rows"])
     for own, right in zip(ours[0]["rows"], stock[0]["rows"], strict=True):

@@ -65,8 +65,10 @@ def test_and_so_are_those_of_a_recipe():
     assert list(shards.batches_of(loader, 1, 7)) == list(sampler(1).iterate_from(7))
 
 
-def test_evaluation_takes_each_shard_once():
-    loader, mine = loader_of(0, 3, shuffle=False), [0]
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
+def test_evaluation_takes_each_shard_once(workers):
+    loader, mine = loader_of(0, 3, shuffle=False, **workers), [0]
+    samples(loader)  # as in a sanity check
     shards.evaluate_shards(loader, lambda: mine, 0)
     shards.evaluate_shards(loader, lambda: mine, 0)  # a second validation
     assert (samples(loader), len(loader)) == (samples(loader_of(0, 3, shuffle=False)), 9)

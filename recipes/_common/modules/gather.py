@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
+from torchmetrics.utilities.distributed import gather_all_tensors
 
 
 class Rows:
     """Collects rows by index; call :meth:`gather` on all processes at the end of an epoch.
 
-    All processes must add the same number of rows of the same shapes, including padding (a negative index), as
-    :class:`~lightning_sagemaker.data.batches.EvaluationBatches` yields them.
+    All processes must add rows of the same shapes. While one is missing in a job that recovers in itself, others have more.
     """
 
     def __init__(self) -> None:
@@ -58,5 +58,4 @@ def _all(trainer: Trainer, parts: Sequence[Tensor]) -> Tensor:
     mine = torch.cat(list(parts))
     if trainer.world_size == 1:
         return mine
-    gathered: Tensor = trainer.strategy.all_gather(mine.to(trainer.strategy.root_device))
-    return gathered.cpu().flatten(0, 1)
+    return torch.cat(gather_all_tensors(mine.to(trainer.strategy.root_device))).cpu()

@@ -22,17 +22,20 @@ _KINDS = ("barrier", "broadcast", "gather", "recv", "reduce", "scatter", "send",
 
 
 @contextmanager
-def refusing_collectives(refuse: Callable[[str], NoReturn]) -> Iterator[None]:
+def refusing_collectives(
+    refuse: Callable[[str], NoReturn], allows: Callable[[str], bool] = lambda name: False
+) -> Iterator[None]:
     """Within it the default group has this process's rank and the number of ranks, and no collective.
 
     Args:
         refuse: Called with the name of each collective of the group that is called, instead of it; raises.
+        allows: Whether one of a name is called as always.
 
     """
     world = _c10d._world
     own = world.default_pg
     tables = [getattr(world, name) for name in _TABLES]
-    group = _Refusing(own, refuse)
+    group = _Refusing(own, refuse, allows)
     for table in tables:
         if own in table:
             table[group] = table[own]
@@ -58,9 +61,11 @@ def usual_collectives() -> Iterator[None]:
 
 
 class _Refusing(dist.ProcessGroup):
-    def __init__(self, usual: dist.ProcessGroup, refuse: Callable[[str], NoReturn]) -> None:
+    def __init__(
+        self, usual: dist.ProcessGroup, refuse: Callable[[str], NoReturn], allows: Callable[[str], bool]
+    ) -> None:
         super().__init__(usual.rank(), usual.size())  # type: ignore[call-arg]  # of a backend in Python
-        self.usual, self.refuse = usual, refuse
+        self.usual, self.refuse, self.allows = usual, refuse, allows
 
     @property
     def group_name(self) -> NoReturn:
@@ -68,11 +73,13 @@ class _Refusing(dist.ProcessGroup):
         self.refuse("a functional collective")
 
 
-def _method(name: str) -> Callable[..., NoReturn]:
-    def refuse(group: _Refusing, *_: object, **__: object) -> NoReturn:
+def _method(name: str) -> Callable[..., object]:
+    def call(group: _Refusing, *arguments: object, **keywords: object) -> object:
+        if group.allows(name):
+            return getattr(group.usual, name)(*arguments, **keywords)
         group.refuse(name.strip("_"))
 
-    return refuse
+    return call
 
 
 for _name in dir(dist.ProcessGroup):

@@ -57,6 +57,15 @@ def forget_interruption(trainer: Trainer) -> None:
         scaler._per_optimizer_states.clear()
 
 
+def weigh_logged_at_end(trainer: Trainer, weight: int) -> None:
+    """Give the means that a validation's end has logged another weight among those of all ranks than one."""
+    for logged in trainer.fit_loop.epoch_loop.val_loop._results.values():
+        if logged.meta.fx == "on_validation_epoch_end" and logged.is_tensor and logged.meta.is_mean_reduction:
+            logged.value = logged.value * weight
+            logged.cumulated_batch_size = logged.cumulated_batch_size * weight
+            logged._computed = None  # Lightning has reduced it once already
+
+
 def end_batch_saves(trainer: Trainer, outputs: object, batch: object, batch_idx: int) -> None:
     """Of the hooks of a batch's end what follows the module's, after which a state was held: checkpoints may be saved."""
     for callback in trainer.checkpoint_callbacks:

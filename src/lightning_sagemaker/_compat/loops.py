@@ -84,6 +84,7 @@ class LoopEvents:
         batch_is_over: After a batch and all that follows it.
         goes_on: If set, runs the fit in the place of ``fit_loop.run``, which it is given.
         evaluates: If set, each batch of a validation, and its hooks, are within it.
+        ends_evaluation: If set, the hooks after a validation's batches are within it, before what they log is reduced.
         is_ending: Whether what follows a batch is being done.
         validated: Whether the validation in it is over.
         is_trial: Whether the loops are run within a hook, by one of Lightning's finders: its steps do not count as
@@ -104,6 +105,7 @@ class LoopEvents:
         self.batch_is_over: list[Callable[[], None]] = []
         self.goes_on: Callable[[Callable[[], None]], None] | None = None
         self.evaluates: Callable[[], AbstractContextManager[None]] | None = None
+        self.ends_evaluation: Callable[[], AbstractContextManager[None]] | None = None
         self.is_ending = self.validated = self.is_trial = False
         self._users = 0
         self._taken = TakenOver()
@@ -124,8 +126,11 @@ class LoopEvents:
         take(epoch, "on_advance_end", self._ends)
         take(epoch.val_loop, "run", self._validates)
         take(epoch.val_loop, "setup_data", self._validation_loaders_made)
-        require(type(epoch.val_loop), "_evaluation_step")
-        take(epoch.val_loop, "_evaluation_step", self._evaluates)
+        require(type(epoch.val_loop), "_evaluation_step", "_on_evaluation_epoch_end")
+        take(epoch.val_loop, "_evaluation_step", lambda step: self._within(step, lambda: self.evaluates))
+        take(
+            epoch.val_loop, "_on_evaluation_epoch_end", lambda hooks: self._within(hooks, lambda: self.ends_evaluation)
+        )
 
     def release(self) -> None:
         """One who listened is done; the last gives the methods back."""
@@ -194,11 +199,13 @@ class LoopEvents:
 
         return validates
 
-    def _evaluates(self, step: Callable[..., None]) -> Callable[..., None]:
+    def _within(
+        self, part: Callable[..., None], context: Callable[[], Callable[[], AbstractContextManager[None]] | None]
+    ) -> Callable[..., None]:
         def evaluates(*arguments: object) -> None:
-            within = None if self.trainer.sanity_checking or self.is_trial else self.evaluates
+            within = None if self.trainer.sanity_checking or self.is_trial else context()
             with nullcontext() if within is None else within():
-                step(*arguments)
+                part(*arguments)
 
         return evaluates
 

@@ -41,6 +41,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "{pytorch}.loops.evaluation_loop:_EvaluationLoop": (
         "_combined_loader",
         "_evaluation_step",
+        "_on_evaluation_epoch_end",
         "_last_val_dl_reload_epoch",
         "_max_batches",
     ),

@@ -3,11 +3,13 @@
 
 Another rank has other shards, so the calls of the two do not match. What Lightning reduces to log it
 (``self.log(..., sync_dist=True)``) is kept in the passes for lost ranks' shards, and added to this rank's in its own. Any
-other collective needs all ranks: the others wait for a replacement.
+other collective needs all ranks: the others wait for a replacement. So do those after a validation of which ranks have
+unequally many shards: results have other shapes, and the mean over the ranks is not that over the samples.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -42,6 +44,28 @@ class NeedsAllRanks(RuntimeError):
 
 def _refuse(collective: str) -> NoReturn:
     raise NeedsAllRanks(collective)
+
+
+_UNEQUAL = ("torchmetrics.utilities.distributed", ".trainer.connectors.logger_connector.result")
+"""Ends of the names of modules that reduce what was counted, whatever the number of samples of each rank."""
+
+
+def _is_of_unequal(collective: str) -> bool:
+    if any(kind in collective for kind in ("barrier", "broadcast")):
+        return True
+    return any(frame.f_globals.get("__name__", "").endswith(_UNEQUAL) for frame, _ in traceback.walk_stack(None))
+
+
+@contextmanager
+def unequal() -> Iterator[None]:
+    """The hooks after a validation of which ranks have unequally many shards.
+
+    Raises:
+        NeedsAllRanks: If the script calls a collective in it, other than through torchmetrics or ``self.log``.
+
+    """
+    with refusing_collectives(_refuse, _is_of_unequal):
+        yield
 
 
 class StepReductions:

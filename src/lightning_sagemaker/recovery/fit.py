@@ -93,7 +93,7 @@ class RecoveringFit(Callback):
         events.module_is_done.insert(0, self._before_saves)
         events.batch_hooks_are_over.append(self._end_hooks)
         events.batch_is_over.insert(0, self._end_batch)
-        events.evaluates = self._steps.evaluation_step
+        events.evaluates, events.ends_evaluation = self._steps.evaluation_step, self._steps.evaluation_end
         events.validation_begins.append(self._begin_validation)
         events.validation_loaders_made.append(lambda _: self._deal_validation())
 

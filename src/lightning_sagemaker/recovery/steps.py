@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from lightning_sagemaker._compat.fsdp_groups import sharded_parameters
-from lightning_sagemaker._compat.in_job import call_module, call_strategy, closure_result
+from lightning_sagemaker._compat.in_job import call_module, call_strategy, closure_result, weigh_logged_at_end
 from lightning_sagemaker.checkpoint.attributes import Held, PlainAttributes
 from lightning_sagemaker.checkpoint.module_walk import ModuleWalk
 from lightning_sagemaker.recovery import shards
-from lightning_sagemaker.recovery.apart import StepReductions
+from lightning_sagemaker.recovery.apart import StepReductions, unequal
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
 from lightning_sagemaker.recovery.overlapped import OverlappedMeans
 from lightning_sagemaker.recovery.replicas import Replicas
@@ -52,7 +52,7 @@ class Steps:
         self._replicas = replicas
         self._modules = modules
         self._adopted: list[int] = []
-        self._are_means_next = self._is_reduced = False
+        self._are_means_next = self._is_reduced = self._is_unequal = False
         self._reductions = StepReductions()
         self._iterators: dict[int, Iterator[Any]] = {}
         self._epoch = -1
@@ -78,6 +78,7 @@ class Steps:
         """
         self._adopted = shards.adopted(order, self._world_size)[self._shard]
         self._is_reduced = len(order) < self._world_size
+        self._is_unequal = self._world_size % len(order) > 0
         self._reductions.drop()
         self._first = shards.rank_of(FIRST, order, self._world_size)
         self._iterators, self._batches = {}, []
@@ -103,6 +104,16 @@ class Steps:
     def evaluation_step(self) -> AbstractContextManager[None]:
         """Within it is a batch of a validation: while a rank is missing others have more, so no collective matches."""
         return self._reductions.apart(keeps=False) if self._is_reduced else nullcontext()
+
+    @contextmanager
+    def evaluation_end(self) -> Iterator[None]:
+        """Within it are the hooks after a validation's batches; means that they log are then over the shards."""
+        if not self._is_unequal:
+            yield
+            return
+        with unequal():
+            yield
+        weigh_logged_at_end(self._trainer, len(self.own_shards))
 
     def reduce_logged(self, tensor: torch.Tensor, operation: object) -> torch.Tensor | None:
         """As :meth:`.apart.StepReductions.reduce`."""
