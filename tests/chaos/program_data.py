@@ -137,4 +137,6 @@ def train_loader(case: dict[str, Any], trainer: Any) -> Any:
 
 def evaluation_loader(case: dict[str, Any]) -> Any:
     """Four batches of each rank."""
-    return DataLoader(Samples(4 * BATCH_SIZE * case["ranks"]), batch_size=BATCH_SIZE)
+    workers = case.get("evaluates", "alone")
+    options = {"num_workers": int(workers != "alone"), "persistent_workers": workers == "persistent"}
+    return DataLoader(Samples(4 * BATCH_SIZE * case["ranks"]), batch_size=BATCH_SIZE, **options)

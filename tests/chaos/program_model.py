@@ -223,7 +223,7 @@ def strike_of(case: dict[str, Any], start: int) -> dict[str, Any] | None:
         return None
     strike = {name: case[name] for name in ("signal", "phase", "at", "to")}
     if start:
-        strike = {"signal": "SIGTERM", "phase": "train_step", "at": 3, "to": "all"}
+        strike = {"signal": case.get("second", "SIGTERM"), "phase": "train_step", "at": 3, "to": "all"}
     return strike | {"has_launcher": case["launcher"] == "torchrun"}
 
 
@@ -233,7 +233,7 @@ def run(folder: Path, case: dict[str, Any], start: int, callbacks: Sequence[Any]
     seed_everything(1, verbose=False)
     recorder = Recorder(folder, start)
     strike = Strike(strike_of(case, start), recorder)
-    ours = _ours(case, folder) if case["ours"] else []
+    ours = _ours(case, folder) if case["ours"] and case.get("resumes", True) else []
     trainer = Trainer(
         accelerator="cpu",
         devices=case["ranks"],

@@ -33,8 +33,7 @@ Position = dict[str, Any]
 - ``states`` of the workers, after their last batch, and as they ``began`` this iteration
 - ``ahead``: random states before a prefetched batch
 - ``dealt``: the rest of the epoch when a run with other sizes started, instead of an order, or the ``place`` where that
-  started; ``bits``: samples returned
-- ``own``: the loader's own state; ``ended``: whether it is exhausted
+  started; ``bits``: samples returned; ``own``: the loader's own state; ``ended``: whether it is exhausted
 """
 
 WATCH = "_lightning_sagemaker_watch"
@@ -55,6 +54,7 @@ class Watch:
 
     Attributes:
         deferred: An iteration started now would be discarded: a checkpoint will set its start.
+        mark: Passes on the indices of each batch; given its number in the epoch too.
 
     """
 
@@ -62,6 +62,7 @@ class Watch:
         self.loader, self._say = loader, say
         self.capture = Capture(loader, is_own=not isinstance(loader, DataLoader))
         self.deferred = self._said = self._ended = False
+        self.mark: Callable[[Any, int], Any] = lambda batch, _: batch
         self._recent: deque[Position] = deque(maxlen=_KEPT)
         self._wanted: Position | None = None
         self._reached: Position | None = None  # where an iteration begins, as long as it has given no batch

@@ -113,15 +113,19 @@ class _Indices(Iterator[Any]):
     def __init__(self, loader: _Seeking, sampler: Any) -> None:
         self._loader, self._sampler = loader, sampler
         self._order: Iterator[Any] | None = None
+        self._number = 0
 
     def begin(self) -> Iterator[Any]:
         if self._order is None:
             wanted, self._loader._wanted = self._loader._wanted, None
+            self._number = 0 if wanted is None else wanted["yielded"]
             self._order = getattr(self._loader, WATCH).indices(self._sampler, wanted)
         return self._order
 
     def __next__(self) -> Any:
-        return next(self.begin())
+        batch = next(self.begin())
+        self._number += 1
+        return getattr(self._loader, WATCH).mark(batch, self._number - 1)
 
 
 class _Seeking(DataLoader[Any]):

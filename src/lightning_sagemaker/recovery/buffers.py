@@ -82,7 +82,7 @@ class SharedBuffers:
             source: Rank of the default group that has trained on it.
 
         """
-        found = [one.contiguous() for one in self._of_shards.get(FIRST) or self.now()]
+        found = [one.contiguous() for one in self._of_first_shard()]
         for device in dict.fromkeys(tensor.device for tensor in found):
             here = [tensor.view(-1).view(torch.uint8) for tensor in found if tensor.device == device and tensor.numel()]
             if here:
@@ -91,6 +91,14 @@ class SharedBuffers:
                 for tensor, received in zip(here, torch.split(flat, [one.numel() for one in here]), strict=True):
                     tensor.copy_(received)
         return found
+
+    def _of_first_shard(self) -> list[Tensor]:
+        own, adopted = self.now(), self._of_shards.get(FIRST)
+        if adopted is None:
+            return own
+        # What hooks change, which are not called for an adopted shard's batches, is this rank's own.
+        both = zip(own, adopted, self._start, strict=True)
+        return [mine if torch.equal(one, start) else one for mine, one, start in both]
 
 
 def _changing(module: nn.Module) -> list[str]:

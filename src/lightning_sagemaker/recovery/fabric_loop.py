@@ -166,7 +166,8 @@ class InJobLoop(InterruptibleLoop):
 
     def _next(self, loader: Iterable[T], shard: int) -> T:
         if shard not in self._iterators:
-            self._iterators[shard] = shards.loader_of(inner_loader(loader), shard, self.batch)
+            seeds = self._seed, self.epoch
+            self._iterators[shard] = shards.loader_of(inner_loader(loader), shard, self.batch, seeds)
         return self._on_device(loader, next(self._iterators[shard]))
 
     def _on_device(self, loader: Iterable[T], batch: object) -> T:
@@ -196,7 +197,7 @@ class InJobLoop(InterruptibleLoop):
             accumulates = self._within and not self.steps.averaged
             with self._buffers.of_start() if accumulates else nullcontext():
                 for shard in todo:
-                    for batch in shards.loader_of(inner, shard, 0):
+                    for batch in shards.loader_of(inner, shard, 0, (self._seed, shards.EVALUATION)):
                         self._signals.is_alive()
                         yield self._on_device(loader, batch)
             done = [*done, *todo]

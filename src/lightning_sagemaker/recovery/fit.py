@@ -19,6 +19,7 @@ from lightning_sagemaker._lightning import Callback, rank_zero_info
 from lightning_sagemaker.callbacks.auto_resume import AutoResume
 from lightning_sagemaker.callbacks.interruption import SpotInterruption
 from lightning_sagemaker.callbacks.places import checkpoint_folder, name_of
+from lightning_sagemaker.data.position import WATCH
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.apart import NeedsAllRanks
 from lightning_sagemaker.recovery.bars import show_bars
@@ -26,8 +27,7 @@ from lightning_sagemaker.recovery.held import HeldState, Moment, of_all_shards
 from lightning_sagemaker.recovery.hook_collectives import HookCollectives
 from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.log_files import begin_writing, end_writing
-from lightning_sagemaker.recovery.member import RecoveryError
-from lightning_sagemaker.recovery.refused import check
+from lightning_sagemaker.recovery.refused import CannotRecover, check, restarting_instead
 from lightning_sagemaker.recovery.regroup import Parts, RanksChanged, Regroup, end_of_job, is_loss
 from lightning_sagemaker.recovery.replicas import Replicas
 from lightning_sagemaker.recovery.steps import Steps
@@ -42,16 +42,22 @@ class RecoveringFit(Callback):
         form: Creates the default group of a quorum, and updates the strategy's ranks. Collective over them.
         world_size: Shards of the job.
         replicas: Replicas of the model, if each is sharded across several ranks.
+        is_asked: Whether the script has set ``recovery="in_job"``.
 
     """
 
     flags_are_its_own = True
 
     def __init__(
-        self, rank: JobRank, form: Callable[[Reply], None], world_size: int, replicas: Replicas | None = None
+        self,
+        rank: JobRank,
+        form: Callable[[Reply], None],
+        world_size: int,
+        replicas: Replicas | None = None,
+        is_asked: bool = True,
     ) -> None:
         self._rank, self._member, self._form, self._world_size = rank, rank.member, form, world_size
-        self._replicas = replicas
+        self._replicas, self._is_asked = replicas, is_asked
         self._events: LoopEvents | None = None
         self._held: HeldState | None = None
         self._end: End | None = None
@@ -66,10 +72,11 @@ class RecoveringFit(Callback):
         """Wrap the loops; they have been set up by :class:`AutoResume`.
 
         Raises:
-            RecoveryError: If the script does something that cannot be repeated after a loss.
+            CannotRecover: If the script does something that cannot be repeated after a loss.
 
         """
-        check(trainer)
+        with restarting_instead(self._member, self._is_asked):
+            check(trainer)
         self._trainer = trainer
         if self._leads:
             begin_writing(trainer.loggers)
@@ -85,9 +92,9 @@ class RecoveringFit(Callback):
         inner = events.goes_on
         assert inner is not None
         events.goes_on = lambda run: self._run(lambda: inner(run))
-        events.loaders_made.append(self._check_loaders)
+        events.loaders_made.append(self._deal)
         if trainer.fit_loop._combined_loader is not None:  # made already, by a schedule that asked for their length
-            self._check_loaders(trainer.fit_loop._combined_loader)
+            self._deal(trainer.fit_loop._combined_loader)
         events.epoch_is_next.append(lambda: self._hold(Moment.EPOCH))
         events.weights_are_next.append(self._leave_state)
         events.module_is_done.insert(0, self._before_saves)
@@ -298,13 +305,13 @@ class RecoveringFit(Callback):
 
     # Data
 
-    def _check_loaders(self, combined: Any) -> None:
-        if len(combined.flattened) != 1:
-            raise RecoveryError(
-                f"recovery='in_job' was set, and there are {len(combined.flattened)} training loaders. HINT: give one, or"
-                " leave recovery out."
-            )
-        shards.deal(combined.flattened[0], self._rank.seed)
+    def _deal(self, combined: Any) -> None:
+        with restarting_instead(self._member, self._is_asked):
+            if len(combined.flattened) != 1:
+                raise CannotRecover(f"there are {len(combined.flattened)} training loaders")
+            assert self._steps is not None
+            shards.deal(combined.flattened[0], self._steps.seed)
+            getattr(combined.flattened[0], WATCH).mark = self._steps.with_place
 
     def _begin_validation(self) -> None:
         assert self._steps is not None
@@ -318,5 +325,5 @@ class RecoveringFit(Callback):
         if loop._combined_loader is None or steps is None or self._trainer.sanity_checking:
             return
         for number, loader in enumerate(loop._combined_loader.flattened):
-            if shards.evaluate_shards(loader, lambda: steps.own_shards, self._rank.seed, limit):
+            if shards.evaluate_shards(loader, lambda: steps.own_shards, steps.seed, limit):
                 loop._max_batches[number] = len(loader)

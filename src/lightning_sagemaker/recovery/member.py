@@ -92,9 +92,18 @@ class Member:
         """The steps call a collective that needs all ranks: the step in flight is discarded, and later ones have all."""
         self._send({"call": "whole", "id": 0, "quorum": self.quorum, "collective": collective})
 
+    def leave_for_restarts(self) -> None:
+        """Wait until all ranks of the quorum have called this: they exit, and are started again. None of them is lost."""
+        self._ask({"call": "cannot"})
+
     def report(self, step: int) -> None:
         """A step is over, of ranks that do not vote."""
         self._send({"call": "step", "id": 0, "step": step})
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether the first fit has ended."""
+        return self._has_finished
 
     def finish(self) -> None:
         """The first fit has ended. Later code needs a coordinator only if it trains again."""

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts that cannot recover in the job, refused at the start with the reason."""
+"""Scripts that cannot recover in the job: under ``supervise`` all their ranks are restarted when one is lost."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker._lightning import rank_zero_info
+from lightning_sagemaker.recovery import wire
+from lightning_sagemaker.recovery.member import Member, RecoveryError
 
 _REFUSED = {
     "LearningRateFinder": "a replacement cannot run its trials while the others train",
@@ -17,6 +23,49 @@ _REFUSED = {
 """Unsupported Lightning callbacks: name -> reason."""
 
 
+class CannotRecover(RecoveryError):
+    """What is trained cannot recover in the job.
+
+    Attributes:
+        why: The reason.
+
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"recovery='in_job' was set, but {why}. HINT: leave it out: under supervise all ranks are then restarted when"
+            " one is lost."
+        )
+        self.why = why
+
+
+@contextmanager
+def restarting_instead(member: Member, is_asked: bool) -> Iterator[None]:
+    """If what is within cannot recover, and was not asked to, all ranks exit to be started again without. Collective.
+
+    Args:
+        member: This rank.
+        is_asked: Whether the script has set ``recovery="in_job"``.
+
+    Raises:
+        CannotRecover: If it has, or if an earlier fit has recovered, which would be repeated.
+
+    """
+    try:
+        yield
+    except CannotRecover as error:
+        if is_asked or member.has_finished:
+            raise
+        rank_zero_info(
+            f"When a rank is lost, all ranks are restarted: {error.why}. They are started again now, as ranks that do not"
+            " recover in the job."
+        )
+        member.leave_for_restarts()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(wire.CANNOT)
+
+
 def check(trainer: Any) -> None:
     """Refuse what cannot be repeated after a loss, or reproduced by a replacement.
 
@@ -24,19 +73,14 @@ def check(trainer: Any) -> None:
         trainer: The Trainer, with its module.
 
     Raises:
-        RecoveryError: If the script uses it.
+        CannotRecover: If the script uses it.
 
     """
     if not trainer.lightning_module.automatic_optimization:
-        raise RecoveryError(
-            "recovery='in_job' was set, and the module uses manual optimization (automatic_optimization=False): it is "
-            "unknown which"
-            " of its steps count. HINT: use automatic optimization, or leave recovery out."
+        raise CannotRecover(
+            "the module uses manual optimization (automatic_optimization=False): it is unknown which of its steps count"
         )
     for callback in trainer.callbacks:
         for kind in type(callback).__mro__:
             if why := _REFUSED.get(kind.__name__):
-                raise RecoveryError(
-                    f"recovery='in_job' was set, and {type(callback).__name__} was given: {why}."
-                    " HINT: recovery='restart', or leave the callback out."
-                )
+                raise CannotRecover(f"{type(callback).__name__} was given: {why}")

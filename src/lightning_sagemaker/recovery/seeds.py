@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +15,36 @@ import torch
 def seed_batch(seed: int, batch: int, shard: int) -> None:
     """Seed a batch: a function of the job's seed, the batch index and its shard, whichever rank trains on it."""
     seed_all(seed, batch, shard)
+
+
+def with_seed(batch: Any, *numbers: int) -> Any:
+    """Indices of a batch whose data draws a function of some numbers, such as a collator's masks, whoever loads it.
+
+    Args:
+        batch: As its sampler yields it; only a list can say when it is loaded.
+        numbers: The job's seed and the batch's place.
+
+    """
+    return _SeededBatch(batch, numbers) if type(batch) is list else batch
+
+
+class _SeededBatch(list[Any]):
+    """Its samples are read, in a worker or not, when it is iterated."""
+
+    def __init__(self, indices: Iterable[Any], numbers: tuple[int, ...]) -> None:
+        super().__init__(indices)
+        self._numbers = numbers
+
+    def __iter__(self) -> Iterator[Any]:
+        seed_all(*self._numbers, _DATA)
+        return super().__iter__()
+
+    def __reduce__(self) -> tuple[type, tuple[tuple[Any, ...], tuple[int, ...]]]:
+        return _SeededBatch, (tuple(super().__iter__()), self._numbers)
+
+
+_DATA = 1
+"""So that data draws other numbers than training on it."""
 
 
 def seed_all(*numbers: int) -> None:

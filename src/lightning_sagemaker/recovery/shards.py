@@ -16,7 +16,11 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from lightning_sagemaker.callbacks.fit_entries import Positions
 from lightning_sagemaker.recovery.common_order import draw_together, is_wrapped, samples_of
-from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.refused import CannotRecover
+from lightning_sagemaker.recovery.seeds import with_seed
+
+EVALUATION = -1
+"""In the place of an epoch's number: each evaluation draws the same."""
 
 
 def adopted(order: Sequence[int], world_size: int) -> dict[int, list[int]]:
@@ -41,7 +45,7 @@ def deal(loader: Any, seed: int) -> None:
         seed: The job's seed of random numbers.
 
     Raises:
-        RecoveryError: If its order is not one of a ``DistributedSampler``.
+        CannotRecover: If its order is not one of a ``DistributedSampler``.
 
     """
     sampler = getattr(loader, "sampler", None)
@@ -51,10 +55,9 @@ def deal(loader: Any, seed: int) -> None:
     ):
         draw_together(sampler, seed)
         return
-    raise RecoveryError(
-        f"recovery='in_job' was set, and the training data comes from a {type(loader).__name__} with the sampler"
-        f" {type(sampler).__name__}, so the samples of a lost rank are unknown. HINT: use one DataLoader over a map-style"
-        " dataset and leave the sampler to Lightning, or leave recovery out."
+    raise CannotRecover(
+        f"the training data comes from a {type(loader).__name__} with the sampler {type(sampler).__name__}, so the samples"
+        " of a lost rank are unknown, unlike those of a DataLoader over a map-style dataset whose sampler is Lightning's"
     )
 
 
@@ -77,14 +80,28 @@ def _sampler_of(sampler: Any, shard: int) -> Any:
     return other
 
 
-def loader_of(loader: Any, shard: int, begin: int) -> Iterator[Any]:
-    """A shard's batches of the current epoch, from batch ``begin`` on, read and collated like the loader's."""
+def loader_of(loader: Any, shard: int, begin: int, seeds: tuple[int, int]) -> Iterator[Any]:
+    """A shard's batches of the current epoch, from batch ``begin`` on, read and collated like the loader's.
+
+    Args:
+        loader: Of this rank.
+        shard: One of the job's.
+        begin: Number of the first batch.
+        seeds: The job's seed, and the epoch's number, from which what the data draws follows.
+
+    """
     keep = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
     settings = {name: getattr(loader, name) for name in keep}
-    batches = list(batches_of(loader, shard, begin))
+    found = enumerate(batches_of(loader, shard, begin), begin)
+    batches = [with_place(batch, number, shard, *seeds) for number, batch in found]
     if loader.batch_size is None and loader.batch_sampler is None:  # its sampler returns complete batches
         return iter(DataLoader(loader.dataset, sampler=batches, batch_size=None, **settings))
     return iter(DataLoader(loader.dataset, batch_sampler=batches, **settings))
+
+
+def with_place(batch: Any, number: int, shard: int, seed: int, epoch: int) -> Any:
+    """The indices of a batch; what its data draws is a function of its place, whichever rank loads it."""
+    return with_seed(batch, seed, (epoch << 32) + number, shard)
 
 
 def as_shard(positions: Positions, shard: int) -> None:
@@ -106,9 +123,9 @@ class _Shards:
 class _Sharded:
     """Replaces an evaluation loader's batch sampler, or sampler: the batches of several shards in sequence."""
 
-    def __init__(self, loader: Any, name: str, shards: Callable[[], Sequence[int]], limit: float) -> None:
+    def __init__(self, loader: Any, name: str, shards: Callable[[], Sequence[int]], seed: int, limit: float) -> None:
         self._own, self._sampler, self._shards = getattr(loader, name), loader.sampler, _Shards(shards)
-        size = len(self._own)
+        self._seed, size = seed, len(self._own)
         self._limit = min(size, limit) if isinstance(limit, int) else int(size * limit)  # as Lightning's of one loader
 
     def __getattr__(self, name: str) -> Any:
@@ -119,7 +136,9 @@ class _Sharded:
         return sampler if own is self._sampler else BatchSampler(sampler, own.batch_size, own.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
-        return chain.from_iterable(islice(self._of(shard), self._limit) for shard in self._shards.now())
+        for shard in self._shards.now():
+            for number, batch in enumerate(islice(self._of(shard), self._limit)):
+                yield with_place(batch, number, shard, self._seed, EVALUATION)
 
     def __len__(self) -> int:
         return self._limit * len(self._shards.now())
@@ -156,7 +175,9 @@ def evaluate_shards(loader: Any, shards: Callable[[], Sequence[int]], seed: int,
     if is_distributed(loader):
         draw_together(loader.sampler, seed)
         if not isinstance(getattr(loader, name), _Sharded):
-            object.__setattr__(loader, name, _Sharded(loader, name, shards, limit))  # torch refuses it by the plain way
+            object.__setattr__(
+                loader, name, _Sharded(loader, name, shards, seed, limit)
+            )  # torch refuses it by the plain way
             if loader._iterator is not None:  # of persistent workers, which is begun again
                 loader._iterator._index_sampler = loader._index_sampler
     return isinstance(getattr(loader, name), _Sharded)

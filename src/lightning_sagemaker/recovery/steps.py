@@ -69,6 +69,11 @@ class Steps:
         """This rank's own shards, and those that it has adopted."""
         return [self._shard, *self._adopted]
 
+    def with_place(self, batch: Any, number: int) -> Any:
+        """The indices of a batch of this rank's own shard; what its data draws is a function of its place."""
+        epoch = self._trainer.fit_loop.epoch_progress.current.processed
+        return shards.with_place(batch, number, self._shard, self.seed, epoch)
+
     def begin_quorum(self, order: Sequence[int]) -> None:
         """Train on this rank's part of the shards from here on; accumulated gradients are dropped.
 
@@ -207,7 +212,7 @@ class Steps:
             self._epoch, self._iterators = epoch, {}
         if shard not in self._iterators:
             (loader,) = self._trainer.fit_loop._combined_loader.flattened
-            self._iterators[shard] = shards.loader_of(loader, shard, self._batches[0])
+            self._iterators[shard] = shards.loader_of(loader, shard, self._batches[0], (self.seed, epoch))
         return self._iterators[shard]
 
     def _seed(self, batch_idx: int, shard: int) -> None:

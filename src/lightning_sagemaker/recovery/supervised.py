@@ -10,8 +10,8 @@ from lightning_sagemaker.recovery import wire
 
 
 def is_supervised(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a supervisor started this process with recovery in the job."""
-    return environment.get(wire.MODE) == "in_job" and wire.ADDRESS in environment
+    """Whether a supervisor started this process, and replaces it when it dies."""
+    return environment.get(wire.MODE) in ("in_job", "restart") and wire.ADDRESS in environment
 
 
 def recovers_in_job(recovery: str | None) -> bool:
@@ -27,4 +27,4 @@ def recovers_in_job(recovery: str | None) -> bool:
     """
     if recovery not in (None, "in_job", "restart"):
         raise ValueError(f"recovery={recovery!r} was set. HINT: set 'in_job' or 'restart', or leave it out.")
-    return recovery == "in_job" or (recovery is None and is_supervised())
+    return recovery == "in_job" or (recovery is None and is_supervised() and os.environ[wire.MODE] == "in_job")

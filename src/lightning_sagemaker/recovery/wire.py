@@ -15,10 +15,12 @@ TOKEN = "LIGHTNING_SAGEMAKER_COORDINATOR_TOKEN"
 HOST = "LIGHTNING_SAGEMAKER_HOST"
 """Name or address by which other ranks reach this one's host."""
 MODE = "LIGHTNING_SAGEMAKER_RECOVERY"
-"""``in_job`` if the job's ranks continue without those that die."""
+"""``in_job`` if the job's ranks continue without those that die; ``restart`` if all are restarted."""
 
 RESTART = 75
 """Exit code of a rank that is to be restarted because another is lost: EX_TEMPFAIL of sysexits.h."""
+CANNOT = 76
+"""Exit code of a rank whose script cannot recover in the job: it is started again with the mode ``restart``."""
 
 
 class Info(TypedDict, total=False):

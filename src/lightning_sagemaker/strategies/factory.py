@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING, Any
 from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.job import SageMakerJob, SageMakerJobError
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
-from lightning_sagemaker.recovery.supervised import is_supervised
+from lightning_sagemaker.recovery.supervised import recovers_in_job
 from lightning_sagemaker.selection import select_strategy
 from lightning_sagemaker.strategies.keywords import check_keywords
 from lightning_sagemaker.strategies.smp_parameters import degrees_of
-
-if TYPE_CHECKING:
-    pass
-
 
 if TYPE_CHECKING:
     from lightning_sagemaker.strategies.ddp import JobDDPStrategy
@@ -75,12 +71,14 @@ def fabric_sagemaker_strategy(**kwargs: object) -> JobAware:
 def _build_for_job(table: Mapping[str, str], kwargs: Mapping[str, object]) -> Any:
     job = SageMakerJob.from_environment()
     selection = select_strategy(job)
-    if is_supervised() and selection.name in ("single_device", "ddp", "smddp"):
+    if recovers_in_job(None) and selection.name in ("single_device", "ddp", "smddp"):
         rank_zero_info(
             "strategy='sagemaker' is 'ddp' with recovery='in_job' here: a supervisor started this process, and replaces"
             " those that die."
         )
-        return load(_IN_JOB, "trainer" if table is TRAINER else "fabric")(job=job, **kwargs)
+        made = load(_IN_JOB, "trainer" if table is TRAINER else "fabric")(job=job, **kwargs)
+        made.is_asked = False
+        return made
     rank_zero_info(f"strategy='sagemaker' is {selection.name!r} here. {selection.reason}")
     return load(table, selection.name)(job=job, **kwargs)
 

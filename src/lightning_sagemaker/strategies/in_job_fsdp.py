@@ -13,7 +13,7 @@ from typing_extensions import override
 from lightning_sagemaker._compat.sharding import FSDPModule
 from lightning_sagemaker._lightning import ModelParallelStrategy, reset_seed
 from lightning_sagemaker.parallel.sharding import DP_SHARD, check_shardable
-from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.refused import CannotRecover, restarting_instead
 from lightning_sagemaker.recovery.replicas import Replicas
 from lightning_sagemaker.strategies.fsdp import SMDDPFSDPStrategy
 from lightning_sagemaker.strategies.recovering import RecoversInJob
@@ -60,11 +60,12 @@ class InJobFSDPStrategy(RecoversInJob, SMDDPFSDPStrategy):
 
     @override
     def shard(self, module: nn.Module, mesh: DeviceMesh, methods: Iterable[str] = ()) -> None:
-        if any(isinstance(part, FSDPModule) for part in module.modules()):
-            raise RecoveryError(
-                "recovery='in_job' was set, and configure_model calls fully_shard itself, whose process groups cannot be"
-                " recreated. HINT: leave the sharding to the strategy, or set recovery='restart'."
-            )
+        assert self._rank is not None
+        with restarting_instead(self._rank.member, self.is_asked):
+            if any(isinstance(part, FSDPModule) for part in module.modules()):
+                raise CannotRecover(
+                    "configure_model calls fully_shard itself, whose process groups cannot be recreated"
+                )
         super().shard(module, mesh, methods)
         assert self._replicas is not None
         self._replicas.follow(module)

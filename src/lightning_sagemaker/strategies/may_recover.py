@@ -40,6 +40,7 @@ class RecoversIfAsked(ABCMeta):
         # By name, as the factory does: that strategy is made of this one's parts.
         module, name = str(getattr(cls, "recovering", "")).split(".")
         made = getattr(import_module(f"lightning_sagemaker.strategies.{module}"), name)(*args, **kwargs)
+        made.is_asked = recovery is not None  # type: ignore[attr-defined]
         return made
 
 

@@ -56,6 +56,8 @@ class RecoversInJob(Host):
     job: SageMakerJob
     _process_group_backend: str | None
     recovers = True
+    is_asked = True
+    """Whether the script has set ``recovery="in_job"``; else it does so because it is supervised, and if it can."""
 
     def __init__(self, *args: object, job: SageMakerJob | None = None, **kwargs: object) -> None:
         super().__init__(*args, job=job, **kwargs)  # type: ignore[call-arg, arg-type]
@@ -106,7 +108,7 @@ class RecoversInJob(Host):
         if rank.restarts:
             rank.restarts = False  # the script's next Trainer begins something else
             self._resume_from_checkpoint()
-        self._fit = RecoveringFit(rank, self._form, self._world, rank.replicas)
+        self._fit = RecoveringFit(rank, self._form, self._world, rank.replicas, self.is_asked)
         say_that_it_recovers(self._world, self._get_process_group_backend())
         return rank
 

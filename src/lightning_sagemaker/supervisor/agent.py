@@ -164,6 +164,10 @@ class Agent:
             os.killpg(pid, signal.SIGKILL)  # its loader processes hold copies of its connections
         if code == 0 or self._signal or self._gave_up or self._leaves is not None:
             return
+        if code == wire.CANNOT:
+            rank.environment[wire.MODE] = "restart"
+            self._start(rank)
+            return
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
         training = self._training
         training.lose(rank.number)

@@ -61,7 +61,7 @@ class Coordinator(Progress):
         self._settings, self._on_silent, self._say = settings, on_silent, say
         self._note, self._steps, self._is_waiting = note, StepNotes(note), False
         self._lock, self._closed = threading.RLock(), threading.Event()
-        self._members, self._votes = dict[int, Member](), dict[int, int]()
+        self._members, self._votes, self._cannot = dict[int, Member](), dict[int, int](), dict[int, int]()
         self._left, self._leaving = set[int](), set[int]()
         self._broken_at: float | None = None
         self._failures = Failures()
@@ -167,6 +167,8 @@ class Coordinator(Progress):
         elif call == "whole" and message["quorum"] == self.quorum:
             self._settings.need_all(message["collective"], self._say)
             self._break(fails=False)
+        elif call == "cannot":
+            self._start_again(member, message["id"])
         elif call == "finish":
             self._finish(member, message["id"])
         elif call == "sign":
@@ -316,6 +318,14 @@ class Coordinator(Progress):
         self._drop(member)
         self._on_silent(member.rank)
         self._hosts.kill(member.rank)
+
+    def _start_again(self, member: Member, number: int) -> None:
+        """The script cannot recover in the job: once all ranks have said so they exit, and are started again."""
+        self._cannot[member.rank] = number
+        if self._active and all(rank in self._cannot for rank in self._active):
+            for rank in self._active:
+                self._members.pop(rank).tell({"id": self._cannot[rank]})
+            self._active, self._cannot, self.quorum = [], {}, 0
 
     def _finish(self, member: Member, number: int) -> None:
         """The first fit has ended; a replacement could not join what follows, but the others may train again."""

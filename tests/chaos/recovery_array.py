@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of every kind under ``supervise``, each with a rank that dies, compared with the same job left alone.
+
+``python -m tests.chaos.recovery_array``. In jobs that cannot recover in themselves all ranks are restarted; what comes of
+them is to be the same. Two ranks: weights, buffers and optimizers to the last bit. Three: losses and metrics within rounding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import covering
+from tests.chaos.array_case import ROOT, _end_sessions, end_with_parent
+from tests.chaos.compare import lines_of, place
+from tests.chaos.covering import FACTORS, FORBIDDEN, Case
+from tests.chaos.recorder import STATES
+
+_PROGRAM = Path(__file__).with_name("recovery_program.py")
+_LIMIT = 120.0
+"""Seconds of a job; what takes longer hangs."""
+_LEVELS: dict[str, tuple[Any, ...]] = {
+    **{
+        name: FACTORS[name] for name in ("data", "val", "schedule", "checkpoint", "extra", "accumulate", "optimization")
+    },
+    **{
+        name: FACTORS[name]
+        for name in ("limit_train", "limit_val", "sanity", "metrics", "model", "persistent", "again")
+    },
+    "phase": tuple(phase for phase in FACTORS["phase"] if phase not in ("test", "predict")),
+    "end": ("steps", "epochs", "early_stopping"),
+    "to": ("rank0", "last_rank"),
+    "ranks": (2, 3),
+    "workers": (0, 1),
+    "evaluates": ("alone", "workers", "persistent"),
+    "resumes": (True, False),
+}
+_FIXED = {"signal": "SIGKILL", "second": "SIGKILL", "strategy": "sagemaker", "launcher": "supervise", "resize": "same"}
+_FIXED |= {"context": "fork", "overhead": 1.0, "save": "none"}
+_IN_JOB: dict[str, tuple[Any, ...]] = {
+    "data": ("shuffled", "random_sampler", "uneven", "augmented", "collate"),
+    "extra": ("none", "early_stopping"),
+    "optimization": ("automatic",),
+}
+_NO_CALLBACKS: tuple[dict[str, tuple[Any, ...]], ...] = (
+    {"val": ("none",), "evaluates": ("workers", "persistent")},
+    # Without our callbacks nothing asks for a checkpoint.
+    {"checkpoint": ("none",), "phase": ("checkpoint",)},
+)
+
+
+@dataclasses.dataclass
+class Result:
+    """What came of a case."""
+
+    number: int
+    case: Case
+    problems: list[str] = dataclasses.field(default_factory=list)
+    seconds: float = 0.0
+    mode: str = ""
+
+    def line(self) -> str:
+        plain = {name: levels[0] for name, levels in _LEVELS.items()}
+        words = " ".join(f"{name}={self.case[name]}" for name in _LEVELS if self.case[name] != plain[name])
+        return f"{self.number:4} {'FAIL' if self.problems else 'ok':4} {self.seconds:5.1f} s  {self.mode:8} {words}"
+
+
+def cases(everything: bool) -> list[Case]:
+    """Each pair of levels that can be run comes at least once; of all, or of those that recover in the job."""
+    levels = _LEVELS if everything else _LEVELS | _IN_JOB
+    covering.FACTORS = {**levels, **{name: (level,) for name, level in _FIXED.items()}}
+    covering.FORBIDDEN = (*FORBIDDEN, *_NO_CALLBACKS)
+    return covering.cases(0, 1)
+
+
+def run_case(number: int, case: Case, folder: Path) -> Result:
+    """Run it in ``folder``, where references are kept for other cases."""
+    result, begin = Result(number, case), time.monotonic()
+    reference = _reference(case, folder / "references")
+    if not (reference / "done").exists():
+        result.problems = [f"left alone it fails: {_last_error(reference)}"]
+        return result
+    own = folder / f"case-{number}"
+    shutil.rmtree(own, ignore_errors=True)
+    code, left = _run(case, own)
+    log = (own / "log").read_text(errors="replace")
+    result.mode = "restarts" if "are restarted" in log else "in job"
+    result.problems = _problems(case, reference, own, code, left)
+    result.seconds = time.monotonic() - begin
+    if not result.problems:
+        shutil.rmtree(own)
+    return result
+
+
+def _problems(case: Case, reference: Path, own: Path, code: int | None, left: int) -> list[str]:
+    found = [f"left {left} processes behind"] if left else []
+    strikes = sum(line["kind"] == "strike" for rank in range(case["ranks"]) for line in lines_of(own, rank))
+    if strikes < 1:
+        found.append("the strike never came")
+    if code is None:
+        return [*found, "hangs"]
+    if code or not (own / "done").exists():
+        return [*found, f"ended with {code}: {_last_error(own)}"]
+    return found + _differences(case, reference, own)
+
+
+def _reference(case: Case, folder: Path) -> Path:
+    plain = {name: level for name, level in case.items() if name not in ("phase", "to", "at", "again")} | {
+        "phase": "none"
+    }
+    name = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / name / "done").exists():
+            _run(plain | {"to": "nobody", "at": 0, "again": False}, folder / name)
+    return folder / name
+
+
+def _run(case: Case, own: Path) -> tuple[int | None, int]:
+    """Its exit code, and how many processes were left."""
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "case.json").write_text(json.dumps(case))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SM_", "PL_"))}
+    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    command = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", "--processes", str(case["ranks"])]
+    command += ["--events", str(own / "events.jsonl"), str(_PROGRAM), str(own), str(own / "case.json")]
+    with (own / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+        try:
+            code: int | None = process.wait(_LIMIT)
+        except subprocess.TimeoutExpired:
+            code = None
+            process.kill()
+    return code, _end_sessions(own / "sessions", wait=code is not None)
+
+
+def _differences(case: Case, reference: Path, own: Path) -> list[str]:
+    expected, made = _by_place(case, reference), _by_place(case, own)
+    found = [f"{key} is missing" for key in expected if key not in made]
+    found += [f"{key} is not in the reference" for key in made if key not in expected]
+    for key in expected.keys() & made.keys():
+        if key[0] == "validation":
+            ids = [
+                sorted({one for line in lines for ids in line["ids"] for one in ids})
+                for lines in (expected[key], made[key])
+            ]
+            if ids[0] != ids[1]:
+                found.append(f"{key}: {len(ids[1])} samples instead of {len(ids[0])}")
+        for line in made[key]:
+            alike = [one for one in expected[key] if key[0] != "batch" or one["ids"] == line["ids"]]
+            if not alike:
+                found.append(f"{key}: samples {line['ids']}")
+                continue
+            differences = [_fields(case, one, line) for one in alike]
+            found += [f"{key}: {one}" for one in min(differences, key=len)]
+    return sorted(found)
+
+
+def _by_place(case: Case, folder: Path) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    found = defaultdict(list)
+    for rank in range(case["ranks"]):
+        for line in lines_of(folder, rank):
+            if line["kind"] in ("batch", "validation", "epoch", "end"):
+                found[place(line)].append(line)
+    return found
+
+
+def _fields(case: Case, expected: dict[str, Any], line: dict[str, Any]) -> list[str]:
+    exact = case["ranks"] == 2
+    names = [
+        "step",
+        "before",
+        "loss",
+        "rates",
+        "metrics",
+        "callbacks",
+        "schedules",
+        "stopped",
+        *(STATES if exact else ()),
+    ]
+    both = [(name, expected[name], line[name]) for name in names if name in expected and name in line]
+    if line["kind"] == "epoch":  # of the lost rank's batches there is no sum
+        both = [
+            (name, *map(_evaluated, (one, other))) if name == "metrics" else (name, one, other)
+            for name, one, other in both
+        ]
+    return [f"{name} is {other} instead of {one}" for name, one, other in both if not _equal(one, other)]
+
+
+def _evaluated(metrics: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in metrics.items() if name.startswith("val")}
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(value, other[name]) for name, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, str) and isinstance(other, str) and re.match(r"-?(0x|inf|nan)", one):
+        first, second = float.fromhex(one), float.fromhex(other)
+        return math.isclose(first, second, rel_tol=1e-4, abs_tol=1e-5) or first == second
+    return bool(one == other)
+
+
+def _last_error(own: Path) -> str:
+    log = (own / "log").read_text(errors="replace")
+    errors = re.findall(r"^(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)", log, re.MULTILINE)
+    return errors[-1][:300] if errors else log[-300:]
+
+
+def main() -> int:
+    """Run them; 1 if one differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of those that are run")
+    parser.add_argument("--all", action="store_true", help="also jobs whose ranks are all restarted")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--folder", type=Path, help="keeps references, and the jobs that fail")
+    options = parser.parse_args()
+    everything = cases(options.all)
+    print(f"{len(everything)} cases", flush=True)
+    numbers = options.only if options.only is not None else range(len(everything))
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        ProcessPoolExecutor(options.jobs, initializer=end_with_parent) as pool,
+    ):
+        folder = options.folder or Path(temporary)
+        waiting = [pool.submit(run_case, number, everything[number], folder) for number in numbers]
+        results = []
+        for done in as_completed(waiting):
+            results.append(result := done.result())
+            print(result.line(), flush=True)
+            for problem in result.problems[:4]:
+                print(f"       {problem[:300]}", flush=True)
+    failed = [result.number for result in results if result.problems]
+    print(f"{len(results)} cases, {len(failed)} fail: {sorted(failed)}")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
