@@ -34,7 +34,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "recovery/test_in_job": (
         "test_a_batch_that_kills_.*",
         "test_asked_to_stop_.*",
-        r"test_a_wrong_script_.*\[schedule.*",
+        r"test_ranks_of_a_script_that_cannot_.*\[schedule.*",
     ),
     "recovery/test_fabric_loop": (
         "test_what_dropout_draws_.*",

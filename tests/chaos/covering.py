@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterable, Iterator
 from itertools import combinations
@@ -113,80 +114,91 @@ _LAST |= {"validation": 4, "checkpoint": 2, "epoch_end": 2, "test": 4, "predict"
 """How often each phase comes for sure."""
 
 
-def valid(case: Case) -> bool:
-    """Whether a case, or a part of one, can be run."""
-    return not any(all(case.get(name) in levels for name, levels in rule.items()) for rule in FORBIDDEN)
-
-
-def cases(seed: int, least: int = 300) -> list[Case]:
-    """Whole cases; the same for the same seed."""
-    rng = random.Random(seed)
-    found: list[Case] = []
-    while len(found) < least:
-        found += _array(rng)
-    missing = possible_pairs(rng) - _pairs(found)
-    while missing:
-        case = _completed(dict(min(missing, key=str)), rng)
-        assert case is not None
-        found.append(case)
-        missing -= _pairs([case])
-    return [finished(case, rng) for case in found]
-
-
 _WORTH = 15
 """New pairs of a row, at least."""
 
 
-def _array(rng: random.Random) -> Iterator[Case]:
-    """The part of a covering array that is worth most, by levels in another order each time.
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """All cases.
 
-    Its last rows have a pair or two that are new, and the first level of all else. The caller adds cases for those.
+    Attributes:
+        factors: Levels of each.
+        forbidden: What cannot be run: factors with the levels that do not go together.
+
     """
-    seen: set[Pair] = set()
-    levels = [rng.sample(values, len(values)) for values in FACTORS.values()]
-    for row in AllPairs(levels, filter_func=lambda row: valid(dict(zip(FACTORS, row, strict=False)))):
-        case = dict(zip(FACTORS, row, strict=True))
-        new = _pairs([case]) - seen
-        if len(new) < _WORTH:
-            return
-        seen |= new
-        yield case
 
+    factors: dict[str, tuple[Any, ...]]
+    forbidden: tuple[dict[str, tuple[Any, ...]], ...]
 
-def _completed(part: Case, rng: random.Random) -> Case | None:
-    """A valid case with these levels, if there is one."""
-    if not valid(part):
+    def valid(self, case: Case) -> bool:
+        """Whether a case, or a part of one, can be run."""
+        return not any(all(case.get(name) in levels for name, levels in rule.items()) for rule in self.forbidden)
+
+    def cases(self, seed: int, least: int) -> list[Case]:
+        """Whole cases; the same for the same seed."""
+        rng = random.Random(seed)
+        found: list[Case] = []
+        while len(found) < least:
+            found += self._array(rng)
+        missing = self._possible_pairs(rng) - self._pairs(found)
+        while missing:
+            case = self._completed(dict(min(missing, key=str)), rng)
+            assert case is not None
+            found.append(case)
+            missing -= self._pairs([case])
+        return [finished(case, rng) for case in found]
+
+    def coverage(self, some: Iterable[Case]) -> tuple[int, int]:
+        """Pairs of levels that come in these cases, and those that could."""
+        possible = self._possible_pairs(random.Random(0))
+        return len(self._pairs(some) & possible), len(possible)
+
+    def _array(self, rng: random.Random) -> Iterator[Case]:
+        """The part of a covering array that is worth most, by levels in another order each time.
+
+        Its last rows have a pair or two that are new, and the first level of all else. The caller adds cases for those.
+        """
+        seen: set[Pair] = set()
+        levels = [rng.sample(values, len(values)) for values in self.factors.values()]
+        for row in AllPairs(levels, filter_func=lambda row: self.valid(dict(zip(self.factors, row, strict=False)))):
+            case = dict(zip(self.factors, row, strict=True))
+            new = self._pairs([case]) - seen
+            if len(new) < _WORTH:
+                return
+            seen |= new
+            yield case
+
+    def _completed(self, part: Case, rng: random.Random) -> Case | None:
+        """A valid case with these levels, if there is one."""
+        if not self.valid(part):
+            return None
+        left = [name for name in self.factors if name not in part]
+        if not left:
+            return part
+        # The factor with the fewest levels left first, or the search may go on for long in what is impossible.
+        options = {name: [one for one in self.factors[name] if self.valid(part | {name: one})] for name in left}
+        name = min(left, key=lambda one: len(options[one]))
+        for level in rng.sample(options[name], len(options[name])):
+            if found := self._completed(part | {name: level}, rng):
+                return found
         return None
-    left = [name for name in FACTORS if name not in part]
-    if not left:
-        return part
-    # The factor with the fewest levels left first, or the search may go on for long in what is impossible.
-    options = {name: [level for level in FACTORS[name] if valid(part | {name: level})] for name in left}
-    name = min(left, key=lambda one: len(options[one]))
-    for level in rng.sample(options[name], len(options[name])):
-        if found := _completed(part | {name: level}, rng):
-            return found
-    return None
+
+    def _pairs(self, some: Iterable[Case]) -> set[Pair]:
+        return {pair for case in some for pair in combinations([(name, case[name]) for name in self.factors], 2)}
+
+    def _possible_pairs(self, rng: random.Random) -> set[Pair]:
+        """Those for which a valid case is found; each case that is found has many."""
+        levels = [(name, level) for name, values in self.factors.items() for level in values]
+        found: set[Pair] = set()
+        for pair in combinations(levels, 2):
+            if pair[0][0] != pair[1][0] and pair not in found and (case := self._completed(dict(pair), rng)):
+                found |= self._pairs([case])
+        return found
 
 
-def _pairs(some: Iterable[Case]) -> set[Pair]:
-    return {pair for case in some for pair in combinations([(name, case[name]) for name in FACTORS], 2)}
-
-
-def possible_pairs(rng: random.Random) -> set[Pair]:
-    """Those for which a valid case is found; each case that is found has many."""
-    levels = [(name, level) for name, values in FACTORS.items() for level in values]
-    found: set[Pair] = set()
-    for pair in combinations(levels, 2):
-        if pair[0][0] != pair[1][0] and pair not in found and (case := _completed(dict(pair), rng)):
-            found |= _pairs([case])
-    return found
-
-
-def pair_coverage(some: Iterable[Case]) -> tuple[int, int]:
-    """Pairs of levels that come in these cases, and those that could."""
-    possible = possible_pairs(random.Random(0))
-    return len(_pairs(some) & possible), len(possible)
+INTERRUPTED = Space(FACTORS, FORBIDDEN)
+"""Of runs that are interrupted and started again."""
 
 
 def finished(case: Case, rng: random.Random) -> Case:

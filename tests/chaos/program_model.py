@@ -34,7 +34,9 @@ class Net(LightningModule):
     def __init__(self, case: dict[str, Any], strike: Strike) -> None:
         super().__init__()
         norm = [torch.nn.BatchNorm1d(16)] if case["model"] == "batchnorm" else []
-        self.body = torch.nn.Sequential(torch.nn.Linear(FEATURES, 16), *norm, torch.nn.ReLU(), torch.nn.Dropout(0.2))
+        # With a bias before the norm, whose gradient is zero, Adam would step by the rounding.
+        first = torch.nn.Linear(FEATURES, 16, bias=not norm)
+        self.body = torch.nn.Sequential(first, *norm, torch.nn.ReLU(), torch.nn.Dropout(0.2))
         self.head = torch.nn.Linear(16, 1)
         self.register_buffer("average", torch.zeros(16))
         self.outputs: list[torch.Tensor] = []
@@ -95,11 +97,12 @@ class Net(LightningModule):
         if not self.automatic_optimization and self.case["schedule"] in ("epoch", "plateau") and is_due:
             self._move_schedules()
 
-    def validation_step(self, batch, batch_idx):
-        self.log("val_loss", self._loss(batch), sync_dist=True)
-        if self.case["metrics"] == "torchmetrics":
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        name = "val_loss" if not dataloader_idx else "val_second_loss"
+        self.log(name, self._loss(batch), sync_dist=True, add_dataloader_idx=False)
+        if self.case["metrics"] == "torchmetrics" and not dataloader_idx:
             self.val_error(self(batch["x"]), batch["y"])
-            self.log("val_error", self.val_error)
+            self.log("val_error", self.val_error, add_dataloader_idx=False)
 
     def test_step(self, batch, batch_idx):
         self.log("test_loss", self._loss(batch), sync_dist=True)
@@ -114,7 +117,7 @@ class Net(LightningModule):
                 torch.optim.SGD(self.head.parameters(), 0.01, 0.9),
             ]
         else:
-            optimizers = [torch.optim.Adam(self.parameters(), lr=0.02)]
+            optimizers = [_OPTIMIZERS[self.case.get("optimizer", "adam")](self.parameters())]
         if self.case["schedule"] == "none":
             return optimizers
         return optimizers, [self._schedule(optimizer) for optimizer in optimizers]
@@ -143,12 +146,35 @@ class Net(LightningModule):
         return train_loader(self.case, self.trainer)
 
     def val_dataloader(self):
-        return [] if self.case["val"] == "none" else evaluation_loader(self.case)
+        if self.case["val"] == "none":
+            return []
+        first = evaluation_loader(self.case)
+        return [first, evaluation_loader(self.case)] if self.case.get("loaders") == "two" else first
 
     def test_dataloader(self):
         return evaluation_loader(self.case)
 
     predict_dataloader = test_dataloader
+
+
+class Twice(torch.optim.SGD):
+    """Computes the gradients of a step at two places, as sharpness-aware minimization does."""
+
+    def step(self, closure):
+        with torch.enable_grad():
+            closure()
+        super().step()
+        with torch.enable_grad():
+            loss = closure()
+        super().step()
+        return loss
+
+
+_OPTIMIZERS = {
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.02),
+    "lbfgs": lambda parameters: torch.optim.LBFGS(parameters, lr=0.02, max_iter=3),
+    "twice": lambda parameters: Twice(parameters, lr=0.01),
+}
 
 
 def _watched(case: dict[str, Any]) -> str:
@@ -248,6 +274,10 @@ def run(folder: Path, case: dict[str, Any], start: int, callbacks: Sequence[Any]
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=folder,
+        gradient_clip_val=0.3 if case.get("clip") else None,
+        gradient_clip_algorithm=case.get("clip") or None,
+        reload_dataloaders_every_n_epochs=case.get("reload", 0),
+        precision=case.get("precision", "32-true"),
         callbacks=[*_callbacks(case, folder), *ours, *callbacks, strike, recorder],
         **_end(case),
         **_validation(case),

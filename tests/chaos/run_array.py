@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from tests.chaos.array_case import Result, end_with_parent, run_case, run_stock
-from tests.chaos.covering import cases, pair_coverage
+from tests.chaos.covering import INTERRUPTED
 
 
 def main() -> int:
@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--differences", type=int, default=3, help="of a case, that are printed")
     parser.add_argument("--stock", action="store_true", help="compare stock Lightning with itself")
     args = parser.parse_args()
-    everything = cases(args.seed, args.cases)
+    everything = INTERRUPTED.cases(args.seed, args.cases)
     numbers = args.only if args.only is not None else range(len(everything))[args.first : _after(args.last)]
     chosen = [(number, everything[number], bool(args.real) and number % args.real == 0) for number in numbers]
     with tempfile.TemporaryDirectory() as temporary:
@@ -65,7 +65,7 @@ def _after(last: int | None) -> int | None:
 
 
 def summary(results: list[Result]) -> str:
-    covered, possible = pair_coverage([result.case for result in results])
+    covered, possible = INTERRUPTED.coverage([result.case for result in results])
     failed = [result for result in results if result.problems]
     words = [f"{len(results)} cases, {len(failed)} fail; {covered} of {possible} pairs of levels"]
     kinds: dict[str, set[int]] = defaultdict(set)

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from tests.chaos.array_case import run_case
-from tests.chaos.covering import FACTORS, cases, finished, pair_coverage, valid, words
+from tests.chaos.covering import FACTORS, INTERRUPTED, finished, words
 
 _PLAIN = {"again": False, "overhead": 1.0, "persistent": False, "context": "fork", "limit_train": 1.0, "limit_val": 1.0}
 _PLAIN |= {
@@ -34,7 +34,7 @@ CHOSEN = (
 @pytest.mark.parametrize("number", range(len(CHOSEN)))
 def test_a_run_that_is_interrupted_equals_one_that_is_left_alone(number, tmp_path):
     case = {name: (_PLAIN | CHOSEN[number])[name] for name in FACTORS}
-    assert valid(case)
+    assert INTERRUPTED.valid(case)
     case = finished(case, random.Random(number))
     result = run_case(number, case, tmp_path)
     assert not result.problems, (words(case), result.problems)
@@ -43,10 +43,10 @@ def test_a_run_that_is_interrupted_equals_one_that_is_left_alone(number, tmp_pat
 
 @pytest.mark.slow
 def test_the_array_has_every_pair_of_levels():
-    some = cases(1, 300)
-    covered, possible = pair_coverage(some)
+    some = INTERRUPTED.cases(1, 300)
+    covered, possible = INTERRUPTED.coverage(some)
     assert len(some) >= 300
     assert covered == possible > 4000
-    assert all(valid(case) for case in some)
-    assert some == cases(1, 300)
-    assert not valid(some[0] | {"ranks": 2, "launcher": "direct"})
+    assert all(INTERRUPTED.valid(case) for case in some)
+    assert some == INTERRUPTED.cases(1, 300)
+    assert not INTERRUPTED.valid(some[0] | {"ranks": 2, "launcher": "direct"})

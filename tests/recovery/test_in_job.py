@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ from lightning.pytorch import callbacks
 
 from lightning_sagemaker.checkpoint.resume import STATE
 from lightning_sagemaker.recovery.member import RecoveryError
-from lightning_sagemaker.recovery.refused import check
+from lightning_sagemaker.recovery.refused import CannotRecover, check, restarting_instead
 from tests.chaos.recovery import Setting, compare, inflict, rows, run, start
 
 TWO = Setting(2, optimizer="adamw", samples=600, epochs=2, limit=5)
@@ -178,22 +178,30 @@ def test_a_batch_that_kills_whoever_trains_on_it_ends_the_job(tmp_path):
     assert (tmp_path / "job/checkpoints/auto-step=5.ckpt").is_file()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        pytest.param("manual", "the module uses manual optimization", marks=pytest.mark.slow),
-        pytest.param("sampler", "with the sampler Own", marks=pytest.mark.slow),
-        ("schedule", "comes from a DataLoader with the sampler Own"),
-        ("bug", "ValueError: a bug of the script"),
-    ],
-)
-def test_a_wrong_script_ends_before_the_first_step(tmp_path, wrong, sentence):
-    (tmp_path / "job").mkdir()
-    process = start(Setting(2), tmp_path / "job", training=WRONG, words=[wrong])
+def test_a_wrong_script_ends_before_the_first_step(tmp_path):
+    process = start(Setting(2), tmp_path, training=WRONG, words=["bug"])
     assert process.wait(120) == 1
-    said = (tmp_path / "job/output.txt").read_text()
-    assert sentence in said
+    said = (tmp_path / "output.txt").read_text()
+    assert "ValueError: a bug of the script" in said
     assert "starting a replacement" not in said
+
+
+@pytest.mark.parametrize("wrong", [pytest.param("sampler", marks=pytest.mark.slow), "schedule"])
+def test_ranks_of_a_script_that_cannot_recover_are_started_again_and_restarted_together(tmp_path, wrong):
+    process = start(Setting(2), tmp_path, training=WRONG, words=[wrong])
+    wait_for(lambda: len(steps_of(tmp_path)) > 9, process)
+    inflict("kill the first", tmp_path, 2, random.Random(0))
+    assert process.wait(120) == 0
+    said = (tmp_path / "output.txt").read_text()
+    assert said.count("all ranks are restarted: the training data comes from a DataLoader with the sampler Own") == 1
+    assert said.count("is lost after step") == said.count("starting a replacement") == 1
+    assert said.count("Recovery by restarts") == 2
+
+
+def test_asked_to_recover_a_script_that_cannot_is_refused():
+    matching = pytest.raises(RecoveryError, match="in_job' was set, but there are 2.*HINT: leave it out")
+    with matching, restarting_instead(cast(Any, None), is_asked=True):
+        raise CannotRecover("there are 2 training loaders")
 
 
 @pytest.mark.parametrize(
@@ -208,6 +216,12 @@ def test_a_wrong_script_ends_before_the_first_step(tmp_path, wrong, sentence):
 def test_callbacks_that_a_replacement_could_not_follow_are_refused(callback):
     trainer = SimpleNamespace(lightning_module=SimpleNamespace(automatic_optimization=True), callbacks=[callback])
     with pytest.raises(RecoveryError, match=f"{type(callback).__name__} was given: .*HINT"):
+        check(trainer)
+
+
+def test_steps_of_manual_optimization_cannot_be_told():
+    trainer = SimpleNamespace(lightning_module=SimpleNamespace(automatic_optimization=False), callbacks=[])
+    with pytest.raises(RecoveryError, match="the module uses manual optimization"):
         check(trainer)
 
 

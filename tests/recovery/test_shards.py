@@ -24,6 +24,7 @@ from torch.utils.data import (
 
 from lightning_sagemaker.data.batches import EvaluationBatches, TrainingBatches
 from lightning_sagemaker.data.captured import Capture
+from lightning_sagemaker.data.tracked import release, watch
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.seeds import seed_batch
@@ -52,7 +53,46 @@ def test_each_missing_rank_is_replaced_by_one(order, expected):
 @pytest.mark.parametrize("begin", [0, 5])
 def test_batches_of_another_rank_are_those_that_its_loader_gives(begin, workers):
     other = samples(loader_of(2, 3))[begin:]
-    assert samples(shards.loader_of(loader_of(0, 3, num_workers=workers), 2, begin)) == other
+    assert samples(shards.loader_of(loader_of(0, 3, num_workers=workers), 2, begin, (0, 0))) == other
+
+
+class Noisy(torch.utils.data.Dataset[Any]):
+    """Draws from all three generators, as augmentations do."""
+
+    def __len__(self) -> int:
+        return 103
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([index, torch.rand(()), np.random.rand(), random.random()])
+
+
+def masked(items: list[Any]) -> Any:
+    """Draws for a batch, as a collator of language models does."""
+    return torch.stack(items), torch.rand(4)
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}])
+def test_what_data_draws_is_the_same_whichever_rank_loads_it(workers):
+    def sampler(rank: int) -> DistributedSampler[Any]:
+        return DistributedSampler(DATA, 3, rank, seed=5)
+
+    own = DataLoader(Noisy(), 4, sampler=sampler(2), collate_fn=masked, **workers)
+    other = DataLoader(Noisy(), 4, sampler=sampler(0), collate_fn=masked)
+    loader, watched = watch(own, print)
+    watched.mark = lambda batch, number: shards.with_place(batch, number, 2, 7, 1)
+    found = list(loader)
+    adopted = list(shards.loader_of(other, 2, 5, (7, 1)))
+    assert len(adopted) == len(found) - 5
+    for (samples_of_own, draws_of_own), (samples_of_other, draws) in zip(found[5:], adopted, strict=True):
+        torch.testing.assert_close(samples_of_own, samples_of_other, rtol=0, atol=0)
+        torch.testing.assert_close(draws_of_own, draws, rtol=0, atol=0)
+    assert len({tuple(draws.tolist()) for _, draws in found}) == len(found)
+    evaluation = [DataLoader(Noisy(), 4, sampler=sampler(rank), collate_fn=masked, **workers) for rank in (0, 2)]
+    shards.evaluate_shards(evaluation[0], lambda: [0, 2], 7)
+    shards.evaluate_shards(evaluation[1], lambda: [2], 7)
+    both = [[batch.tolist() for batch, _ in one] for one in evaluation]
+    assert both[0][9:] == both[1]
+    release(loader)
 
 
 def test_and_so_are_those_of_a_recipe():
@@ -113,7 +153,7 @@ def test_data_that_is_not_dealt_is_evaluated_by_all():
     ],
 )
 def test_an_order_that_nobody_else_knows_is_refused(loader):
-    with pytest.raises(RecoveryError, match=r"recovery='in_job' was set.*HINT: use one DataLoader"):
+    with pytest.raises(RecoveryError, match=r"the training data comes from a .*unlike those of a DataLoader"):
         shards.deal(loader, 0)
 
 

@@ -21,10 +21,6 @@ WRONG = sys.argv.pop()
 class Module(recovery_training.Module):
     """Wrong as asked."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.automatic_optimization = WRONG != "manual"
-
     def configure_model(self) -> None:
         if WRONG == "shards itself":
             fully_shard(self.net[0], mesh=self.device_mesh["data_parallel"])
@@ -73,9 +69,9 @@ class Own(DistributedSampler[Any]):
     """An order that is dealt in a way of the script's own."""
 
 
-def _loader(dataset: Any, batch_size: int, num_workers: int, shuffle: bool = False) -> Any:
+def _loader(dataset: Any, batch_size: int, shuffle: bool = False, **workers: Any) -> Any:
     ranks = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-    return DataLoader(dataset, batch_size, sampler=Own(dataset, *ranks, shuffle=shuffle), num_workers=num_workers)
+    return DataLoader(dataset, batch_size, sampler=Own(dataset, *ranks, shuffle=shuffle), **workers)
 
 
 vars(recovery_training)["Module"] = Module

@@ -408,3 +408,18 @@ def test_ranks_leave_by_plan_at_the_end_of_a_step(ranks):
     assert not any(notice.is_set() for notice in job.notices.values())
     job.coordinator.leave([0, 1])  # somebody must stay
     assert job.commit(2, 0, 1) == [True, True]
+
+
+def test_ranks_whose_script_cannot_recover_are_started_again_and_none_is_lost(ranks):
+    job, said = ranks(world_size=2, rejoin_timeout=0.0), list[str]()
+    job.coordinator._say = said.append
+    job.start(0, 1)
+    first = job.ask(job.members[0].leave_for_restarts)
+    time.sleep(0.05)
+    assert not first.done()
+    for asked in (first, job.ask(job.members[1].leave_for_restarts)):
+        asked.result(5)
+    for member in list(job.members.values()):
+        member.close()
+    assert [reply["kind"] for reply in job.start(0, 1)] == ["first", "first"]
+    assert said == []

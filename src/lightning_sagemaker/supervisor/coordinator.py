@@ -25,7 +25,7 @@ from lightning_sagemaker.supervisor.events import no_notes
 from lightning_sagemaker.supervisor.failures import Failures
 from lightning_sagemaker.supervisor.hosts import Hosts
 from lightning_sagemaker.supervisor.progress import Progress
-from lightning_sagemaker.supervisor.ranks import Member, Settings, quorum_of, step_of
+from lightning_sagemaker.supervisor.ranks import Member, Settings, quorum_of, release, step_of
 from lightning_sagemaker.supervisor.reception import Reception
 from lightning_sagemaker.supervisor.step_notes import StepNotes
 
@@ -60,11 +60,10 @@ class Coordinator(Progress):
         super().__init__()
         self._settings, self._on_silent, self._say = settings, on_silent, say
         self._note, self._steps, self._is_waiting = note, StepNotes(note), False
-        self._lock, self._closed = threading.RLock(), threading.Event()
-        self._members, self._votes, self._cannot = dict[int, Member](), dict[int, int](), dict[int, int]()
+        self._lock, self._closed, self._failures = threading.RLock(), threading.Event(), Failures()
+        self._members, self._votes = dict[int, Member](), dict[int, int]()
         self._left, self._leaving = set[int](), set[int]()
         self._broken_at: float | None = None
-        self._failures = Failures()
         self._hosts = Hosts(settings.silence, self.status, self.lose, self._stop, self.leave, self.give_up)
         note("start", world_size=settings.world_size)
         self._reception = Reception(host, port, settings.world_size, token, self._serve, self._hosts.serve)
@@ -168,7 +167,9 @@ class Coordinator(Progress):
             self._settings.need_all(message["collective"], self._say)
             self._break(fails=False)
         elif call == "cannot":
-            self._start_again(member, message["id"])
+            member.cannot = message["id"]
+            if release(self._members, self._active):
+                self._active, self.quorum = [], 0
         elif call == "finish":
             self._finish(member, message["id"])
         elif call == "sign":
@@ -318,14 +319,6 @@ class Coordinator(Progress):
         self._drop(member)
         self._on_silent(member.rank)
         self._hosts.kill(member.rank)
-
-    def _start_again(self, member: Member, number: int) -> None:
-        """The script cannot recover in the job: once all ranks have said so they exit, and are started again."""
-        self._cannot[member.rank] = number
-        if self._active and all(rank in self._cannot for rank in self._active):
-            for rank in self._active:
-                self._members.pop(rank).tell({"id": self._cannot[rank]})
-            self._active, self._cannot, self.quorum = [], {}, 0
 
     def _finish(self, member: Member, number: int) -> None:
         """The first fit has ended; a replacement could not join what follows, but the others may train again."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,7 @@ class Member:
         asking: Id of its request, while it waits for a later quorum.
         at: Its training position; None if it has no state.
         admits: Whether the quorum that it asks for may have replacements.
+        cannot: Id of its request, if its script cannot recover in the job.
         sending: Lock for sending.
 
     """
@@ -84,6 +85,7 @@ class Member:
     asking: int | None = None
     at: list[int] | None = None
     admits: bool = True
+    cannot: int | None = None
     sending: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, message: dict[str, Any]) -> None:
@@ -112,3 +114,21 @@ def quorum_of(members: Sequence[Member]) -> dict[str, Any]:
 def step_of(members: Iterable[Member], default: int) -> int:
     """The step that members have done last: an earlier one than the job's, after all have resumed from a checkpoint."""
     return max((member.at[0] for member in members if member.at), default=default)
+
+
+def release(members: dict[int, Member], active: Collection[int]) -> bool:
+    """Release the ranks that train, to be started again, once all of them have said that they cannot recover in the job.
+
+    Args:
+        members: Those who are left; the released are removed.
+        active: Those who train.
+
+    Returns:
+        Whether they were released.
+
+    """
+    if any(members[rank].cannot is None for rank in active):
+        return False
+    for member in [members.pop(rank) for rank in active]:
+        member.tell({"id": member.cannot})
+    return True

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A case of each kind of those that `make chaos-recovery` runs: a rank dies, and the job equals the one left alone."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+
+from tests.chaos.covering import finished
+from tests.chaos.recovery_array import FIXED, LEVELS, SPACES, run_case
+
+CHOSEN = {
+    "in job": {"data": "collate", "workers": 1, "persistent": True, "evaluates": "persistent", "phase": "train_step"},
+    "restarts": {"extra": "ema", "checkpoint": "every_steps", "phase": "epoch_end", "to": "last_rank"},
+}
+_PLAIN = {"model": "batchnorm", "accumulate": 3, "val": "half", "schedule": "plateau", "metrics": "torchmetrics"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
+@pytest.mark.parametrize("mode", CHOSEN)
+def test_a_job_whose_rank_dies_equals_one_that_is_left_alone(mode, tmp_path):
+    plain = {name: levels[0] for name, levels in LEVELS.items()} | FIXED
+    case = plain | _PLAIN | CHOSEN[mode]
+    assert SPACES["all"].valid(case)
+    result = run_case(0, finished(case, random.Random(0)), tmp_path)
+    assert (result.problems, result.mode) == ([], mode)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SPACES)
+def test_the_array_has_every_pair_of_levels(kind):
+    covered, possible = SPACES[kind].coverage(SPACES[kind].cases(0, 1))
+    assert covered == possible > 1000
