@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who sends shards of weights to whom."""
+"""Who sends shards of weights to whom, and how a process ends that others have left before the first step."""
+
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from lightning_sagemaker.recovery.regroup import Parts
+from lightning_sagemaker.recovery import wire
+from lightning_sagemaker.recovery.regroup import NobodyLeft, Parts, RanksChanged, restart_after_losses
 
 NOTHING = Parts(2, dict, lambda _: None)
 
@@ -21,3 +27,22 @@ NOTHING = Parts(2, dict, lambda _: None)
 )
 def test_a_rank_gets_its_shards_from_one_that_has_the_same(order, holders, sources):
     assert NOTHING.sources({"order": order, "holders": holders}) == sources
+
+
+@pytest.mark.parametrize(
+    ("error", "changed", "code"),
+    [
+        (NobodyLeft("nobody has the state"), False, wire.RESTART),
+        (RanksChanged("a rank was lost"), False, wire.RESTART),  # in a sanity check
+        (RuntimeError("Connection closed by peer"), True, wire.RESTART),
+        (ValueError("a bug of the script"), True, 1),
+    ],
+)
+def test_a_process_that_others_have_left_is_started_again(error, changed, code):
+    rank = SimpleNamespace(follows=False, member=SimpleNamespace(changed=changed))
+    child = os.fork()
+    if not child:
+        restart_after_losses(cast(Any, rank))
+        sys.excepthook(type(error), error, None)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code

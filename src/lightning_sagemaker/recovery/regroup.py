@@ -84,7 +84,8 @@ def restart_after_losses(rank: JobRank) -> None:
 
     def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         hook(kind, error, trace)
-        if isinstance(error, NobodyLeft) or (_is_of_collective(error) and _has_changed(rank)):
+        # Ranks that change outside of the loops do so in the sanity check.
+        if isinstance(error, (NobodyLeft, RanksChanged)) or (_is_of_collective(error) and _has_changed(rank)):
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(wire.RESTART)
