@@ -423,3 +423,12 @@ def test_ranks_whose_script_cannot_recover_are_started_again_and_none_is_lost(ra
         member.close()
     assert [reply["kind"] for reply in job.start(0, 1)] == ["first", "first"]
     assert said == []
+
+
+def test_one_that_is_lost_meanwhile_is_not_waited_for(ranks):
+    job = ranks(world_size=2, rejoin_timeout=0.0)
+    job.start(0, 1)
+    asked = job.ask(job.members[0].leave_for_restarts)
+    time.sleep(0.05)
+    job.members[1].close()
+    asked.result(5)

@@ -175,9 +175,8 @@ def evaluate_shards(loader: Any, shards: Callable[[], Sequence[int]], seed: int,
     if is_distributed(loader):
         draw_together(loader.sampler, seed)
         if not isinstance(getattr(loader, name), _Sharded):
-            object.__setattr__(
-                loader, name, _Sharded(loader, name, shards, seed, limit)
-            )  # torch refuses it by the plain way
+            # torch refuses it by the plain way.
+            object.__setattr__(loader, name, _Sharded(loader, name, shards, seed, limit))
             if loader._iterator is not None:  # of persistent workers, which is begun again
                 loader._iterator._index_sampler = loader._index_sampler
     return isinstance(getattr(loader, name), _Sharded)

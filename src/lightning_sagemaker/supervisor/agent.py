@@ -165,7 +165,8 @@ class Agent:
         if code == 0 or self._signal or self._gave_up or self._leaves is not None:
             return
         if code == wire.CANNOT:
-            rank.environment[wire.MODE] = "restart"
+            for one in self._ranks:
+                one.environment[wire.MODE] = "restart"
             self._start(rank)
             return
         why = f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -127,7 +127,7 @@ def release(members: dict[int, Member], active: Collection[int]) -> bool:
         Whether they were released.
 
     """
-    if any(members[rank].cannot is None for rank in active):
+    if not active or any(members[rank].cannot is None for rank in active):
         return False
     for member in [members.pop(rank) for rank in active]:
         member.tell({"id": member.cannot})
