@@ -58,15 +58,11 @@ class Coordinator(Progress):
         note: Callable[..., None] = no_notes,
     ) -> None:
         super().__init__()
-        self._settings, self._on_silent, self._say = settings, on_silent, say
-        self._note, self._steps, self._is_waiting = note, StepNotes(note), False
+        self._settings, self._on_silent, self._say, self._note = settings, on_silent, say, note
+        self._steps, self._is_waiting = StepNotes(note), False
         self._lock, self._closed, self._failures = threading.RLock(), threading.Event(), Failures()
-        self._members, self._votes, self._left, self._leaving = (
-            dict[int, Member](),
-            dict[int, int](),
-            set[int](),
-            set[int](),
-        )
+        self._members, self._votes = dict[int, Member](), dict[int, int]()
+        self._left, self._leaving = set[int](), set[int]()
         self._broken_at: float | None = None
         self._hosts = Hosts(settings.silence, self.status, self.lose, self._stop, self.leave, self.give_up)
         note("start", world_size=settings.world_size)
@@ -206,8 +202,7 @@ class Coordinator(Progress):
         return {"kind": "over", "code": int(not self.finished)} if self.finished or self.ended else None
 
     def _form(self) -> None:
-        if release(self._members, self._active):
-            self._active, self.quorum = [], 0
+        self._active, self.quorum = release(self._members, self._active, self.quorum)
         if over := self._over:
             for member in self._members.values():
                 if member.asking is not None and member.rank not in self._active:

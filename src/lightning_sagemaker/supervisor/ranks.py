@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,19 +116,20 @@ def step_of(members: Iterable[Member], default: int) -> int:
     return max((member.at[0] for member in members if member.at), default=default)
 
 
-def release(members: dict[int, Member], active: Collection[int]) -> bool:
+def release(members: dict[int, Member], active: list[int], quorum: int) -> tuple[list[int], int]:
     """Release the ranks that train, to be started again, once all of them have said that they cannot recover in the job.
 
     Args:
         members: Those who are left; the released are removed.
         active: Those who train.
+        quorum: Their number.
 
     Returns:
-        Whether they were released.
+        ``active`` and ``quorum``, as if nobody had started yet if they were released.
 
     """
     if not active or any(members[rank].cannot is None for rank in active):
-        return False
+        return active, quorum
     for member in [members.pop(rank) for rank in active]:
         member.tell({"id": member.cannot})
-    return True
+    return [], 0
