@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from lightning_sagemaker import SpotInterruption
 from lightning_sagemaker.callbacks.interruption import Interrupted
-from tests.conftest import run_bounded
+from tests.conftest import fork_ranks, run_bounded
 
 
 class Model(LightningModule):
@@ -135,3 +136,8 @@ def test_ctrl_c_at_the_end_of_a_fit_is_not_lost(tmp_path):
             ended(tmp_path, signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)  # Lightning ignores it from there on
+
+
+def test_ranks_may_have_other_numbers_of_batches_of_each_of_several_loaders():
+    """Between two loaders Lightning reduces what was logged, so none may wait there for a signal's exchange."""
+    fork_ranks(Path(__file__).parent / "uneven_worker.py", processes=2)

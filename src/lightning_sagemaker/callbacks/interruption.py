@@ -87,7 +87,8 @@ class SpotInterruption(Callback):
         self._events: LoopEvents | None = None
         self._save_seconds: float | None = None
         self._said_longer = self._stops = self._saves = False
-        self._step = self._batches = self._evaluated = self._most_evaluated = 0
+        self._step = self._batches = self._evaluated = 0
+        self._fewest: list[float] = []
         self._saved_at = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -176,24 +177,26 @@ class SpotInterruption(Callback):
             self._stops, self._saves = self._stops or bool(known[_STOP]), self._saves or bool(known[_SAVE])
 
     def _begin_evaluation(self, trainer: Trainer, batches: Sequence[float]) -> None:
-        """Ranks may have different numbers of batches, so they exchange as often as the one with the fewest can."""
+        """Ranks may have different numbers of batches, so they exchange as often as the one with the fewest of a loader can.
+
+        Between two loaders Lightning reduces what was logged.
+        """
         self._training.pause()
         self._hear(self._votes.read())  # what was asked in training
         self._signals.leave_by(None)
-        count = sum(batches)
-        self._votes.ask([-count if math.isfinite(count) else 0])
+        self._votes.ask([-count if math.isfinite(count) else 0 for count in batches or [0]])
         found = self._votes.read()
         assert found is not None
-        self._evaluated, self._most_evaluated = 0, int(-found[0])
+        self._evaluated, self._fewest = 0, [-count for count in found]
         self._evaluation.begin(0)
         if self._stops:
             self._stop(trainer)
 
-    def _end_evaluation_batch(self, trainer: Trainer) -> None:
+    def _end_evaluation_batch(self, trainer: Trainer, number: int, loader: int) -> None:
         self._signals.is_alive()
-        self._evaluated += 1
         with usual_collectives():  # a job that recovers in itself refuses a script's, whose numbers of batches differ
-            if self._evaluated <= self._most_evaluated:
+            if number < self._fewest[loader]:
+                self._evaluated += 1
                 self._check(trainer, self._evaluation, self._evaluated)
             if self._stops:
                 self._stop(trainer, within_validation=bool(trainer.validating))
@@ -203,10 +206,18 @@ class SpotInterruption(Callback):
         if not trainer.sanity_checking:
             self._begin_evaluation(trainer, trainer.num_val_batches)
 
-    def on_validation_batch_end(self, trainer: Trainer, *_: object) -> None:
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: object,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
         """Check for the others' signals."""
         if not trainer.sanity_checking:
-            self._end_evaluation_batch(trainer)
+            self._end_evaluation_batch(trainer, batch_idx, dataloader_idx)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count training's batches again."""
@@ -218,17 +229,33 @@ class SpotInterruption(Callback):
         """Ranks count their batches."""
         self._begin_evaluation(trainer, trainer.num_test_batches)
 
-    def on_test_batch_end(self, trainer: Trainer, *_: object) -> None:
+    def on_test_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: object,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
         """Check for the others' signals."""
-        self._end_evaluation_batch(trainer)
+        self._end_evaluation_batch(trainer, batch_idx, dataloader_idx)
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Ranks count their batches."""
         self._begin_evaluation(trainer, trainer.num_predict_batches)
 
-    def on_predict_batch_end(self, trainer: Trainer, *_: object) -> None:
+    def on_predict_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: object,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
         """Check for the others' signals."""
-        self._end_evaluation_batch(trainer)
+        self._end_evaluation_batch(trainer, batch_idx, dataloader_idx)
 
     @property
     def _interval(self) -> float:
