@@ -62,7 +62,7 @@ class Watch:
         self.loader, self._say = loader, say
         self.capture = Capture(loader, is_own=not isinstance(loader, DataLoader))
         self.deferred = self._said = self._ended = False
-        self.mark: Callable[[Any, int], Any] = lambda batch, _: batch
+        self.mark: Callable[[object, int], object] = lambda batch, _: batch
         self._recent: deque[Position] = deque(maxlen=_KEPT)
         self._wanted: Position | None = None
         self._reached: Position | None = None  # where an iteration begins, as long as it has given no batch

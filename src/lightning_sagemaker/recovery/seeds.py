@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ def seed_batch(seed: int, batch: int, shard: int) -> None:
     seed_all(seed, batch, shard)
 
 
-def with_seed(batch: Any, *numbers: int) -> Any:
+def with_seed(batch: object, *numbers: int) -> object:
     """Indices of a batch whose data draws a function of some numbers, such as a collator's masks, whoever loads it.
 
     Args:
@@ -28,18 +27,18 @@ def with_seed(batch: Any, *numbers: int) -> Any:
     return _SeededBatch(batch, numbers) if type(batch) is list else batch
 
 
-class _SeededBatch(list[Any]):
+class _SeededBatch(list[object]):
     """Its samples are read, in a worker or not, when it is iterated."""
 
-    def __init__(self, indices: Iterable[Any], numbers: tuple[int, ...]) -> None:
+    def __init__(self, indices: Iterable[object], numbers: tuple[int, ...]) -> None:
         super().__init__(indices)
         self._numbers = numbers
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         seed_all(*self._numbers, _DATA)
         return super().__iter__()
 
-    def __reduce__(self) -> tuple[type, tuple[tuple[Any, ...], tuple[int, ...]]]:
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return _SeededBatch, (tuple(super().__iter__()), self._numbers)
 
 

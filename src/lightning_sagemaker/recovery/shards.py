@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any
+from typing import Any, cast
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
@@ -84,7 +84,7 @@ def loader_of(loader: Any, shard: int, begin: int, seeds: tuple[int, int]) -> It
     """A shard's batches of the current epoch, from batch ``begin`` on, read and collated like the loader's.
 
     Args:
-        loader: Of this rank.
+        loader: This rank's.
         shard: One of the job's.
         begin: Number of the first batch.
         seeds: The job's seed, and the epoch's number, from which what the data draws follows.
@@ -93,13 +93,13 @@ def loader_of(loader: Any, shard: int, begin: int, seeds: tuple[int, int]) -> It
     keep = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
     settings = {name: getattr(loader, name) for name in keep}
     found = enumerate(batches_of(loader, shard, begin), begin)
-    batches = [with_place(batch, number, shard, *seeds) for number, batch in found]
+    batches = cast("list[list[int]]", [with_place(batch, number, shard, *seeds) for number, batch in found])
     if loader.batch_size is None and loader.batch_sampler is None:  # its sampler returns complete batches
         return iter(DataLoader(loader.dataset, sampler=batches, batch_size=None, **settings))
     return iter(DataLoader(loader.dataset, batch_sampler=batches, **settings))
 
 
-def with_place(batch: Any, number: int, shard: int, seed: int, epoch: int) -> Any:
+def with_place(batch: object, number: int, shard: int, seed: int, epoch: int) -> object:
     """The indices of a batch; what its data draws is a function of its place, whichever rank loads it."""
     return with_seed(batch, seed, (epoch << 32) + number, shard)
 

@@ -69,7 +69,7 @@ class Steps:
         """This rank's own shards, and those that it has adopted."""
         return [self._shard, *self._adopted]
 
-    def with_place(self, batch: Any, number: int) -> Any:
+    def with_place(self, batch: object, number: int) -> object:
         """The indices of a batch of this rank's own shard; what its data draws is a function of its place."""
         epoch = self._trainer.fit_loop.epoch_progress.current.processed
         return shards.with_place(batch, number, self._shard, self.seed, epoch)
