@@ -88,11 +88,12 @@ class Result:
     problems: list[str] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
     mode: str = ""
+    kills: int = 0
 
     def line(self) -> str:
         plain = {name: levels[0] for name, levels in LEVELS.items()}
         words = " ".join(f"{name}={self.case[name]}" for name in LEVELS if self.case[name] != plain[name])
-        return f"{self.number:4} {'FAIL' if self.problems else 'ok':4} {self.seconds:5.1f} s  {self.mode:8} {words}"
+        return f"{self.number:4} {'FAIL' if self.problems else 'ok':4} {self.seconds:5.1f} s  {self.mode:8} {self.kills} killed  {words}"
 
 
 def _space(levels: dict[str, tuple[Any, ...]]) -> Space:
@@ -115,17 +116,18 @@ def run_case(number: int, case: Case, folder: Path) -> Result:
     code, left = _run(case, own)
     log = (own / "log").read_text(errors="replace")
     result.mode = "restarts" if "are restarted" in log else "in job"
-    result.problems = _problems(case, reference, own, code, left)
+    ranks = range(case["ranks"])
+    result.kills = sum(line["kind"] == "strike" for rank in ranks for line in lines_of(own, rank))
+    result.problems = _problems(case, reference, own, code, left, result.kills)
     result.seconds = time.monotonic() - begin
     if not result.problems:
         shutil.rmtree(own)
     return result
 
 
-def _problems(case: Case, reference: Path, own: Path, code: int | None, left: int) -> list[str]:
+def _problems(case: Case, reference: Path, own: Path, code: int | None, left: int, kills: int) -> list[str]:
     found = [f"left {left} processes behind"] if left else []
-    strikes = sum(line["kind"] == "strike" for rank in range(case["ranks"]) for line in lines_of(own, rank))
-    if strikes < 1:
+    if not kills:
         found.append("the strike never came")
     if code is None:
         return [*found, "hangs"]

@@ -20,6 +20,7 @@ import torch
 from lightning.pytorch import callbacks
 
 from lightning_sagemaker.checkpoint.resume import STATE
+from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.refused import CannotRecover, check, restarting_instead
 from tests.chaos.recovery import Setting, compare, inflict, rows, run, start
@@ -199,7 +200,9 @@ def test_ranks_of_a_script_that_cannot_recover_are_started_again_and_restarted_t
 
 
 def test_asked_to_recover_a_script_that_cannot_is_refused():
-    matching = pytest.raises(RecoveryError, match="in_job' was set, but there are 2.*HINT: leave it out")
+    matching = pytest.raises(
+        RecoveryError, match="cannot recover in the job .* there are 2 .*HINT: set recovery='restart'"
+    )
     with matching, restarting_instead(cast(Any, None), is_asked=True):
         raise CannotRecover("there are 2 training loaders")
 
@@ -223,6 +226,14 @@ def test_steps_of_manual_optimization_cannot_be_told():
     trainer = SimpleNamespace(lightning_module=SimpleNamespace(automatic_optimization=False), callbacks=[])
     with pytest.raises(RecoveryError, match="the module uses manual optimization"):
         check(trainer)
+
+
+def test_a_script_whose_own_exit_code_is_that_of_one_that_cannot_recover_is_not_started_for_ever(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"open({str(tmp_path / 'starts')!r}, 'a').write('.'); raise SystemExit({wire.CANNOT})")
+    command = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", "--no-preload", "--processes", "1"]
+    assert subprocess.run([*command, str(script)], timeout=60).returncode == wire.CANNOT
+    assert (tmp_path / "starts").read_text() == ".."
 
 
 def test_a_script_that_does_not_start_leaves_nothing_behind(tmp_path):

@@ -219,6 +219,8 @@ class SpotInterruption(Callback):
         if not trainer.sanity_checking:
             self._end_evaluation_batch(trainer, batch_idx, dataloader_idx)
 
+    on_test_batch_end = on_predict_batch_end = on_validation_batch_end
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count training's batches again."""
         if not trainer.sanity_checking:
@@ -229,33 +231,9 @@ class SpotInterruption(Callback):
         """Ranks count their batches."""
         self._begin_evaluation(trainer, trainer.num_test_batches)
 
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: object,
-        outputs: object,
-        batch: object,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Check for the others' signals."""
-        self._end_evaluation_batch(trainer, batch_idx, dataloader_idx)
-
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Ranks count their batches."""
         self._begin_evaluation(trainer, trainer.num_predict_batches)
-
-    def on_predict_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: object,
-        outputs: object,
-        batch: object,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Check for the others' signals."""
-        self._end_evaluation_batch(trainer, batch_idx, dataloader_idx)
 
     @property
     def _interval(self) -> float:

@@ -33,8 +33,8 @@ class CannotRecover(RecoveryError):
 
     def __init__(self, why: str) -> None:
         super().__init__(
-            f"recovery='in_job' was set, but {why}. HINT: leave it out: under supervise all ranks are then restarted when"
-            " one is lost."
+            f"This cannot recover in the job (recovery='in_job', which is the default under supervise): {why}."
+            " HINT: set recovery='restart': all ranks are then restarted when one is lost."
         )
         self.why = why
 

@@ -39,6 +39,7 @@ class Rank:
         code: Exit code of the last one.
         deaths: Step -> number of deaths.
         is_killed: Whether the coordinator has had it killed, which counts the failures of a step itself.
+        cannot_recover: Whether it was started again because its script cannot recover in the job; that happens once.
 
     """
 
@@ -48,6 +49,7 @@ class Rank:
     code: int | None = None
     deaths: Counter[int] = field(default_factory=Counter)
     is_killed: bool = False
+    cannot_recover: bool = False
 
 
 class Agent:
@@ -164,7 +166,8 @@ class Agent:
             os.killpg(pid, signal.SIGKILL)  # its loader processes hold copies of its connections
         if code == 0 or self._signal or self._gave_up or self._leaves is not None:
             return
-        if code == wire.CANNOT:
+        if code == wire.CANNOT and not rank.cannot_recover:
+            rank.cannot_recover = True
             for one in self._ranks:
                 one.environment[wire.MODE] = "restart"
             self._start(rank)
