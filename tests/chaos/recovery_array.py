@@ -93,7 +93,8 @@ class Result:
     def line(self) -> str:
         plain = {name: levels[0] for name, levels in LEVELS.items()}
         words = " ".join(f"{name}={self.case[name]}" for name in LEVELS if self.case[name] != plain[name])
-        return f"{self.number:4} {'FAIL' if self.problems else 'ok':4} {self.seconds:5.1f} s  {self.mode:8} {self.kills} killed  {words}"
+        state = "FAIL" if self.problems else "ok"
+        return f"{self.number:4} {state:4} {self.seconds:5.1f} s  {self.mode:8} {self.kills} killed  {words}"
 
 
 def _space(levels: dict[str, tuple[Any, ...]]) -> Space:
