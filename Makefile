@@ -240,7 +240,7 @@ chaos: $(VENV)/dev .containers/mlflow ## 300 kinds of runs, interrupted and comp
 	$(BIN)/python -m tests.chaos.run --cases 200
 	$(BIN)/python -m tests.chaos.tracked --cases 50
 
-chaos-recovery: $(VENV)/dev ## 200 faults in jobs that recover in themselves, and 130 kinds of jobs with one, compared with ones left alone; 75 minutes
+chaos-recovery: $(VENV)/dev ## 200 faults in jobs that recover in themselves, and 132 kinds of jobs with one or two, compared with ones left alone; 75 minutes
 	$(BIN)/python -m tests.chaos.recovery --faults 200
 	$(BIN)/python -m tests.chaos.recovery_array --all
 
