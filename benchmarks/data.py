@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens a second from page cache and from S3, and the time to the first batch, beside other ways of reading them.
+"""Tokens a second from page cache, disk and S3, and the time to the first batch, beside other ways of reading them.
 
 ``python benchmarks/data.py`` makes shards of random tokens, starts a server with S3's API (moto) behind a proxy that adds
 20 ms to each request, and reads the same rows in each way, in turn, several rounds. Ways whose package is not installed are
-left out and named; ``--ways`` chooses some. Tokens are counted by seconds of the processor, of the reading process and its
-workers, which other programs on the machine change little, and by those of the clock.
+left out and named; ``--ways`` chooses some. ``--cold`` drops the files on disk from page cache before each reading. Tokens
+are counted by seconds of the processor, of the reading process and its workers, which other programs on the machine change
+little, and by those of the clock.
 """
 
 from __future__ import annotations
@@ -131,6 +132,8 @@ def serve(folder: Path, latency: float) -> None:
 
 def measure(args: argparse.Namespace, name: str, folder: Path) -> tuple[float, float, float]:
     """Tokens per second of the processor and of the clock, and seconds to the first batch; in a fresh process."""
+    if args.cold:
+        drop_from_page_cache(folder)
     command = [sys.executable, __file__, "--one", name, "--folder", str(folder), "--workers", str(args.workers)]
     command += ["--batch", str(args.batch), "--batches", str(args.batches), "--rows", args.rows]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
@@ -138,6 +141,14 @@ def measure(args: argparse.Namespace, name: str, folder: Path) -> tuple[float, f
         raise RuntimeError(next(line for line in reversed(done.stderr.split("\n")) if "Error" in line))
     first, per_cpu, per_second = map(float, done.stdout.split()[-3:])
     return per_cpu, per_second, first
+
+
+def drop_from_page_cache(folder: Path) -> None:
+    """Have the files read from disk again."""
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())  # only what is on disk can be dropped
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def one(args: argparse.Namespace) -> None:
@@ -175,6 +186,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of which the median counts (%(default)s)")
     parser.add_argument("--latency", type=float, default=0.02, help="of S3, in seconds (%(default)s)")
     parser.add_argument("--only", choices=["memory", "S3"], help="leave out the other")
+    parser.add_argument("--cold", action="store_true", help="read files from disk, not from page cache")
     parser.add_argument("--ways", choices=WAYS, nargs="+", default=list(WAYS), metavar="WAY", help="by name (all)")
     parser.add_argument("--one", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)

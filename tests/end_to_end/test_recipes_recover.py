@@ -29,10 +29,10 @@ sys.exit(main(sys.argv[2:]))
 KILLS = 4
 
 
-def run(folder: Path, recipe: list[str], kills: int) -> None:
+def run(folder: Path, recipe: list[str], kills: int, script: str = SCRIPT) -> None:
     """Train, and kill a rank whenever all are there again."""
     folder.mkdir()
-    (folder / "script.py").write_text(SCRIPT)
+    (folder / "script.py").write_text(script)
     events, rng = folder / "events.jsonl", random.Random(0)
     command = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", "--processes", "2"]
     command += ["--events", str(events)]
