@@ -109,6 +109,8 @@ def main(folder, case, start):
         reach("epoch", epoch)
         rate = optimizer.param_groups[0]["lr"]
         write(["epoch"], best=state["best"], rate=rate, hash=digest(body), draw=torch.rand(1).item())
+        if case["ours"] and case.get("saves") == [epoch, "end"]:
+            loop.save()
     if fabric.is_global_zero:
         (folder / "done").touch()
 

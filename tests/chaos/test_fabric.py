@@ -35,6 +35,9 @@ CASES = {
     "two ranks, workers": case_of(ranks=2, strategy="smddp", workers=2, strike={"signal": "SIGINT"}),
     "three ranks, persistent": case_of(ranks=3, workers=1, persistent=True, strike={"at": ["batch", 1, 4]}),
     "killed": case_of(ranks=2, saves=[1, 1], strike={"signal": "SIGKILL", "at": ["batch", 1, 4]}),
+    "killed after an epoch's end": case_of(
+        ranks=2, workers=2, saves=[0, "end"], strike={"signal": "SIGKILL", "at": ["batch", 1, 1]}
+    ),
 }
 
 

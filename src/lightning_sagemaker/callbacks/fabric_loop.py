@@ -220,6 +220,8 @@ class InterruptibleLoop:
     def save(self) -> Path | None:
         """Write a checkpoint; within the body of a batch, after it. Collective.
 
+        After the last batch of an epoch the checkpoint is one of that batch's end: a resume repeats what follows it.
+
         Returns:
             Its path; None if it is written later.
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypedDict, cast, runtime_checkable
 
@@ -187,7 +189,27 @@ class FabricState:
     # Checkpoints
 
     def save(self, epoch: int, batch: int, step: int, watched: Watch | None) -> Path:
-        """Write a checkpoint and remove older ones. Collective."""
+        """Write a checkpoint and remove older ones. Collective.
+
+        After the last batch of an epoch it has the schedules and values of that batch's end: what follows is repeated.
+        """
+        with self.with_values(self._before_evaluation):
+            return self._save(epoch, batch, step, watched)
+
+    @contextmanager
+    def with_values(self, values: Values | None) -> Iterator[None]:
+        """Within it the state has these; None: the current ones."""
+        if values is None:
+            yield
+            return
+        now = self.values()
+        self.put(values)
+        try:
+            yield
+        finally:
+            self.put(now)
+
+    def _save(self, epoch: int, batch: int, step: int, watched: Watch | None) -> Path:
         ranks, buffers = self._fabric.world_size, buffers_in(self._state)
         size = None if watched is None else batch_size_of(watched.loader)
         position = self._ended if self._ended is not None or watched is None else watched.position(batch)
