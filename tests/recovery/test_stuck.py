@@ -29,6 +29,32 @@ print("goes on", flush=True)
 os._exit(0)
 """
 
+GROUP = """
+import sys, threading
+import torch.distributed as dist
+from lightning_sagemaker.recovery import group, stuck
+
+stuck.exit_if_stuck.__defaults__ = (1.0,)
+one = group.QuorumGroup("127.0.0.1")
+one.form("gloo", 1, 0, [one.info])
+# Stands in for the destructor of torch's group, which waits for a thread that gloo does not wake.
+code = "import time\\ndef destroy_process_group():\\n    time.sleep(float(seconds))"
+exec(code, vars(dist.distributed_c10d) | {"seconds": sys.argv[1]}, made := {})
+made["destroy_process_group"].__globals__["time"] = __import__("time")
+dist.destroy_process_group = made["destroy_process_group"]
+threading.Thread(target=one.leave).start()
+one.dissolve()
+print("goes on", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(30, 1), (0, 0)])
+def test_a_process_whose_group_does_not_end_exits(seconds, code):
+    done = subprocess.run([sys.executable, "-c", GROUP, str(seconds)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert ("a collective has not ended" in done.stderr) == (code == 1)
+    assert ("goes on" in done.stdout) == (code == 0)
+
 
 @pytest.mark.parametrize(
     ("does", "code", "says"), [("waits", 1, "a collective has not ended"), ("computes", 0, ""), ("left", 0, "")]

@@ -123,11 +123,12 @@ class QuorumGroup:
         self._abort()
         with self._lock:
             self._before = None
-            self._number += 1
         if dist.is_initialized():
             ending.let_threads_finish()
             with contextlib.suppress(RuntimeError):
-                dist.destroy_process_group()
+                dist.destroy_process_group()  # waits for its threads, and one may be stuck in a collective
+        with self._lock:
+            self._number += 1
         self._shut.close()
 
     def leave(self) -> None:
