@@ -40,7 +40,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         "test_what_dropout_draws_.*",
         "test_asked_to_stop_.*",
         "test_a_loop_without_ours_.*",
-        "test_a_wrong_script_.*",
+        "test_a_loop_that_cannot_recover_.*",
     ),
     "callbacks/test_interruption": (r".*_ends\[.*",),
     # Equality with one process: CI has "smddp" in test_lightning, stages in test_smp, sharding in test_fsdp, and tensor

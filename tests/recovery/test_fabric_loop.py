@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -97,16 +98,21 @@ def test_asked_to_stop_it_saves_and_goes_on_from_there(alone, tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ("closure", "optimizer.step was given a closure, with recovery='in_job'"),
+        ("closure", "optimizer.step was given a closure"),
         pytest.param("sampler", "with the sampler Own", marks=pytest.mark.slow),
         pytest.param("two", "fabric.backward was called after optimizer.step within one batch", marks=pytest.mark.slow),
     ],
 )
-def test_a_wrong_script_ends_with_the_reason(tmp_path, wrong, sentence):
-    (tmp_path / "job").mkdir()
-    process = start(TWO, tmp_path / "job", training=WRONG, words=[wrong])
-    assert process.wait(120) != 0
-    assert sentence in (tmp_path / "job/output.txt").read_text()
+def test_a_loop_that_cannot_recover_is_restarted_unless_that_was_asked_for(tmp_path, wrong, sentence):
+    for words, code in ((f"asked {wrong}", 1), (wrong, 0)):
+        place = tmp_path / words
+        place.mkdir()
+        process = start(TWO, place, training=WRONG, words=[words])
+        assert process.wait(120) == code
+        said = (place / "output.txt").read_text()
+        assert re.search(f"(?:under supervise\\)|restarted): .*{sentence}", said), said
+        assert ("They are started again now" in said) is (code == 0)
+        assert ("HINT: set recovery='restart'" in said) is (code != 0)
 
 
 @pytest.mark.slow

@@ -13,9 +13,15 @@ from lightning.fabric import Fabric
 from torch.utils.data import DataLoader, DistributedSampler
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from lightning_sagemaker import FabricSageMakerDDPStrategy
 from tests.chaos import recovery_fabric
 
 WRONG, POISON = sys.argv.pop(), 77
+if WRONG.startswith("asked "):
+    WRONG = WRONG.removeprefix("asked ")
+    vars(recovery_fabric)["Fabric"] = lambda strategy, **place: Fabric(
+        strategy=FabricSageMakerDDPStrategy(recovery="in_job"), **place
+    )
 
 
 class Own(DistributedSampler[Any]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another default group of ``torch.distributed`` for a while, which refuses every collective."""
+"""Another default group of ``torch.distributed`` for a while, whose collectives are refused, or those of one process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import NoReturn
 
+import torch
 import torch.distributed as dist
 
 from lightning_sagemaker._compat.guard import require
@@ -32,10 +33,62 @@ def refusing_collectives(
         allows: Whether one of a name is called as always.
 
     """
+
+    def instead(name: str, *arguments: object, **keywords: object) -> object:
+        if allows(name):
+            return getattr(usual, name)(*arguments, **keywords)
+        refuse(name.strip("_"))
+
+    usual = _c10d._world.default_pg
+    with _replaced(instead):
+        yield
+
+
+@contextmanager
+def alone_in_default_group(called: Callable[[str], None]) -> Iterator[None]:
+    """Within it a collective of the default group is one of this process: it gathers its own part from all ranks.
+
+    Args:
+        called: Gets the name of each that is called.
+
+    """
+
+    def instead(name: str, *arguments: object, **_: object) -> object:
+        called(name.strip("_"))
+        if "gather" in name:
+            _fill(*arguments[:2])
+        return _Done()
+
+    with _replaced(instead):
+        yield
+
+
+def _fill(outputs: object, inputs: object) -> None:
+    """Put a part into the place of each rank's: lists of tensors, or tensors that have them all."""
+    if isinstance(outputs, torch.Tensor) and isinstance(inputs, torch.Tensor):
+        outputs.view(-1, inputs.numel()).copy_(inputs.reshape(1, -1))
+    elif isinstance(outputs, (list, tuple)) and isinstance(inputs, (list, tuple)):
+        for places, own in zip(outputs, inputs, strict=False):
+            for place in [places] if isinstance(places, torch.Tensor) else places:
+                _fill(place, own)
+
+
+class _Done(dist.Work):
+    """A collective that has ended."""
+
+    def wait(self, timeout: object = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+@contextmanager
+def _replaced(instead: Callable[..., object]) -> Iterator[None]:
     world = _c10d._world
     own = world.default_pg
     tables = [getattr(world, name) for name in _TABLES]
-    group = _Refusing(own, refuse, allows)
+    group = _Replacement(own, instead)
     for table in tables:
         if own in table:
             table[group] = table[own]
@@ -60,28 +113,22 @@ def usual_collectives() -> Iterator[None]:
         world.default_pg = group
 
 
-class _Refusing(dist.ProcessGroup):
-    def __init__(
-        self, usual: dist.ProcessGroup, refuse: Callable[[str], NoReturn], allows: Callable[[str], bool]
-    ) -> None:
+class _Replacement(dist.ProcessGroup):
+    def __init__(self, usual: dist.ProcessGroup, instead: Callable[..., object]) -> None:
         super().__init__(usual.rank(), usual.size())  # type: ignore[call-arg]  # of a backend in Python
-        self.usual, self.refuse, self.allows = usual, refuse, allows
+        self.usual, self.instead = usual, instead
 
     @property
-    def group_name(self) -> NoReturn:
+    def group_name(self) -> str:  # type: ignore[override]  # its type is a new one
         """By which the functional collectives look a group up."""
-        self.refuse("a functional collective")
+        self.instead("a functional collective")
+        return self.usual.group_name
 
 
 def _method(name: str) -> Callable[..., object]:
-    def call(group: _Refusing, *arguments: object, **keywords: object) -> object:
-        if group.allows(name):
-            return getattr(group.usual, name)(*arguments, **keywords)
-        group.refuse(name.strip("_"))
-
-    return call
+    return lambda group, *arguments, **keywords: group.instead(name, *arguments, **keywords)
 
 
 for _name in dir(dist.ProcessGroup):
     if any(kind in _name for kind in _KINDS):
-        setattr(_Refusing, _name, _method(_name))
+        setattr(_Replacement, _name, _method(_name))

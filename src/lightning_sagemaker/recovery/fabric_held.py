@@ -125,7 +125,9 @@ class FabricHeld:
             "modules": [{"buckets": None, "sends": None} for _ in self._objects],
             "ranks": [],  # their positions follow from that of the loop
         }
-        return self._state.write(step, entry)
+        held = self._held[2]["values"] if self._held is not None and self._held[0] == position else None
+        with self._state.with_values(held):
+            return self._state.write(step, entry)
 
     def check_loaded(self, loader: object, world_size: int) -> None:
         """Refuse a checkpoint whose position is in other shards or batches.

@@ -24,10 +24,12 @@ from lightning_sagemaker.callbacks.fabric_loop import InterruptibleLoop
 from lightning_sagemaker.collectives.agreement import of_all
 from lightning_sagemaker.recovery import shards
 from lightning_sagemaker.recovery.buffers import SharedBuffers
+from lightning_sagemaker.recovery.fabric_collectives import FabricCollectives
 from lightning_sagemaker.recovery.fabric_held import FabricHeld, HeldLoop
 from lightning_sagemaker.recovery.fabric_steps import FabricSteps, InJobStrategy
 from lightning_sagemaker.recovery.member import RecoveryError
-from lightning_sagemaker.recovery.regroup import Regroup, end_of_job, is_loss
+from lightning_sagemaker.recovery.refused import restarting_instead
+from lightning_sagemaker.recovery.regroup import Regroup, end_of_job
 from lightning_sagemaker.recovery.seeds import seed_all, seed_batch
 
 if TYPE_CHECKING:
@@ -35,11 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-_WITHOUT_ITS_PART = (
-    "A rank was lost at a collective of the script, which is repeated without its part. HINT: put an evaluation and the"
-    " collectives on its result into a function, and call loop.collective(function): it is repeated as a whole."
-)
 
 
 class InJobLoop(InterruptibleLoop):
@@ -58,6 +55,8 @@ class InJobLoop(InterruptibleLoop):
     Attributes:
         runs: Whether the loop is running: outside of it a lost rank ends the job.
         steps: The optimizer's steps.
+        collectives: Its own and the script's.
+        joins: Whether this rank is about to join others that are training.
 
     """
 
@@ -73,17 +72,23 @@ class InJobLoop(InterruptibleLoop):
         strategy.loop = self
         self.runs = False
         self.steps = FabricSteps(self._rank, self._world, self._buffers)
+        self.collectives = FabricCollectives(self, self._rank, strategy)
         self._has_state = not self._rank.joins
-        self._joins = self._rank.joins
+        self.joins = self._rank.joins
         self._seed = self._rank.seed
         self._loader: object = None
         self._iterators: dict[int, Iterator[object]] = {}
-        self._is_collective = self._is_left = self._has_warned = False
+        self._is_left = self._has_warned = False
+
+    @property
+    def within(self) -> bool:
+        """Whether the body runs for a batch."""
+        return self._within
 
     @property
     def discarded(self) -> bool:
         """Whether the current pass through the body is one of a lost rank's batch, or of a step that is repeated."""
-        return self._within and (self.steps.adopts is not None or self.steps.fails)
+        return self.within and (self.steps.adopts is not None or self.steps.fails)
 
     # The loop
 
@@ -97,12 +102,12 @@ class InJobLoop(InterruptibleLoop):
                 self.epoch = number
                 seed_all(self._seed, number, self._world)  # what is drawn outside of batches is the same on all ranks
                 yield number
-                self._check_left()
+                self.check_left()
                 self.batch = 0
                 if self._stops:
                     self.epoch += 1
                     self._stop()
-            self._by_all(lambda: None)
+            self.collectives.until_done(lambda: None)
             self._member.finish()
         finally:
             self.runs = False
@@ -111,24 +116,25 @@ class InJobLoop(InterruptibleLoop):
     def batches(self, loader: Iterable[T], every: int = 1) -> Generator[T, None, None]:
         """As of :class:`~lightning_sagemaker.InterruptibleLoop`; with passes for the batches of lost ranks."""
         inner: Any = inner_loader(loader)
-        shards.deal(inner, self._seed)
+        with restarting_instead(self._member, self._strategy.is_asked):
+            shards.deal(inner, self._seed)
         self._held.check_loaded(loader, self._world)
         shards.set_epoch(inner, self.epoch)
         set_iterations(loader, self.epoch + 1)
-        self._loader, self._joins = loader, False
+        self._loader, self.joins = loader, False
         self._iterators, count = {}, len(inner)
         self._held.take((self.epoch, self.batch, self.step), self._seed)
         while self.batch < count:
             own = yield from self._passes(loader)
             if not own:
                 self.epoch, self.batch, self.step = self._held.go_back()
-                self._regroup()
+                self.regroup()
                 continue
             self.batch, self.step = self.batch + 1, self.step + 1
             if self.steps.stepped:
                 self._held.take((self.epoch, self.batch, self.step), self._seed)
                 if self.steps.changes:
-                    self._regroup()
+                    self.regroup()
             if self.batch % every == 0:
                 if self._stops:
                     self._stop()
@@ -150,7 +156,8 @@ class InJobLoop(InterruptibleLoop):
             adopts = shard if shard != self._number else None
             seed_batch(self._seed, (self.epoch << 32) + self.batch, shard)
             unchanged = nullcontext() if adopts is None else self._held.unchanged_by(shard)
-            with self.steps.one_pass(adopts, self._strategy.parameters), unchanged:
+            apart = self.collectives.one_pass(adopts is not None)
+            with self.steps.one_pass(adopts, self._strategy.parameters), unchanged, apart:
                 self._within = True
                 try:
                     yield batch
@@ -174,7 +181,8 @@ class InJobLoop(InterruptibleLoop):
         moves = is_set_up(loader) and loader.device is not None
         return cast(T, self._fabric.to_device(batch) if moves else batch)
 
-    def _check_left(self) -> None:
+    def check_left(self) -> None:
+        """Refuse to go on after the loop was left in the pass of a lost rank's batch."""
         if self._is_left:
             raise RecoveryError(
                 "The loop was left in the pass of a lost rank's batch, before this rank's own. HINT: leave it 'if ... and"
@@ -184,27 +192,28 @@ class InJobLoop(InterruptibleLoop):
     def evaluation(self, loader: Iterable[T]) -> Generator[T, None, None]:
         """As of :class:`~lightning_sagemaker.InterruptibleLoop`; the shard of a rank that dies is evaluated by another."""
         inner: Any = inner_loader(loader)
-        if self._is_alone:
+        if self.joins or self.discarded:
             yield from itertools.islice(loader, 1)  # a mean over no batches might be an error
             return
         if not shards.is_distributed(inner):
             yield from loader
             return
+        self.steps.share_buffers()
         done: list[int] = []
         todo = [self._number, *self._adopted_shards]
         while True:
             # Among accumulated batches each rank has buffers of its own shard.
-            accumulates = self._within and not self.steps.averaged
+            accumulates = self.within and not self.steps.averaged
             with self._buffers.of_start() if accumulates else nullcontext():
                 for shard in todo:
                     for batch in shards.loader_of(inner, shard, 0, (self._seed, shards.EVALUATION)):
                         self._signals.is_alive()
                         yield self._on_device(loader, batch)
             done = [*done, *todo]
-            if self._is_collective or self._vote(ok=self._rank.is_whole(self._strategy.root_device)):
+            if self.collectives.is_within or self.collectives.vote(self.collectives.is_whole):
                 return
-            self._regroup(admits=False)
-            todo = self._by_all(partial(self._missing, done))
+            self.regroup(admits=False)
+            todo = self.collectives.until_done(partial(self._missing, done))
 
     def _missing(self, done: list[int]) -> list[int]:
         """This rank's part of the shards that none of the remaining ranks has evaluated. Collective."""
@@ -214,95 +223,43 @@ class InJobLoop(InterruptibleLoop):
 
     def collective(self, operation: Callable[[], R]) -> R | None:
         """As of :class:`~lightning_sagemaker.InterruptibleLoop`; None in a pass that is discarded."""
-        return self.by_all(operation, lambda: None, warning=None)
+        return self.collectives.of_script(operation, lambda: None, warning=None)
 
     def save(self) -> Path | None:
         """As of :class:`~lightning_sagemaker.InterruptibleLoop`."""
         if self._within:
             self._saves = True
             return None
-        path = self._by_all(lambda: self._held.write((self.epoch, self.batch, self.step), self._loader, self._world))
+        path = self.collectives.until_done(
+            lambda: self._held.write((self.epoch, self.batch, self.step), self._loader, self._world)
+        )
         self._saves, self._saved_at = False, time.monotonic()
         return path
 
     # Called by the strategy
 
     def average_gradients(self) -> bool:
-        """Average the gradients, unless they are averaged; returns False if the step is not to be made."""
+        """Average the gradients, unless they are averaged; False if the step is not to be made."""
         is_due = self._fabric.is_global_zero and time.monotonic() - self._saved_at >= self._interval
         flags = torch.tensor([float(self._signals.arrived is not None), float(is_due)])
         if not self.steps.average(self._strategy.parameters, self.step, flags):
+            self.collectives.stay_apart()
             return False
         self._hear(self.steps.flags)
         return True
-
-    def by_all(self, operation: Callable[[], R], alone: Callable[[], R], warning: str | None = _WITHOUT_ITS_PART) -> R:
-        """A collective of the script, repeated by the remaining ranks if one is lost.
-
-        Args:
-            operation: Repeatable.
-            alone: What it is in the pass of another rank's batch, or in a replacement that is about to join.
-            warning: Logged when it is repeated.
-
-        """
-        if self._is_collective:  # within one of the loop's own
-            return operation()
-        self._check_left()
-        if self._is_alone:
-            return alone()
-        if self._within and not self.steps.stepped:  # the whole step is repeated
-            self._is_collective = True
-            try:
-                result = operation()
-                ok = self._rank.is_whole(self._strategy.root_device)
-            except RuntimeError as error:
-                if not is_loss(error, self._rank, self.step):
-                    raise
-                ok, result = False, alone()
-            finally:
-                self._is_collective = False
-            self.steps.fails = not self._vote(ok)
-            return result
-        return self._by_all(operation, warning)
-
-    @property
-    def _is_alone(self) -> bool:
-        return self._joins or self.discarded
 
     # Quorums
 
     def _begin(self) -> None:
         if self._rank.joins:
-            self._regroup()
+            self.regroup()
         else:
-            self._is_collective = True
-            self.epoch, self.batch, self.step = self._state.load()
-            seeds = of_all(torch.initial_seed() & 0xFFFFFFFF, self._fabric.world_size)
-            self._is_collective, self._seed = False, seeds[0]
+            with self.collectives.running():
+                self.epoch, self.batch, self.step = self._state.load()
+                self._seed = of_all(torch.initial_seed() & 0xFFFFFFFF, self._fabric.world_size)[0]
         self._saved_at = time.monotonic()
 
-    def _vote(self, ok: bool) -> bool:
-        return bool(self._member.commit(self.step, ok=ok)["commit"])
-
-    def _by_all(self, operation: Callable[[], R], warning: str | None = None) -> R:
-        """Do something collective until all present have done it."""
-        while True:
-            self._is_collective = True
-            try:
-                result = operation()
-                if self._vote(ok=self._rank.is_whole(self._strategy.root_device)):
-                    return result
-            except RuntimeError as error:
-                if not is_loss(error, self._rank, self.step):
-                    raise
-                self._vote(ok=False)
-            finally:
-                self._is_collective = False
-            self._regroup(admits=False)
-            if warning is not None:
-                rank_zero_warn(warning)
-
-    def _regroup(self, *, admits: bool = True) -> None:
+    def regroup(self, *, admits: bool = True) -> None:
         """Form the next quorum. Collective."""
         begin = time.monotonic()
         end = self._regrouping(

@@ -12,8 +12,9 @@ import torch.distributed as dist
 from torch import nn
 
 from lightning_sagemaker.recovery import gradients, shards
+from lightning_sagemaker.recovery.adopted_gradients import AdoptedGradients
 from lightning_sagemaker.recovery.buffers import FIRST, SharedBuffers
-from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.refused import CannotRecover
 from lightning_sagemaker.recovery.regroup import is_loss
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from lightning_sagemaker.recovery.job_rank import JobRank
     from lightning_sagemaker.recovery.wire import Reply
 
-Gradients = dict[nn.Parameter, torch.Tensor]
-
 
 class InJobStrategy(Protocol):
     """What a loop uses of the strategy, :class:`~lightning_sagemaker.strategies.fabric_in_job.FabricInJobDDPStrategy`."""
@@ -31,6 +30,7 @@ class InJobStrategy(Protocol):
     rank: JobRank | None
     loop: InJobLoop | None
     modules: list[nn.Module]
+    is_asked: bool
     precision: FabricPrecision
 
     @property
@@ -69,15 +69,16 @@ class FabricSteps:
 
     def __init__(self, rank: JobRank, world_size: int, buffers: SharedBuffers) -> None:
         self._rank, self._world_size, self._buffers = rank, world_size, buffers
-        self._is_first = True
-        self._of_shards: dict[int, Gradients] = {}
+        self._adopted = AdoptedGradients()
+        self._statistics: list[torch.Tensor] | None = None
         self.flags: list[float] = []
         self.adopts: int | None = None
         self.fails = self.changes = self.stepped = self.averaged = False
 
     def begin_quorum(self) -> None:
         """The ranks have changed: what was computed for the step in flight is dropped."""
-        self._of_shards, self.fails, self.changes = {}, False, False
+        self._adopted, self._statistics = AdoptedGradients(), None
+        self.fails = self.changes = False
 
     @contextmanager
     def one_pass(self, adopts: int | None, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
@@ -88,46 +89,48 @@ class FabricSteps:
             parameters: Those that are trained.
 
         """
-        self.adopts, self.stepped = adopts, False
-        if adopts is None:
-            yield
-            return
-        own, self._is_first = _taken(parameters), True
-        # Averaged gradients are all shards' alike: this one's are added to them, unless the body sets them to zero.
-        _put(parameters, self._of_shards.get(adopts, {parameter: one.clone() for parameter, one in own.items()}))
+        self.adopts, self.stepped, self._statistics = adopts, False, None
         try:
-            yield
+            with self._adopted.own_pass() if adopts is None else self._adopted.one_pass(adopts, parameters):
+                yield
+            self.share_buffers()
         finally:
-            _put(parameters, own)
             self.adopts = None
 
+    def step(self) -> None:
+        """The optimizer steps next."""
+        self.stepped = True
+        self.share_buffers()
+
+    def share_buffers(self) -> None:
+        """Take over the first shard's buffers, after the last backward pass: each may use those of its forward pass."""
+        if self._statistics is not None:
+            self._buffers.put(self._statistics)
+            self._statistics = None
+
     @contextmanager
-    def backward(self, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    def backward(self, parameters: Sequence[nn.Parameter], averages: bool = True) -> Iterator[None]:
         """A backward pass.
 
         Args:
             parameters: Those that are trained.
+            averages: Whether the gradients are averaged next.
 
         Raises:
-            RecoveryError: If the optimizer has stepped in this pass: that could not be repeated.
+            CannotRecover: If the optimizer has stepped in this pass: that could not be repeated.
 
         """
         if self.stepped:
-            raise RecoveryError(
-                "fabric.backward was called after optimizer.step within one batch, with recovery='in_job': what was"
-                " stepped could not be repeated after a loss. HINT: set recovery='restart'."
+            raise CannotRecover(
+                "fabric.backward was called after optimizer.step within one batch, so what was stepped could not be repeated"
             )
         if self.adopts is None:
             self.averaged = False
+            self._adopted.keep_base(parameters)
             yield
-            return
-        if not self._is_first:
-            _put(parameters, self._of_shards[self.adopts])
-        yield
-        self._of_shards[self.adopts], self._is_first = (
-            _taken(parameters),
-            False,
-        )  # safe from what the body does with them
+        else:
+            with self._adopted.backward(self.adopts, parameters, averages):
+                yield
 
     def average(self, parameters: Sequence[nn.Parameter], step: int, flags: torch.Tensor) -> bool:
         """Average the gradients over all shards. Collective, in the pass of the own batch.
@@ -145,10 +148,7 @@ class FabricSteps:
             return False
         if self.averaged:
             return True
-        for found in self._of_shards.values():
-            for parameter, gradient in found.items():
-                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        self._of_shards = {}
+        self._adopted.add(parameters)
         means, ok, statistics = None, True, []
         try:
             work = dist.all_reduce(flags, dist.ReduceOp.MAX, async_op=True)
@@ -166,18 +166,6 @@ class FabricSteps:
             return False
         for bucket in means:
             bucket.put_back()
-        self._buffers.put(statistics)
+        self._statistics = statistics
         self.averaged, self.changes, self.flags = True, bool(decision["change"]), flags.tolist()
         return True
-
-
-def _taken(parameters: Sequence[nn.Parameter]) -> Gradients:
-    """The gradients, which are then those of no parameter."""
-    found = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}
-    _put(parameters, {})
-    return found
-
-
-def _put(parameters: Sequence[nn.Parameter], found: Gradients) -> None:
-    for parameter in parameters:
-        parameter.grad = found.get(parameter)

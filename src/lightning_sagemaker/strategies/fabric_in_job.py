@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -16,7 +16,7 @@ from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.recovery import gradients
 from lightning_sagemaker.recovery.fabric_loop import InJobLoop
 from lightning_sagemaker.recovery.job_rank import JobRank, job_rank
-from lightning_sagemaker.recovery.member import RecoveryError
+from lightning_sagemaker.recovery.refused import CannotRecover, restarting_instead
 from lightning_sagemaker.recovery.regroup import restart_after_losses
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.quorum import (
@@ -64,9 +64,13 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
     Raises:
         RecoveryError: If no supervisor started this process.
 
+    Attributes:
+        is_asked: Whether the script has set ``recovery="in_job"``.
+
     """
 
     recovers = True
+    is_asked = True
     loop_kind = InJobLoop
 
     def __init__(self, *args: object, job: SageMakerJob | None = None, **kwargs: object) -> None:
@@ -134,14 +138,23 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
         """As in Fabric; then the gradients are averaged, as in DDP.
 
         Raises:
-            RecoveryError: If the optimizer has stepped with this batch.
+            CannotRecover: If the optimizer has stepped with this batch.
 
         """
         self._is_averaged = False
-        with nullcontext() if self._in_loop is None else self._in_loop.steps.backward(self.parameters):
+        loop = self._in_loop
+        with (
+            self._restarting,
+            nullcontext() if loop is None else loop.steps.backward(self.parameters, self._sync.is_on),
+        ):
             super().backward(tensor, module, *args, **kwargs)
         if self._sync.is_on:
             self._average()
+
+    @property
+    def _restarting(self) -> AbstractContextManager[None]:
+        """What is refused within needs ranks that are restarted."""
+        return nullcontext() if self.rank is None else restarting_instead(self.rank.member, self.is_asked)
 
     @property
     def _in_loop(self) -> InJobLoop | None:
@@ -167,18 +180,18 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
         """Step if all ranks can.
 
         Raises:
-            RecoveryError: If it is given a closure, which would compute gradients again.
+            CannotRecover: If it is given a closure, which would compute gradients again.
 
         """
         if kwargs.get("closure") is not None:
-            raise RecoveryError(
-                "optimizer.step was given a closure, with recovery='in_job': its gradients would not be averaged. HINT: call"
-                " fabric.backward before optimizer.step(), or set recovery='restart'."
-            )
+            with self._restarting:
+                raise CannotRecover(
+                    "optimizer.step was given a closure, whose gradients would not be averaged as those of backward are"
+                )
         if not self._average():
             return None
         if self._in_loop is not None:
-            self._in_loop.steps.stepped = True
+            self._in_loop.steps.step()
         return super().optimizer_step(optimizer, **kwargs)
 
     @override
@@ -203,8 +216,9 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
 
     # Collectives of the script
 
-    def _by_all(self, operation: Callable[[], T], alone: Callable[[], T]) -> T:
-        return operation() if self._in_loop is None else self._in_loop.by_all(operation, alone)
+    def _by_all(self, operation: Callable[[], T], alone: Callable[[], T], name: str = "") -> T:
+        loop = self._in_loop
+        return operation() if loop is None else loop.collectives.of_script(operation, alone, name=name)
 
     @override
     def all_reduce(
@@ -214,7 +228,7 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
         if not isinstance(tensor, torch.Tensor):
             return tensor
         plain = super().all_reduce
-        found = self._by_all(lambda: plain(tensor.clone(), group, reduce_op), lambda: tensor)
+        found = self._by_all(lambda: plain(tensor.clone(), group, reduce_op), lambda: tensor, "all_reduce")
         if found.dtype == tensor.dtype and not tensor.requires_grad:
             tensor.copy_(found)  # Fabric's works in place
         return found
@@ -226,13 +240,14 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
         return self._by_all(
             lambda: plain(tensor, group, sync_grads),
             lambda: tensor if self.world_size == 1 else torch.stack([tensor] * self.world_size),
+            "all_gather",
         )
 
     @override
     def broadcast(self, obj: T, src: int = 0) -> T:
         """As in Fabric, from a rank of the current ones."""
         plain = super().broadcast
-        return self._by_all(lambda: plain(obj, src), lambda: obj)
+        return self._by_all(lambda: plain(obj, src), lambda: obj, "broadcast")
 
     @override
     def barrier(self, *args: object, **kwargs: object) -> None:

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives in a custom loop with Fabric, which the remaining ranks repeat if one is lost.
+
+In the pass through the loop's body for a lost rank's batch another rank has no such pass, so no collective matches; and a
+result over the ranks that are left is not the one over all shards. A body that calls one therefore needs all ranks: while
+one is missing the others wait for its replacement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from lightning_sagemaker._compat.default_group import alone_in_default_group
+from lightning_sagemaker._lightning import rank_zero_warn
+from lightning_sagemaker.recovery.regroup import is_loss
+
+if TYPE_CHECKING:
+    from lightning_sagemaker.recovery.fabric_steps import FabricSteps, InJobStrategy
+    from lightning_sagemaker.recovery.job_rank import JobRank
+
+R = TypeVar("R")
+
+_WITHOUT_ITS_PART = (
+    "A rank was lost at a collective of the script, which is repeated without its part. HINT: put an evaluation and the"
+    " collectives on its result into a function, and call loop.collective(function): it is repeated as a whole."
+)
+
+
+class Loop(Protocol):
+    """What is used of the loop."""
+
+    step: int
+    steps: FabricSteps
+
+    @property
+    def joins(self) -> bool:
+        """Whether this rank is about to join others that are training."""
+
+    @property
+    def discarded(self) -> bool:
+        """Whether the current pass through the body is discarded."""
+
+    @property
+    def within(self) -> bool:
+        """Whether the body runs for a batch."""
+
+    def check_left(self) -> None:
+        """Refuse to go on if the loop was left too early."""
+
+    def regroup(self, *, admits: bool = True) -> None:
+        """Form the next quorum. Collective."""
+
+
+class FabricCollectives:
+    """Those of one loop.
+
+    Args:
+        loop: It.
+        rank: This process.
+        strategy: The one that recovers in the job.
+
+    Attributes:
+        is_within: Whether one runs: what it calls is part of it.
+
+    """
+
+    def __init__(self, loop: Loop, rank: JobRank, strategy: InJobStrategy) -> None:
+        self._loop, self._rank, self._strategy = loop, rank, strategy
+        self.is_within = self._has_warned = self._is_apart = False
+        self._apart = ExitStack()
+
+    def of_script(
+        self,
+        operation: Callable[[], R],
+        alone: Callable[[], R],
+        *,
+        name: str = "",
+        warning: str | None = _WITHOUT_ITS_PART,
+    ) -> R:
+        """A collective of the script, repeated by the remaining ranks if one is lost.
+
+        Args:
+            operation: Repeatable.
+            alone: What it is in the pass of another rank's batch, or in a replacement that is about to join.
+            name: Of one whose result depends on all shards.
+            warning: Logged when it is repeated.
+
+        """
+        loop, steps = self._loop, self._loop.steps
+        if self.is_within:
+            return operation()
+        loop.check_left()
+        if name and loop.within and not steps.fails and not steps.stepped and self._is_missing_one:
+            self._wait_for_all(name)
+        if loop.joins or loop.discarded:
+            return alone()
+        if not loop.within or steps.stepped:
+            if name and loop.within and self._is_missing_one and not self._has_warned:
+                self._has_warned = True
+                rank_zero_warn(f"{name}, called after a step, is over the {len(self._rank.order)} ranks that are left.")
+            return self.until_done(operation, warning)
+        with self.running():  # if a rank is lost the whole step is repeated
+            try:
+                result, ok = operation(), self.is_whole
+            except RuntimeError as error:
+                if not is_loss(error, self._rank, loop.step):
+                    raise
+                result, ok = alone(), False
+        steps.fails = not self.vote(ok)
+        if steps.fails:
+            self.stay_apart()
+        return result
+
+    def until_done(self, operation: Callable[[], R], warning: str | None = None) -> R:
+        """Do something collective until all present have done it."""
+        while True:
+            try:
+                with self.running():
+                    result = operation()
+                    ok = self.is_whole
+            except RuntimeError as error:
+                if not is_loss(error, self._rank, self._loop.step):
+                    raise
+                ok = False
+            if self.vote(ok):
+                return result
+            self._loop.regroup(admits=False)
+            if warning is not None:
+                rank_zero_warn(warning)
+
+    def vote(self, ok: bool) -> bool:
+        """Whether all present could. Collective."""
+        return bool(self._rank.member.commit(self._loop.step, ok=ok)["commit"])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no rank was lost, and no collective. Collective."""
+        return self._rank.is_whole(self._strategy.root_device)
+
+    @contextmanager
+    def one_pass(self, adopts: bool) -> Iterator[None]:
+        """A pass through the loop's body.
+
+        Args:
+            adopts: Whether it is for a lost rank's batch.
+
+        """
+        with self._apart:
+            if adopts:
+                self.stay_apart()
+            yield
+
+    def stay_apart(self) -> None:
+        """The rest of this pass is discarded: collectives of ``torch.distributed`` are this rank's alone too."""
+        if not self._is_apart:
+            self._apart.enter_context(self._alone())
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        self._is_apart = True
+        try:
+            with alone_in_default_group(self._wait_for_all):
+                yield
+        finally:
+            self._is_apart = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """What is called within is one of the loop's own."""
+        self.is_within = True
+        try:
+            yield
+        finally:
+            self.is_within = False
+
+    @property
+    def _is_missing_one(self) -> bool:
+        return len(self._rank.order) < self._strategy.shards
+
+    def _wait_for_all(self, name: str) -> None:
+        """The step in flight is discarded, and later ones have all ranks."""
+        if not self._loop.steps.fails:
+            self._loop.steps.fails = True
+            self._rank.member.wait_for_all(name)
