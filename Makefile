@@ -240,9 +240,10 @@ chaos: $(VENV)/dev .containers/mlflow ## 300 kinds of runs, interrupted and comp
 	$(BIN)/python -m tests.chaos.run --cases 200
 	$(BIN)/python -m tests.chaos.tracked --cases 50
 
-chaos-recovery: $(VENV)/dev ## 200 faults in jobs that recover in themselves, and 132 kinds of jobs with one or two, compared with ones left alone; 75 minutes
+chaos-recovery: $(VENV)/dev ## 200 faults in jobs that recover in themselves, and 236 kinds of jobs with one or two, compared with ones left alone; 100 minutes
 	$(BIN)/python -m tests.chaos.recovery --faults 200
-	$(BIN)/python -m tests.chaos.recovery_array --all
+	$(BIN)/python -m tests.chaos.recovery_array --kind all
+	$(BIN)/python -m tests.chaos.recovery_array --kind fabric
 
 families: $(VENV)/dev ## every family of language models of transformers, in each way of model parallelism; an hour
 	$(BIN)/python -m tests.distributed.families

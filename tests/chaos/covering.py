@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 from typing import Any
 
@@ -125,11 +125,13 @@ class Space:
     Attributes:
         factors: Levels of each.
         forbidden: What cannot be run: factors with the levels that do not go together.
+        finish: Adds what follows from the levels.
 
     """
 
     factors: dict[str, tuple[Any, ...]]
     forbidden: tuple[dict[str, tuple[Any, ...]], ...]
+    finish: Callable[[Case, random.Random], Case]
 
     def valid(self, case: Case) -> bool:
         """Whether a case, or a part of one, can be run."""
@@ -147,7 +149,7 @@ class Space:
             assert case is not None
             found.append(case)
             missing -= self._pairs([case])
-        return [finished(case, rng) for case in found]
+        return [self.finish(case, rng) for case in found]
 
     def coverage(self, some: Iterable[Case]) -> tuple[int, int]:
         """Pairs of levels that come in these cases, and those that could."""
@@ -197,10 +199,6 @@ class Space:
         return found
 
 
-INTERRUPTED = Space(FACTORS, FORBIDDEN)
-"""Of runs that are interrupted and started again."""
-
-
 def finished(case: Case, rng: random.Random) -> Case:
     """With the numbers that follow from the levels."""
     from tests.chaos.program_model import steps_of
@@ -213,6 +211,10 @@ def finished(case: Case, rng: random.Random) -> Case:
     }
     timed = case["end"] == "time"
     return case | {"steps": steps_of(case), "seconds": 3.0, "pause": 0.02 if timed else 0.0}
+
+
+INTERRUPTED = Space(FACTORS, FORBIDDEN, finished)
+"""Of runs that are interrupted and started again."""
 
 
 def _last(case: Case) -> int:

@@ -28,10 +28,11 @@ from typing import Any
 
 from tests.chaos.array_case import ROOT, _end_sessions, end_with_parent
 from tests.chaos.compare import lines_of, place
-from tests.chaos.covering import FACTORS, FORBIDDEN, Case, Space
+from tests.chaos.covering import FACTORS, FORBIDDEN, Case, Space, finished
+from tests.chaos.fabric_array import FABRIC
 from tests.chaos.recorder import STATES
 
-_PROGRAM = Path(__file__).with_name("recovery_program.py")
+_PROGRAM, _FABRIC = (Path(__file__).with_name(name) for name in ("recovery_program.py", "fabric_recovery_program.py"))
 _LIMIT = 120.0
 """Seconds of a job; what takes longer hangs."""
 _AS_INTERRUPTED = (
@@ -91,18 +92,26 @@ class Result:
     kills: int = 0
 
     def line(self) -> str:
-        plain = {name: levels[0] for name, levels in LEVELS.items()}
-        words = " ".join(f"{name}={self.case[name]}" for name in LEVELS if self.case[name] != plain[name])
+        plain = {name: levels[0] for name, levels in _levels(self.case).items()}
+        words = " ".join(f"{name}={self.case[name]}" for name in plain if self.case[name] != plain[name])
         state = "FAIL" if self.problems else "ok"
         return f"{self.number:4} {state:4} {self.seconds:5.1f} s  {self.mode:8} {self.kills} killed  {words}"
 
 
 def _space(levels: dict[str, tuple[Any, ...]]) -> Space:
-    return Space({**levels, **{name: (level,) for name, level in FIXED.items()}}, (*FORBIDDEN, *_IMPOSSIBLE))
+    return Space({**levels, **{name: (level,) for name, level in FIXED.items()}}, (*FORBIDDEN, *_IMPOSSIBLE), finished)
 
 
-SPACES = {"in job": _space(LEVELS | _IN_JOB), "all": _space(LEVELS)}
-"""Jobs that recover in themselves; also those whose ranks are all restarted."""
+SPACES = {"in job": _space(LEVELS | _IN_JOB), "all": _space(LEVELS), "fabric": FABRIC}
+"""Jobs that recover in themselves; also those whose ranks are all restarted; and loops of one's own."""
+
+
+def _is_loop(case: Case) -> bool:
+    return "strategy" not in case
+
+
+def _levels(case: Case) -> dict[str, tuple[Any, ...]]:
+    return FABRIC.factors if _is_loop(case) else LEVELS
 
 
 def run_case(number: int, case: Case, folder: Path) -> Result:
@@ -157,7 +166,13 @@ def _run(case: Case, own: Path) -> tuple[int | None, int]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SM_", "PL_"))}
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     command = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", "--processes", str(case["ranks"])]
-    command += ["--events", str(own / "events.jsonl"), str(_PROGRAM), str(own), str(own / "case.json")]
+    command += [
+        "--events",
+        str(own / "events.jsonl"),
+        str(_FABRIC if _is_loop(case) else _PROGRAM),
+        str(own),
+        str(own / "case.json"),
+    ]
     with (own / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         try:
@@ -201,7 +216,7 @@ def _by_place(case: Case, folder: Path) -> dict[tuple[Any, ...], list[dict[str, 
 
 
 def _fields(case: Case, expected: dict[str, Any], line: dict[str, Any]) -> list[str]:
-    names = ["step", "before", "loss", "rates", "metrics", "callbacks", "schedules", "stopped"]
+    names = ["step", "before", "loss", "rates", "metrics", "callbacks", "schedules", "stopped", "values", "best"]
     names += STATES if case["ranks"] == 2 else ()  # else the sum over the ranks has another order
     if line["kind"] == "epoch":  # of the lost rank's batches there is no sum
         expected, line = (one | {"metrics": _evaluated(one["metrics"])} for one in (expected, line))
@@ -234,11 +249,11 @@ def main() -> int:
     """Run them; 1 if one differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=int, nargs="*", help="numbers of those that are run")
-    parser.add_argument("--all", action="store_true", help="also jobs whose ranks are all restarted")
+    parser.add_argument("--kind", choices=SPACES, default="in job", help="of jobs (%(default)s)")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="keeps references, and the jobs that fail")
     options = parser.parse_args()
-    everything = SPACES["all" if options.all else "in job"].cases(0, 1)
+    everything = SPACES[options.kind].cases(0, 1)
     print(f"{len(everything)} cases", flush=True)
     numbers = options.only if options.only is not None else range(len(everything))
     with (

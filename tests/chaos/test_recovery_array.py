@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.chaos.covering import finished
+from tests.chaos.fabric_array import FABRIC
 from tests.chaos.recovery_array import FIXED, LEVELS, SPACES, run_case
 
 CHOSEN = {
@@ -27,6 +28,23 @@ def test_a_job_whose_rank_dies_equals_one_that_is_left_alone(mode, tmp_path):
     assert SPACES["all"].valid(case)
     result = run_case(0, finished(case, random.Random(0)), tmp_path)
     assert (result.problems, result.mode) == ([], mode)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
+@pytest.mark.parametrize(
+    "levels",
+    [
+        {"phase": "backward", "accumulate": "each", "backwards": 2, "model": "batchnorm", "to": "last_rank"},
+        {"phase": "forward", "ranks": 3, "collective": "normalised", "model": "dropout", "again": True},
+    ],
+    ids=lambda levels: levels["phase"],
+)
+def test_a_loop_whose_rank_dies_equals_one_that_is_left_alone(levels, tmp_path):
+    case = {name: found[0] for name, found in FABRIC.factors.items()} | levels
+    assert FABRIC.valid(case)
+    result = run_case(0, FABRIC.finish(case, random.Random(0)), tmp_path)
+    assert (result.problems, result.mode) == ([], "in job")
 
 
 @pytest.mark.slow
