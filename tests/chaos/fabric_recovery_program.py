@@ -49,7 +49,8 @@ class Net(nn.Module):
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+        # A bias before BatchNorm has no gradient but rounding's, of which Adam would make steps.
+        self.body = nn.Sequential(nn.Linear(8, 16, bias=kind != "batchnorm"), nn.ReLU(), nn.Linear(16, 1))
         if kind == "batchnorm":
             self.body.insert(1, nn.BatchNorm1d(16))
         if kind == "dropout":

@@ -84,7 +84,7 @@ class FabricCollectives:
         Args:
             operation: Repeatable.
             alone: What it is in the pass of another rank's batch, or in a replacement that is about to join.
-            name: Of one whose result depends on all shards.
+            name: The collective, if its result depends on all shards.
             warning: Logged when it is repeated.
 
         """
