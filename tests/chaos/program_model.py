@@ -88,7 +88,10 @@ class Net(LightningModule):
                 schedule.step()
 
     def on_train_batch_end(self, outputs, batch, batch_idx):
-        self.average.lerp_(self.head.weight.detach()[0], 0.1)
+        if self.case["strategy"] == "replicas":  # whose weights are on several ranks
+            self.average.add_(1.0)
+        else:
+            self.average.lerp_(self.head.weight.detach()[0], 0.1)
 
     def on_train_epoch_end(self):
         self.log("mean_output", torch.stack(self.outputs).mean())
@@ -232,6 +235,14 @@ def _callbacks(case: dict[str, Any], folder: Path) -> list[Any]:
     return found
 
 
+def _strategy(case: dict[str, Any]) -> Any:
+    if case["strategy"] != "replicas":
+        return case["strategy"]
+    from lightning_sagemaker import SMDDPFSDPStrategy
+
+    return SMDDPFSDPStrategy(hybrid_shard_degree=2)
+
+
 def _ours(case: dict[str, Any], folder: Path) -> list[Any]:
     from lightning_sagemaker import AutoResume, SpotInterruption
 
@@ -263,7 +274,7 @@ def run(folder: Path, case: dict[str, Any], start: int, callbacks: Sequence[Any]
     trainer = Trainer(
         accelerator="cpu",
         devices=case["ranks"],
-        strategy=case["strategy"],
+        strategy=_strategy(case),
         accumulate_grad_batches=case["accumulate"] if isinstance(case["accumulate"], int) else 1,
         limit_train_batches=case["limit_train"],
         limit_val_batches=case["limit_val"],

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback
+from torch.distributed.tensor import DTensor
 
 STATES = ("parameters", "buffers", "optimizers", "averages")
 """Of which a step's line has hashes."""
@@ -154,7 +155,9 @@ def _hash(tree: Any) -> str:
 
 
 def _pieces(tree: Any) -> Iterator[bytes]:
-    if isinstance(tree, torch.Tensor):
+    if isinstance(tree, DTensor):  # this rank's shard
+        yield from _pieces(tree.to_local())
+    elif isinstance(tree, torch.Tensor):
         yield f"{tree.dtype}{tuple(tree.shape)}".encode()
         yield tree.detach().cpu().contiguous().numpy().tobytes()
     elif isinstance(tree, dict):

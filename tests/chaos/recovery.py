@@ -4,6 +4,7 @@
     python -m tests.chaos.recovery --faults 200
     python -m tests.chaos.recovery --faults 30 --hosts 3
     python -m tests.chaos.recovery --every 60 --minutes 5
+    python -m tests.chaos.recovery --every 60 --minutes 5 --restarts
 
 A run is one job with some ten faults at random moments: of any rank, the first included, of two at once, of one while the
 others recover from another, of a replacement while it prepares or joins, and ranks that freeze. Afterwards every step must
@@ -12,7 +13,8 @@ validations and the best checkpoint in the end must be those of the job that was
 to the last digit; a sum over more of them has another order while one is missing.
 
 On several hosts, which are network namespaces, hosts die and come back, and networks are cut, heal or are slow. With
-``--every`` one job has faults at that pace, and its goodput is printed.
+``--every`` one job has faults at that pace, and its goodput is printed; with ``--restarts`` that of one which does not
+recover in itself: all its ranks are restarted, and ``AutoResume`` finds its checkpoint of every hundredth step.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ class Setting:
     parts: int = 0
     depth: int = 0
     meets: int = 0
+    restarts: int = 0
     faults: int = 10
     script: str = "recovery_training.py"
 
@@ -80,7 +83,7 @@ class Setting:
     def arguments(self) -> list[str]:
         """Of the training."""
         names = ["accumulate", "workers", "dropout", "optimizer", "samples", "epochs", "seconds", "order", "norm"]
-        trainer = ("persistent", "limit", "every", "shard", "parts", "depth", "meets")
+        trainer = ("persistent", "limit", "every", "shard", "parts", "depth", "meets", "restarts")
         names += [name for name in trainer if getattr(self, name) != getattr(Setting, name)]
         return [word for name in names for word in (f"--{name}", str(getattr(self, name)))]
 
@@ -349,6 +352,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kinds", nargs="*")
     parser.add_argument("--hosts", type=int, default=1)
     parser.add_argument("--every", type=float, metavar="S", help="seconds between two faults of one long job")
+    parser.add_argument(
+        "--restarts", action="store_true", help="all ranks, which resume from a checkpoint, with --every"
+    )
     parser.add_argument("--minutes", type=float, default=5.0, help="that the job takes, with --every")
     parser.add_argument("--picture", type=Path, help="of the goodput, with --every")
     options = parser.parse_args(arguments)
@@ -409,7 +415,7 @@ def _measure(options: argparse.Namespace, net: Network | None, place: Path) -> i
     """Goodput of one job that has a fault every so many seconds, and ends when its time is over."""
     seconds = options.minutes * 60
     ranks = 2 if net is None else len(net.spaces)
-    setting = Setting(ranks, samples=8 * ranks * 1000, epochs=10**6, seconds=seconds)
+    setting = Setting(ranks, samples=8 * ranks * 1000, epochs=10**6, seconds=seconds, restarts=int(options.restarts))
     kinds = options.kinds or (("kill", "kill the first") if net is None else ("kill a remote rank", "kill the first"))
     faults = max(1, int(seconds / options.every) - 1)  # the last has its whole pause, too
     rng = random.Random(options.seed)

@@ -61,6 +61,7 @@ _IN_JOB: dict[str, tuple[Any, ...]] = {
     "extra": ("none", "early_stopping"),
     "optimization": ("automatic",),
 }
+_REPLICAS: dict[str, tuple[Any, ...]] = _IN_JOB | {"ranks": (4,), "optimizer": ("adam",), "clip": ("", "norm")}
 _IMPOSSIBLE: tuple[dict[str, tuple[Any, ...]], ...] = (
     {"val": ("none",), "evaluates": ("workers", "persistent")},
     {"val": ("none",), "loaders": ("two",)},
@@ -98,12 +99,18 @@ class Result:
         return f"{self.number:4} {state:4} {self.seconds:5.1f} s  {self.mode:8} {self.kills} killed  {words}"
 
 
-def _space(levels: dict[str, tuple[Any, ...]]) -> Space:
-    return Space({**levels, **{name: (level,) for name, level in FIXED.items()}}, (*FORBIDDEN, *_IMPOSSIBLE), finished)
+def _space(levels: dict[str, tuple[Any, ...]], **fixed: str) -> Space:
+    both = {**levels, **{name: (level,) for name, level in (FIXED | fixed).items()}}
+    return Space(both, (*FORBIDDEN, *_IMPOSSIBLE), finished)
 
 
-SPACES = {"in job": _space(LEVELS | _IN_JOB), "all": _space(LEVELS), "fabric": FABRIC}
-"""Jobs that recover in themselves; also those whose ranks are all restarted; and loops of one's own."""
+SPACES = {
+    "in job": _space(LEVELS | _IN_JOB),
+    "all": _space(LEVELS),
+    "replicas": _space(LEVELS | _REPLICAS, strategy="replicas"),
+    "fabric": FABRIC,
+}
+"""Jobs that recover in themselves; also those whose ranks are all restarted; those of two sharded replicas; own loops."""
 
 
 def _is_loop(case: Case) -> bool:

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 from torchmetrics.classification import MulticlassAccuracy
 
-from lightning_sagemaker import MemoryCheckpoint, SMDDPFSDPStrategy
+from lightning_sagemaker import AutoResume, MemoryCheckpoint, SageMakerDDPStrategy, SMDDPFSDPStrategy
 
 _SMALL = 64
 """Units of the hidden layer; wider ones are for measurements, whose steps note no weights."""
@@ -223,6 +223,7 @@ def options_of_script() -> argparse.Namespace:
     )
     parser.add_argument("--strategy", default="sagemaker")
     parser.add_argument("--shard", type=int, default=0, help="ranks that each replica is sharded across; 0: none")
+    parser.add_argument("--restarts", type=int, default=0, help="whether all ranks are restarted when one is lost")
     parser.add_argument("--parts", type=int, default=0, help="whether each rank writes its shard of a checkpoint")
     options = parser.parse_args()
     (options.folder / f"pid-{RANK}.new").write_text(str(os.getpid()))
@@ -248,10 +249,14 @@ def main() -> None:
         callbacks.append(MemoryCheckpoint())
     if options.meets:
         callbacks.append(Meets())
+    strategy = sharded(options.shard, options.parts) if options.shard else options.strategy
+    if options.restarts:
+        strategy = SageMakerDDPStrategy(recovery="restart")
+        callbacks += [AutoResume(folder / "resume"), ModelCheckpoint(folder / "resume", every_n_train_steps=100)]
     if options.seconds:
         callbacks.append(Deadline(folder, options.seconds))
     trainer = Trainer(
-        strategy=sharded(options.shard, options.parts) if options.shard else options.strategy,
+        strategy=strategy,
         **PLACE,
         max_epochs=options.epochs,
         limit_val_batches=0.0 if options.no_validation else options.limit or 1.0,

@@ -164,11 +164,11 @@ def test_an_adopted_pass_changes_no_gradient_of_the_own_shard(zeroes):
         if zeroes:
             weight.grad.zero_()
         for _ in range(2):
-            with steps.backward([weight]):
+            with steps.backward([weight], averages=False):
                 (3 * weight).sum().backward()
             assert weight.grad is None
         assert not steps.average([weight], 0, torch.zeros(2))
         weight.grad = None  # optimizer.zero_grad()
     assert weight.grad.tolist() == [1, 2]
     # Averaged gradients are everybody's, so those of a later pass are added to them: (1, 2) + 3 + 3.
-    assert steps._of_shards[1][weight].tolist() == ([6, 6] if zeroes else [7, 8])
+    assert [part[weight].tolist() for part in steps._adopted._parts[1]] == [[6, 6] if zeroes else [7, 8]]

@@ -232,7 +232,8 @@ class InterruptibleLoop:
         if self._within:
             self._saves = True
             return None
-        path = self._state.save(self.epoch, self.batch, self.step, self._watch)
+        with self._state.as_at_last_batch():
+            path = self._state.save(self.epoch, self.batch, self.step, self._watch)
         self._saves, self._saved_at = False, time.monotonic()
         return path
 

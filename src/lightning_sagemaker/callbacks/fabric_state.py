@@ -181,25 +181,10 @@ class FabricState:
             for group, kept in zip(getattr(value, "param_groups", ()), groups, strict=True):
                 group.update(copy.deepcopy(kept))
 
-    def end_epoch(self) -> None:
-        """An epoch has ended."""
-        self._calls, self._before_evaluation = iterations(self._loader), None
-        self._samples_before = self._batch_before = 0
-
-    # Checkpoints
-
-    def save(self, epoch: int, batch: int, step: int, watched: Watch | None) -> Path:
-        """Write a checkpoint and remove older ones. Collective.
-
-        After the last batch of an epoch it has the schedules and values of that batch's end: what follows is repeated.
-        """
-        with self.with_values(self._before_evaluation):
-            return self._save(epoch, batch, step, watched)
-
     @contextmanager
-    def with_values(self, values: Values | None) -> Iterator[None]:
-        """Within it the state has these; None: the current ones."""
-        if values is None:
+    def as_at_last_batch(self, values: Values | None = None) -> Iterator[None]:
+        """Within it the state has the values of the last batch's end: what follows it is repeated."""
+        if (values := values or self._before_evaluation) is None:
             yield
             return
         now = self.values()
@@ -209,7 +194,15 @@ class FabricState:
         finally:
             self.put(now)
 
-    def _save(self, epoch: int, batch: int, step: int, watched: Watch | None) -> Path:
+    def end_epoch(self) -> None:
+        """An epoch has ended."""
+        self._calls, self._before_evaluation = iterations(self._loader), None
+        self._samples_before = self._batch_before = 0
+
+    # Checkpoints
+
+    def save(self, epoch: int, batch: int, step: int, watched: Watch | None) -> Path:
+        """Write a checkpoint and remove older ones. Collective."""
         ranks, buffers = self._fabric.world_size, buffers_in(self._state)
         size = None if watched is None else batch_size_of(watched.loader)
         position = self._ended if self._ended is not None or watched is None else watched.position(batch)
@@ -244,8 +237,7 @@ class FabricState:
                     remove(None, str(self._folder / name))
             except OSError as error:  # raised here alone, it would leave the others waiting
                 rank_zero_warn(
-                    f"Older checkpoints in {self._folder} could not be deleted: {error}. HINT: free space there"
-                    " yourself."
+                    f"Older checkpoints in {self._folder} could not be deleted: {error}. HINT: free space there yourself."
                 )
         return path
 

@@ -126,7 +126,7 @@ class FabricHeld:
             "ranks": [],  # their positions follow from that of the loop
         }
         held = self._held[2]["values"] if self._held is not None and self._held[0] == position else None
-        with self._state.with_values(held):
+        with self._state.as_at_last_batch(held):
             return self._state.write(step, entry)
 
     def check_loaded(self, loader: object, world_size: int) -> None:
