@@ -68,6 +68,7 @@ _IMPOSSIBLE: tuple[dict[str, tuple[Any, ...]], ...] = (
     # What Lightning refuses, and what torch does.
     {"optimization": ("manual", "manual_two"), "clip": ("norm", "value")},
     {"optimizer": ("lbfgs",), "precision": ("bf16-mixed",)},
+    {"strategy": ("replicas",), "model": ("batchnorm",), "precision": ("bf16-mixed",)},
     # Gradients that are computed several times are of one batch.
     {"optimizer": ("lbfgs", "twice"), "accumulate": (3, "scheduler")},
     {"optimizer": ("lbfgs", "twice"), "optimization": ("manual", "manual_two")},
