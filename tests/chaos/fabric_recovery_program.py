@@ -285,7 +285,7 @@ class Run:
 
     def _evaluate(self) -> tuple[list[list[int]], float]:
         model, sums, ids = self.models[0], torch.zeros(2), []
-        was, self.error_now = model.training, self.error
+        was = model.training
         model.eval()
         self.error.reset()
         with torch.no_grad():

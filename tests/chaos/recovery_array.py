@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of every kind under ``supervise``, each with a rank that dies, compared with the same job left alone.
 
-``python -m tests.chaos.recovery_array``. In jobs that cannot recover in themselves all ranks are restarted; what comes of
-them is to be the same. Two ranks: weights, buffers and optimizers to the last bit. Three: losses and metrics within
-rounding.
+``python -m tests.chaos.recovery_array --kind KIND``. In jobs that cannot recover in themselves all ranks are restarted;
+what comes of them is to be the same. Two ranks: weights, buffers and optimizers to the last bit. More: losses and metrics
+within rounding.
 """
 
 from __future__ import annotations

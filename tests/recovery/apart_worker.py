@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional_collectives
 from torch.distributed.nn import functional
 
+from lightning_sagemaker._compat.default_group import alone_in_default_group, refusing_collectives
 from lightning_sagemaker.collectives import ending
 from lightning_sagemaker.recovery.apart import NeedsAllRanks, StepReductions
 
@@ -50,6 +52,37 @@ def refuse() -> None:
     assert count.item() == 2
 
 
+def refuse_functional_ones_too() -> None:
+    """They look up the group, whatever else is allowed."""
+
+    def refused(name: str) -> NoReturn:
+        raise NeedsAllRanks(name)
+
+    if dist.get_rank() == 0:
+        with pytest.raises(NeedsAllRanks, match="functional"), refusing_collectives(refused, lambda name: True):
+            COLLECTIVES["functional"]()
+
+
+def call_alone() -> None:
+    """The other rank does not take part, so what is not this rank's alone would wait for ever, or meet the last one."""
+    if dist.get_rank() == 0:
+        for name, call in COLLECTIVES.items():
+            called: list[str] = []
+            if name != "functional":
+                with alone_in_default_group(called.append):
+                    call()
+                assert called, name
+        with alone_in_default_group(lambda name: None):
+            parts: list[object] = [torch.zeros(2), torch.zeros(2)]
+            dist.all_gather(parts, ONE)
+            assert all(torch.equal(part, ONE) for part in parts)
+            dist.all_gather_object(parts, {"own": 1})
+            assert parts == [{"own": 1}] * 2
+    count = torch.ones(1)
+    dist.all_reduce(count)
+    assert count.item() == 2
+
+
 def add() -> None:
     """Two values of each of the three shards are reduced."""
     rank = dist.get_rank()
@@ -71,6 +104,8 @@ def add() -> None:
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     refuse()
+    refuse_functional_ones_too()
+    call_alone()
     add()
     ending.let_threads_finish()
     dist.destroy_process_group()

@@ -30,7 +30,7 @@ os._exit(0)
 """
 
 GROUP = """
-import sys, threading
+import sys, threading, time
 import torch.distributed as dist
 from lightning_sagemaker.recovery import group, stuck
 
@@ -38,9 +38,8 @@ stuck.exit_if_stuck.__defaults__ = (1.0,)
 one = group.QuorumGroup("127.0.0.1")
 one.form("gloo", 1, 0, [one.info])
 # Stands in for the destructor of torch's group, which waits for a thread that gloo does not wake.
-code = "import time\\ndef destroy_process_group():\\n    time.sleep(float(seconds))"
-exec(code, vars(dist.distributed_c10d) | {"seconds": sys.argv[1]}, made := {})
-made["destroy_process_group"].__globals__["time"] = __import__("time")
+code = "def destroy_process_group(): sleep(seconds)"
+exec(code, vars(dist.distributed_c10d) | {"sleep": time.sleep, "seconds": float(sys.argv[1])}, made := {})
 dist.destroy_process_group = made["destroy_process_group"]
 threading.Thread(target=one.leave).start()
 one.dissolve()

@@ -21,6 +21,9 @@ require(_c10d._world, "default_pg", *_TABLES)
 _KINDS = ("barrier", "broadcast", "gather", "recv", "reduce", "scatter", "send", "to_all", "toall")
 """Parts of the names of a process group's methods in which other processes take part; versions of torch have other ones."""
 
+_FUNCTIONAL = "a functional collective"
+"""In the place of a method's name: torch looks up the group itself."""
+
 
 @contextmanager
 def refusing_collectives(
@@ -35,7 +38,7 @@ def refusing_collectives(
     """
 
     def instead(name: str, *arguments: object, **keywords: object) -> object:
-        if allows(name):
+        if name != _FUNCTIONAL and allows(name):
             return getattr(usual, name)(*arguments, **keywords)
         refuse(name.strip("_"))
 
@@ -121,7 +124,7 @@ class _Replacement(dist.ProcessGroup):
     @property
     def group_name(self) -> str:  # type: ignore[override]  # its type is a new one
         """By which the functional collectives look a group up."""
-        self.instead("a functional collective")
+        self.instead(_FUNCTIONAL)
         return self.usual.group_name
 
 

@@ -99,7 +99,10 @@ class FabricCollectives:
         if not loop.within or steps.stepped:
             if name and loop.within and self._is_missing_one and not self._has_warned:
                 self._has_warned = True
-                rank_zero_warn(f"{name}, called after a step, is over the {len(self._rank.order)} ranks that are left.")
+                rank_zero_warn(
+                    f"{name}, called after a step, is over the {len(self._rank.order)} of {self._strategy.shards} ranks that"
+                    " are left. HINT: call it in each pass, before optimizer.step, to have it wait for all."
+                )
             return self.until_done(operation, warning)
         with self.running():  # if a rank is lost the whole step is repeated
             try:

@@ -243,7 +243,8 @@ class InJobLoop(InterruptibleLoop):
         is_due = self._fabric.is_global_zero and time.monotonic() - self._saved_at >= self._interval
         flags = torch.tensor([float(self._signals.arrived is not None), float(is_due)])
         if not self.steps.average(self._strategy.parameters, self.step, flags):
-            self.collectives.stay_apart()
+            if self.within:  # else no pass ends this
+                self.collectives.stay_apart()
             return False
         self._hear(self.steps.flags)
         return True
