@@ -7,10 +7,11 @@
     python -m tests.chaos.recovery --every 60 --minutes 5 --restarts
 
 A run is one job with some ten faults at random moments: of any rank, the first included, of two at once, of one while the
-others recover from another, of a replacement while it prepares or joins, and ranks that freeze. Afterwards every step must
-have trained on the same samples with the same losses, all ranks must have had the same weights in each step, and weights,
-validations and the best checkpoint in the end must be those of the job that was left alone. Two ranks give the same numbers
-to the last digit; a sum over more of them has another order while one is missing.
+others recover from another, of a replacement while it prepares or joins, segmentation faults, exceptions as of a device
+in any part of a step, and ranks that freeze. Afterwards every step must have trained on the same samples with the same
+losses, all ranks must have had the same weights in each step, and weights, validations and the best checkpoint in the end
+must be those of the job that was left alone. Two ranks give the same numbers to the last digit; a sum over more of them has
+another order while one is missing.
 
 On several hosts, which are network namespaces, hosts die and come back, and networks are cut, heal or are slow. With
 ``--every`` one job has faults at that pace, and its goodput is printed; with ``--restarts`` that of one which does not
@@ -37,7 +38,7 @@ from pathlib import Path
 from lightning_sagemaker.simulator.network import Network, obstacle
 from lightning_sagemaker.supervisor import goodput, goodput_picture
 from lightning_sagemaker.supervisor.events import FILE
-from tests.chaos import recovery_hosts
+from tests.chaos import device_error, recovery_hosts
 from tests.chaos.recovery_compare import compare, rows
 from tests.chaos.recovery_gpu import OneGPU
 from tests.chaos.recovery_hosts import HostedJob
@@ -45,7 +46,17 @@ from tests.chaos.recovery_hosts import HostedJob
 _TIME_LIMIT = 400.0
 _LONGEST = 15.0
 """Seconds that no recovery takes on one host."""
-KINDS = ("kill", "kill", "kill the first", "kill two", "kill during recovery", "kill the replacement", "freeze")
+KINDS = (
+    "kill",
+    "kill",
+    "kill the first",
+    "kill two",
+    "kill during recovery",
+    "kill the replacement",
+    "freeze",
+    "segmentation fault",
+    "device error",
+)
 
 
 @dataclass(frozen=True)
@@ -289,6 +300,12 @@ def inflict(kind: str, folder: Path, ranks: int, rng: random.Random) -> None:
         first = 0
     if kind == "freeze":
         _signal(folder, first, signal.SIGSTOP)
+        return
+    if kind == "segmentation fault":
+        _signal(folder, first, signal.SIGSEGV)
+        return
+    if kind == "device error":
+        device_error.ask(folder, first, rng)
         return
     before = _pid(folder, first)
     _signal(folder, first, signal.SIGKILL)

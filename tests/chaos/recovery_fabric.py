@@ -20,6 +20,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from lightning_sagemaker import InterruptibleLoop
+from tests.chaos import device_error
 from tests.chaos.recovery_training import PLACE, RANK, Points, checksum, options_of_script
 
 KINDS = {"adamw": torch.optim.AdamW, "sgd": partial(torch.optim.SGD, momentum=0.9)}
@@ -72,7 +73,9 @@ def main() -> None:
     for _ in loop.epochs(options.epochs):
         for x, y, indices in loop.batches(training, every):
             time.sleep(options.pause)
+            device_error.may_happen(options.folder, "forward")
             loss = nn.functional.cross_entropy(model(x), y)
+            device_error.may_happen_backward(options.folder, loss)
             row = {
                 "epoch": loop.epoch,
                 "batch": loop.batch,
@@ -90,6 +93,7 @@ def main() -> None:
             state["seen"] += len(y)
             if steps:
                 fabric.clip_gradients(model, optimizer, max_norm=1.0)
+                device_error.may_happen(options.folder, "optimizer")
                 optimizer.step()
                 optimizer.zero_grad()
                 if not loop.discarded:

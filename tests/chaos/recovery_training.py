@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import random
+import sys
 import time
 import zlib
 from functools import partial
@@ -25,6 +26,9 @@ from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 from torchmetrics.classification import MulticlassAccuracy
 
 from lightning_sagemaker import AutoResume, MemoryCheckpoint, SageMakerDDPStrategy, SMDDPFSDPStrategy
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.chaos import device_error
 
 _SMALL = 64
 """Units of the hidden layer; wider ones are for measurements, whose steps note no weights."""
@@ -72,8 +76,10 @@ class Module(LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         x, y, indices = batch
         time.sleep(self.pause)
+        device_error.may_happen(self.folder, "forward")
         output = self.net(x)
         loss = nn.functional.cross_entropy(output, y)
+        device_error.may_happen_backward(self.folder, loss)
         self.accuracy(output, y)
         self.log("train_loss", loss, on_step=True, on_epoch=True)
         self.log("train_accuracy", self.accuracy, on_step=False, on_epoch=True)
@@ -146,6 +152,9 @@ class Notes(Callback):
     def _note(self, *row: Any) -> None:
         with (self.folder / "steps.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        device_error.may_happen(self.folder, "optimizer")
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if trainer.is_global_zero:

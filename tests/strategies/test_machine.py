@@ -112,7 +112,8 @@ def test_everything_else_trains_on_the_cpu_and_says_so_once(case, caplog):
 def test_mps_by_name_is_refused_in_a_sentence(case):
     kind, strategy, arguments = OTHERS[case]
     with pytest.raises(
-        SageMakerJobError, match=r"accelerator='mps' was set on a Mac, but .*HINT: leave accelerator out"
+        SageMakerJobError,
+        match=r"accelerator='mps' was set .* not supported on the MPS accelerator: .*HINT: leave accelerator",
     ):
         accelerator_of(kind, strategy(), accelerator="mps", **arguments)
 

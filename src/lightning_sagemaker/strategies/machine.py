@@ -59,8 +59,8 @@ def leaves_mps(strategy: object, accelerator: object, devices: object, num_nodes
         return False
     if accelerator not in _ANY_MPS:
         raise SageMakerJobError(
-            f"accelerator={accelerator!r} was set on a Mac, but {reason}."
-            " HINT: leave accelerator out, or set accelerator='cpu'."
+            f"accelerator={accelerator!r} was set on a Mac, but strategies from the DDP family are not supported on the"
+            f" MPS accelerator: {reason}. HINT: leave accelerator out, or set accelerator='cpu'."
         )
     say_once(f"Training on the CPU instead of the MPS device: {reason}.")
     return True
