@@ -3,13 +3,15 @@
 
 import os
 import sys
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch.distributed as dist
 
 from lightning_sagemaker.recovery import wire
-from lightning_sagemaker.recovery.regroup import NobodyLeft, Parts, RanksChanged, restart_after_losses
+from lightning_sagemaker.recovery.regroup import NobodyLeft, Parts, RanksChanged, is_loss, restart_after_losses
 
 NOTHING = Parts(2, dict, lambda _: None)
 
@@ -27,6 +29,14 @@ NOTHING = Parts(2, dict, lambda _: None)
 )
 def test_a_rank_gets_its_shards_from_one_that_has_the_same(order, holders, sources):
     assert NOTHING.sources({"order": order, "holders": holders}) == sources
+
+
+def test_a_store_that_times_out_is_one_of_a_collective():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with pytest.raises(RuntimeError) as caught:
+        store.wait(["/quorum-7/1//cpu//0/1"], timedelta(milliseconds=10))
+    rank = SimpleNamespace(member=SimpleNamespace(changed=True))
+    assert is_loss(caught.value, cast(Any, rank), 3)
 
 
 @pytest.mark.parametrize(

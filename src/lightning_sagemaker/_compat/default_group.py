@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another default group of ``torch.distributed`` for a while, whose collectives are refused, or those of one process."""
+"""Another default group of ``torch.distributed`` for a while, or its results: what a collective does is decided here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import NoReturn
 
@@ -21,6 +21,8 @@ require(_c10d._world, "default_pg", *_TABLES)
 _KINDS = ("barrier", "broadcast", "gather", "recv", "reduce", "scatter", "send", "to_all", "toall")
 """Parts of the names of a process group's methods in which other processes take part; versions of torch have other ones."""
 
+_SAME = ("_allgather_base", "allgather", "allgather_coalesced", "allreduce", "allreduce_coalesced", "broadcast")
+"""Methods whose results, their first argument, are the same on all ranks."""
 _FUNCTIONAL = "a functional collective"
 """In the place of a method's name: torch looks up the group itself."""
 
@@ -59,26 +61,99 @@ def alone_in_default_group(called: Callable[[str], None]) -> Iterator[None]:
     def instead(name: str, *arguments: object, **_: object) -> object:
         called(name.strip("_"))
         if "gather" in name:
-            _fill(*arguments[:2])
+            fill(*arguments[:2])
         return _Done()
 
     with _replaced(instead):
         yield
 
 
-def _fill(outputs: object, inputs: object) -> None:
+def another_default_group(
+    instead: Callable[..., object], place: Callable[[], tuple[int, int] | None]
+) -> Callable[[], None]:
+    """Replace the default group by one in which others decide what a collective does.
+
+    Args:
+        instead: Called with the name of a collective (empty for a functional one) and its arguments. If it returns None,
+            the collective is that of the usual group.
+        place: Rank and size of the group; None: the usual ones.
+
+    Returns:
+        What ends it.
+
+    """
+    usual = _c10d._world.default_pg
+
+    def decide(name: str, *arguments: object, **keywords: object) -> object:
+        if name == _FUNCTIONAL:
+            return None
+        found = instead(name, *arguments, **keywords)
+        return getattr(usual, name)(*arguments, **keywords) if found is None else found
+
+    stack = ExitStack()
+    group = stack.enter_context(_replaced(decide))
+    group.place = place
+    return stack.close
+
+
+def watch_results(seen: Callable[[str, list[torch.Tensor]], None]) -> Callable[[], None]:
+    """Show what collectives of the default group give, which are the same on all of its ranks, once they have ended.
+
+    Args:
+        seen: Called with the name of each and its results.
+
+    Returns:
+        What ends it.
+
+    """
+    usual = {
+        name: method for name, method in vars(dist.ProcessGroup).items() if name in _SAME
+    }  # getattr would unbind them
+
+    def watching(name: str) -> Callable[..., object]:
+        def call(group: dist.ProcessGroup, outputs: object, *arguments: object, **keywords: object) -> object:
+            work = usual[name](group, outputs, *arguments, **keywords)
+            if group is _c10d._world.default_pg:
+                if work is not None:
+                    work.wait()
+                seen(name, tensors_in(outputs))
+            return work
+
+        return call
+
+    for name in usual:
+        setattr(dist.ProcessGroup, name, watching(name))
+
+    def end() -> None:
+        for name, method in usual.items():
+            setattr(dist.ProcessGroup, name, method)
+
+    return end
+
+
+def tensors_in(value: object) -> list[torch.Tensor]:
+    """Those of lists of lists, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [one for part in value for one in tensors_in(part)] if isinstance(value, (list, tuple)) else []
+
+
+def fill(outputs: object, inputs: object) -> None:
     """Put a part into the place of each rank's: lists of tensors, or tensors that have them all."""
     if isinstance(outputs, torch.Tensor) and isinstance(inputs, torch.Tensor):
         outputs.view(-1, inputs.numel()).copy_(inputs.reshape(1, -1))
     elif isinstance(outputs, (list, tuple)) and isinstance(inputs, (list, tuple)):
         for places, own in zip(outputs, inputs, strict=False):
             for place in [places] if isinstance(places, torch.Tensor) else places:
-                _fill(place, own)
+                fill(place, own)
+
+
+def done() -> dist.Work:
+    """A collective that has ended."""
+    return _Done()
 
 
 class _Done(dist.Work):
-    """A collective that has ended."""
-
     def wait(self, timeout: object = None) -> bool:
         return True
 
@@ -87,7 +162,7 @@ class _Done(dist.Work):
 
 
 @contextmanager
-def _replaced(instead: Callable[..., object]) -> Iterator[None]:
+def _replaced(instead: Callable[..., object]) -> Iterator[_Replacement]:
     world = _c10d._world
     own = world.default_pg
     tables = [getattr(world, name) for name in _TABLES]
@@ -97,7 +172,7 @@ def _replaced(instead: Callable[..., object]) -> Iterator[None]:
             table[group] = table[own]
     world.default_pg = group
     try:
-        yield
+        yield group
     finally:
         world.default_pg = own
         for table in tables:
@@ -120,6 +195,13 @@ class _Replacement(dist.ProcessGroup):
     def __init__(self, usual: dist.ProcessGroup, instead: Callable[..., object]) -> None:
         super().__init__(usual.rank(), usual.size())  # type: ignore[call-arg]  # of a backend in Python
         self.usual, self.instead = usual, instead
+        self.place: Callable[[], tuple[int, int] | None] = lambda: None
+
+    def rank(self) -> int:
+        return (self.place() or (self.usual.rank(), 0))[0]
+
+    def size(self) -> int:
+        return (self.place() or (0, self.usual.size()))[1]
 
     @property
     def group_name(self) -> str:  # type: ignore[override]  # its type is a new one

@@ -150,6 +150,7 @@ class RecoveringFit(Callback):
             RanksChanged: If others are to train on it.
 
         """
+        self._rank.early.end()
         if self._end is not None:
             self._save_and_end(self._end)
         if self._changes or self._member.changed:

@@ -45,10 +45,14 @@ class QuorumGroup:
     Args:
         host: Name or address by which other ranks reach this process.
 
+    Attributes:
+        store: What this process serves.
+        info: Where others find it.
+
     """
 
     def __init__(self, host: str) -> None:
-        self._server = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_TO_BEGIN)
+        self.store = self._server = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_TO_BEGIN)
         self._patience = _TO_MEET
         self.info: Info = {"host": host, "store": self._server.port}
         self._lock = threading.Lock()

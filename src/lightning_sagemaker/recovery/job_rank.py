@@ -8,6 +8,7 @@ import os
 import torch
 
 from lightning_sagemaker.recovery import on_gpu, wire
+from lightning_sagemaker.recovery.early import EarlyResults
 from lightning_sagemaker.recovery.group import QuorumGroup
 from lightning_sagemaker.recovery.member import Member
 from lightning_sagemaker.recovery.replicas import Replicas
@@ -21,6 +22,7 @@ class JobRank:
     Args:
         number: Its rank in the job.
         backend: Backend of the process groups, as for ``init_process_group``.
+        world_size: Ranks that the job was started with.
         replicas: Replicas of the model, if each is sharded across several ranks.
 
     Attributes:
@@ -29,13 +31,14 @@ class JobRank:
         seed: The job's seed of random numbers.
         member: Its connection to the coordinator.
         replicas: Replicas of the model, if each is sharded across several ranks.
+        early: Results of the script's collectives before its first step.
 
     Raises:
         SystemExit: If training has already finished.
 
     """
 
-    def __init__(self, number: int, backend: str, replicas: Replicas | None = None) -> None:
+    def __init__(self, number: int, backend: str, world_size: int, replicas: Replicas | None = None) -> None:
         self.number, self._backend, self.replicas = number, backend, replicas
         self._group = QuorumGroup(os.environ.get(wire.HOST, "127.0.0.1"))
         info: wire.Info = {**self._group.info, "seed": torch.initial_seed() & 0xFFFFFFFF}
@@ -55,9 +58,15 @@ class JobRank:
         """Whether its process ends in a way of its own if it fails because others were lost."""
         self.seed = int(info["seed"] if self.joins else reply["infos"][0]["seed"])
         self._form(reply, 0 if self.joins else reply["quorum"])
+        self.early = EarlyResults(self._group.store)
+        if self.joins and replicas is None:
+            self.early.replay(number, world_size, reply["peers"])
+        elif replicas is None:
+            self.early.record()
 
     def form(self, reply: wire.Reply) -> None:
         """Create the default group of a quorum. Collective over its ranks."""
+        self.early.end()
         self._form(reply, reply["quorum"])
         self.joins = False
 
@@ -83,9 +92,9 @@ class JobRank:
         return not self.member.changed and on_gpu.is_whole(device)
 
 
-def job_rank(number: int, backend: str, replicas: Replicas | None = None) -> JobRank:
+def job_rank(number: int, backend: str, world_size: int, replicas: Replicas | None = None) -> JobRank:
     """The rank of this process; the arguments are those of the first call."""
     global _of_process
     if _of_process is None:
-        _of_process = JobRank(number, backend, replicas)
+        _of_process = JobRank(number, backend, world_size, replicas)
     return _of_process

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from lightning_sagemaker.recovery import wire
 from lightning_sagemaker.recovery.job_rank import JobRank
@@ -25,7 +26,7 @@ _log = logging.getLogger(__name__)
 _NOTICE = 2.0
 """Seconds to wait for the notification of a loss after a collective has failed."""
 _FAILED = ("gloo", "NCCL", "nccl", "Connection", "connection", "process group", "Broken pipe", "Socket", "socket")
-"""Substrings of a collective's error messages, which are RuntimeErrors."""
+"""Substrings of a collective's error messages, which are RuntimeErrors. A store's have none of them, but a class."""
 
 
 S = TypeVar("S")
@@ -61,6 +62,8 @@ def is_loss(error: BaseException, rank: JobRank, step: int) -> bool:
 
 
 def _is_of_collective(error: BaseException) -> bool:
+    if isinstance(error, dist.DistError):
+        return True
     return isinstance(error, RuntimeError) and any(word in str(error) for word in _FAILED)
 
 

@@ -65,6 +65,7 @@ class Reply(TypedDict, total=False):
         sources: Those with the newest state.
         holders: Those with the weights of the newest step.
         infos: Facts of its ranks, in order.
+        peers: Those of the ranks that train, for one that is to join.
         step: The last committed step of the job; 0 before the first.
         end: Why the job cannot continue; None if it can.
         code: Exit code, where training is over.
@@ -80,6 +81,7 @@ class Reply(TypedDict, total=False):
     sources: list[int]
     holders: list[int]
     infos: list[Info]
+    peers: list[Info]
     step: int
     end: End | None
     code: int

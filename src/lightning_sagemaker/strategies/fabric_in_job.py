@@ -106,7 +106,7 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
 
     @override
     def _setup_distributed(self) -> None:
-        rank = self.rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend())
+        rank = self.rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend(), self.shards)
         restart_after_losses(rank)
         self.cluster_environment = QuorumEnvironment(self.job, rank)
         self._backward_sync_control = self._sync = _Sync()  # type: ignore[assignment]
@@ -142,6 +142,8 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
 
         """
         self._is_averaged = False
+        if self.rank is not None:
+            self.rank.early.end()
         loop = self._in_loop
         with (
             self._restarting,

@@ -10,6 +10,7 @@ from torch import nn
 from lightning_sagemaker._lightning import rank_zero_info, rank_zero_only
 from lightning_sagemaker.environment import SageMakerEnvironment
 from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.recovery.early import is_read_by_script
 from lightning_sagemaker.recovery.job_rank import JobRank
 from lightning_sagemaker.recovery.member import RecoveryError
 from lightning_sagemaker.recovery.supervised import is_supervised
@@ -64,3 +65,8 @@ class QuorumEnvironment(SageMakerEnvironment):
         if self._rank.joins:  # a replacement is not rank zero while it prepares, alone in its group: it writes nothing
             self._global_rank = max(1, self._rank.number)
         rank_zero_only.rank = self._global_rank
+
+    def world_size(self) -> int:
+        """Number of ranks; the job's for a script whose process is to join others: it may divide its batches by it."""
+        ranks = super().world_size()
+        return self.job.world_size or ranks if self._rank.joins and is_read_by_script("world_size") else ranks

@@ -25,7 +25,7 @@ from lightning_sagemaker.supervisor.events import no_notes
 from lightning_sagemaker.supervisor.failures import Failures
 from lightning_sagemaker.supervisor.hosts import Hosts
 from lightning_sagemaker.supervisor.progress import Progress
-from lightning_sagemaker.supervisor.ranks import Member, Settings, quorum_of, release, step_of
+from lightning_sagemaker.supervisor.ranks import Member, Settings, join_of, quorum_of, release, step_of
 from lightning_sagemaker.supervisor.reception import Reception
 from lightning_sagemaker.supervisor.step_notes import StepNotes
 
@@ -192,7 +192,7 @@ class Coordinator(Progress):
         if over or self._active:
             for rank in waiting if over else able:
                 mates = [waiting[mate] for mate in replica_of(rank, self.replica) if mate in waiting]
-                self._reply(waiting[rank], "starting", over or {"kind": "join", **quorum_of(mates)})
+                self._reply(waiting[rank], "starting", over or join_of(mates, self._members, self._active))
         elif len(able) >= (self._settings.world_size if self.together else self._settings.fewest):
             self._begin([waiting[rank] for rank in able], "starting")
 

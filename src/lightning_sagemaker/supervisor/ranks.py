@@ -111,6 +111,18 @@ def quorum_of(members: Sequence[Member]) -> dict[str, Any]:
     }
 
 
+def join_of(mates: Sequence[Member], members: dict[int, Member], active: Sequence[int]) -> dict[str, Any]:
+    """What a rank is told that is to join others.
+
+    Args:
+        mates: Those who join with it.
+        members: All.
+        active: Those who train.
+
+    """
+    return {"kind": "join", "peers": [members[rank].info for rank in active], **quorum_of(mates)}
+
+
 def step_of(members: Iterable[Member], default: int) -> int:
     """The step that members have done last: an earlier one than the job's, after all have resumed from a checkpoint."""
     return max((member.at[0] for member in members if member.at), default=default)

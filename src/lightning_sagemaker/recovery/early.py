@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What collectives of the script gave before the training: a replacement, which is alone then, gets the same.
+
+A script may count its classes over all ranks, or agree on a folder, before its first step. Those who train keep the results
+in their stores, by the line that has called; the replacement runs the same lines, and reads them. What libraries call there
+themselves is left to the replacement's group of one process.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import PurePath
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+
+from lightning_sagemaker._compat.default_group import another_default_group, done, fill, tensors_in, watch_results
+from lightning_sagemaker._lightning import rank_zero_only
+from lightning_sagemaker.recovery.wire import Info
+
+_PREFIX, _ENDED = "early/", "early-ended"
+_MOST = 64 << 20
+"""Bytes of results that a rank keeps; they are counts, names and sizes."""
+_PATIENCE = 60.0
+"""Seconds to wait for ranks that are before their first step themselves, as when hosts join."""
+_TO_CONNECT = timedelta(seconds=5)
+_AGAIN = 0.05
+
+_LIBRARIES = {
+    "contextlib",
+    "functools",
+    "lightning",
+    "lightning_fabric",
+    "lightning_sagemaker",
+    "pytorch_lightning",
+    "threading",
+    "torch",
+    "torchmetrics",
+}
+_STAGES = {"fit", "predict", "test", "validate"}
+
+
+def is_read_by_script(name: str) -> bool:
+    """Whether the script itself reads a property, which others of the same name may pass on."""
+    return not _is_library(next((frame for frame in _callers() if frame.f_code.co_name != name), None))
+
+
+def _callers() -> Iterator[FrameType]:
+    """Frames that have called this module, the innermost first."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals is not globals():
+            yield frame
+        frame = frame.f_back
+
+
+def _is_library(frame: FrameType | None) -> bool:
+    module = "" if frame is None else frame.f_globals.get("__name__", "")
+    return module.split(".")[0] in _LIBRARIES and not module.startswith("lightning_sagemaker.recipes")
+
+
+def line_of_script() -> str | None:
+    """Which line of the script, or of a package that it uses, calls; None if Lightning or this package does so itself."""
+    for frame in _callers():
+        code = frame.f_code
+        if not _is_library(frame):
+            return f"{PurePath(code.co_filename).name}:{frame.f_lineno} ({code.co_name})"
+        if code.co_name in _STAGES and frame.f_globals["__name__"].endswith("trainer.trainer"):
+            return None
+    return None
+
+
+class EarlyResults:
+    """Results of collectives before a rank's first step.
+
+    Args:
+        store: What this rank serves to others.
+
+    """
+
+    def __init__(self, store: dist.Store) -> None:
+        self._store, self._active = store, ExitStack()
+        self._calls, self._left, self._is_active = Counter[str](), _MOST, False
+
+    def record(self) -> None:
+        """Keep them, until :meth:`end`."""
+        self._begin(watch_results(self._keep))
+
+    def replay(self, number: int, world_size: int, peers: list[Info]) -> None:
+        """Answer with those of others, until :meth:`end`.
+
+        Args:
+            number: Rank of this process in the job.
+            world_size: Ranks that the job was started with.
+            peers: Facts of those who train.
+
+        """
+        kept = _Kept(peers)
+
+        def instead(name: str, *arguments: object, **keywords: object) -> object:
+            line = line_of_script()
+            if line is None or not name:
+                return None
+            if "barrier" not in name and not self._answer(kept, line, name, arguments):
+                _warn(line, name)
+                if "gather" in name:
+                    fill(*arguments[:2])
+            return done()
+
+        self._begin(another_default_group(instead, lambda: _place(number, world_size)))
+
+    def _begin(self, end: Callable[[], None]) -> None:
+        self._active.callback(end)
+        self._is_active = True
+
+    def end(self) -> None:
+        """The first step begins, or the rank joins the others."""
+        if self._is_active:
+            self._is_active = False
+            self._active.close()
+            self._store.set(_ENDED, "1")
+
+    def _key(self, line: str, name: str) -> str:
+        call = f"{_PREFIX}{line}:{name}"
+        self._calls[call] += 1
+        return f"{call}:{self._calls[call]}"
+
+    def _keep(self, name: str, results: list[torch.Tensor]) -> None:
+        line = line_of_script()
+        if line is None:
+            return
+        self._left -= sum(one.nbytes for one in results)
+        if self._left < 0:
+            return self.end()
+        file = io.BytesIO()
+        torch.save([one.detach().cpu().clone() for one in results], file)
+        self._store.set(self._key(line, name), base64.b64encode(file.getvalue()).decode())
+
+    def _answer(self, kept: _Kept, line: str, name: str, arguments: tuple[object, ...]) -> bool:
+        key = self._key(line, name)
+        content = kept.get(key)
+        if content is None:
+            return False
+        found = torch.load(io.BytesIO(base64.b64decode(content)), weights_only=True)
+        places = tensors_in(arguments[0])
+        if [one.shape for one in found] != [one.shape for one in places]:
+            return False
+        for place, one in zip(places, found, strict=True):
+            place.detach().copy_(one)
+        self._store.set(key, content)  # for the next replacement
+        return True
+
+
+class _Kept:
+    """The stores of those who train."""
+
+    def __init__(self, peers: list[Info]) -> None:
+        self._peers = list(peers)
+        self._store: dist.Store | None = None
+
+    def get(self, key: str) -> str | None:
+        """What one of them has kept; None if no one has."""
+        deadline = time.monotonic() + _PATIENCE
+        while self._store is not None or self._peers:
+            try:
+                if self._store is None:
+                    peer = self._peers[0]
+                    self._store = dist.TCPStore(
+                        peer["host"], peer["store"], None, False, _TO_CONNECT, wait_for_workers=False
+                    )
+                ended = self._store.check([_ENDED])
+                if self._store.check([key]):
+                    return bytes(self._store.get(key)).decode()
+            except RuntimeError:  # it is lost, too
+                self._store, self._peers = None, self._peers[1:]
+                continue
+            if ended or time.monotonic() > deadline:
+                return None
+            time.sleep(_AGAIN)
+        return None
+
+
+def _place(number: int, world_size: int) -> tuple[int, int] | None:
+    """Rank and size that the script sees; None: those of the group of one process."""
+    if line_of_script() is None:
+        return None
+    sends = any(frame.f_code.co_name == "broadcast_object_list" for frame in _callers())
+    return (world_size if sends else number), world_size  # who sends objects does not take those that it gets
+
+
+def _warn(line: str, name: str) -> None:
+    rank = rank_zero_only.rank
+    print(
+        f"lightning-sagemaker: rank {rank} replaces another, and has no result of {name.strip('_')} in {line}, which the"
+        " others have called before the training: it is of this rank alone. HINT: use all_reduce, all_gather or broadcast"
+        " there.",
+        flush=True,
+    )

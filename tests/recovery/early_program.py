@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training that agrees on things before its first step; each rank kills itself once. Its arguments: folder, kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning.fabric import Fabric
+from lightning.pytorch import LightningModule, Trainer, seed_everything
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_sagemaker import InterruptibleLoop
+
+FOLDER, KIND = Path(sys.argv[1]), sys.argv[2]
+RANK, RANKS = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+DATA = TensorDataset(torch.arange(400.0).reshape(400, 1) / 400)
+DEATHS = {8: 0, 20: 1}
+
+
+def own(name: str) -> dict[str, object]:
+    """What only this process has: two processes of a rank differ, too."""
+    return {name: f"{RANK}-{os.getpid()}-{'x' * (os.getpid() % 7)}"}
+
+
+def counts(rank: int, ranks: int) -> torch.Tensor:
+    """Of this rank's part of the data."""
+    return torch.bincount((DATA.tensors[0][rank::ranks, 0] * (rank + 2)).long(), minlength=4)
+
+
+def note(step: int, batch: torch.Tensor, **facts: object) -> None:
+    """Write what this rank has found, and die where it is to."""
+    time.sleep(0.03)
+    with (FOLDER / f"rank-{RANK}.jsonl").open("a") as file:
+        file.write(json.dumps({"batch": len(batch), **facts}) + "\n")
+    died = FOLDER / f"died-{step}"
+    if DEATHS.get(step) == RANK and not died.exists():
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Module(LightningModule):
+    """Asks the other ranks in each hook before the training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.found = torch.nn.Linear(1, 1), dict[str, object]()
+
+    def setup(self, stage: str) -> None:
+        mine = counts(dist.get_rank(), dist.get_world_size())
+        dist.all_reduce(mine)
+        self.found["setup"] = mine.tolist()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        self.found["name"] = self.trainer.strategy.broadcast(own("name"))
+        self.found["world"] = self.trainer.world_size
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+    def on_fit_start(self) -> None:
+        everyone: list[object] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, own("each"))
+        self.found["each"] = everyone
+
+    def on_train_start(self) -> None:
+        mine = counts(self.global_rank, self.trainer.world_size).to(self.device)
+        self.found["gathered"] = self.all_gather(mine).tolist()  # type: ignore[union-attr]
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(DATA, 8 // self.trainer.world_size, shuffle=True)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        note(self.global_step, batch[0], **self.found)
+        return self.net(batch[0]).square().mean()  # type: ignore[no-any-return]
+
+
+def with_fabric() -> None:
+    """The same in a loop of one's own."""
+    fabric = Fabric(strategy="sagemaker", accelerator="cpu", devices=RANKS)
+    fabric.launch()
+    fabric.seed_everything(3, verbose=False)
+    ranks = fabric.world_size
+    everyone: list[object] = [None] * ranks
+    dist.all_gather_object(everyone, own("each"))
+    found: dict[str, object] = {
+        "setup": fabric.all_reduce(counts(dist.get_rank(), ranks), reduce_op="sum").tolist(),
+        "name": fabric.broadcast(own("name")),
+        "world": ranks,
+        "each": everyone,
+        "gathered": fabric.all_gather(counts(dist.get_rank(), dist.get_world_size())).tolist(),
+    }
+    net = torch.nn.Linear(1, 1)
+    model, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), 0.1))
+    loader = fabric.setup_dataloaders(DataLoader(DATA, 8 // ranks, shuffle=True))
+    loop = InterruptibleLoop(fabric, FOLDER / "checkpoints", {"model": model, "optimizer": optimizer})
+    for _ in loop.epochs(1):
+        for (batch,) in loop.batches(loader):
+            note(loop.step, batch, **found)
+            fabric.backward(model(batch).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    if KIND == "fabric":
+        with_fabric()
+    else:
+        seed_everything(3, verbose=False)
+        quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+        Trainer(strategy="sagemaker", accelerator="cpu", devices=RANKS, max_epochs=1, **quiet).fit(Module())

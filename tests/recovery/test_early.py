@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks agree on before the training is what their replacements find, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from lightning_sagemaker.recovery.early import EarlyResults
+
+PROGRAM = Path(__file__).parent / "early_program.py"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
+@pytest.mark.parametrize("kind", ["trainer", "fabric"])
+def test_a_replacement_finds_what_the_ranks_had_agreed_on(kind, tmp_path):
+    command = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", "--processes", "2"]
+    done = subprocess.run(
+        [*command, str(PROGRAM), str(tmp_path), kind],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "died-8").exists()
+    assert (tmp_path / "died-20").exists()
+    found = [json.loads(row) for rank in (0, 1) for row in (tmp_path / f"rank-{rank}.jsonl").read_text().splitlines()]
+    first = found[0]
+    assert all(row == first for row in found)
+    assert first["batch"] == 4
+    assert first["world"] == 2
+    assert first["setup"] == [sum(column) for column in zip(*first["gathered"], strict=True)]
+    assert sum(first["setup"]) == 400
+    assert [one["each"][0] for one in first["each"]] == ["0", "1"]
+    assert first["name"]["name"].startswith("0-")
+    assert "has no result" not in done.stdout
+
+
+@pytest.fixture
+def stores():
+    """The stores of two ranks; the default group has this process only."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(2)]
+    dist.destroy_process_group()
+
+
+def ask(numbers: torch.Tensor) -> list[float]:
+    dist.all_reduce(numbers)
+    return numbers.tolist()
+
+
+def info(store: dist.TCPStore) -> dict[str, object]:
+    return {"host": "127.0.0.1", "store": store.port}
+
+
+def test_the_line_that_asks_gets_the_answer_of_its_time(stores, capfd):
+    those, later = (EarlyResults(store) for store in stores)
+    usual = dist.ProcessGroup.allreduce
+    those.record()
+    assert [ask(torch.tensor([number])) for number in (1.0, 2.0)] == [[1.0], [2.0]]
+    those.end()
+    assert dist.ProcessGroup.allreduce == usual
+    gone = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    peers = [info(gone), info(stores[0])]
+    del gone
+    later.replay(3, 4, peers)
+    try:
+        assert (dist.get_rank(), dist.get_world_size()) == (3, 4)
+        assert [ask(torch.tensor([number])) for number in (7.0, 8.0)] == [[1.0], [2.0]]
+        assert not capfd.readouterr().out
+        assert ask(torch.tensor([9.0])) == [9.0]  # the others have asked twice only
+        assert "has no result of allreduce in test_early.py" in capfd.readouterr().out
+        dist.barrier()
+    finally:
+        later.end()
+    assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
+    last = EarlyResults(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+    last.replay(1, 4, [info(stores[1])])  # a replacement hands them on
+    try:
+        assert ask(torch.tensor([5.0])) == [1.0]
+    finally:
+        last.end()
+
+
+def test_more_than_a_rank_keeps_is_the_end_of_it(stores, monkeypatch):
+    monkeypatch.setattr("lightning_sagemaker.recovery.early._MOST", 16)
+    usual = dist.ProcessGroup.allreduce
+    those = EarlyResults(stores[0])
+    those.record()
+    ask(torch.ones(2))
+    assert dist.ProcessGroup.allreduce != usual
+    ask(torch.ones(9))
+    assert dist.ProcessGroup.allreduce == usual
