@@ -134,3 +134,44 @@ def test_hooks_are_called_where_each_process_has_the_full_model(tmp_path):
     events, said = done.stdout.splitlines()
     assert events.split() == ["partitioned", "forward", "forward", "stepped", "forward", "forward"], done.stderr
     assert said.startswith("A second DistributedModel takes the place of the first")
+
+
+CONTENT = """
+import sys
+from pathlib import Path
+import numpy as np, torch, smdistributed.modelparallel.torch as smp
+class Settings:
+    def __init__(self, width):
+        self.width = width
+class Net(torch.nn.Linear):
+    def __init__(self, config):
+        super().__init__(config.width, 1)
+        self.config = config
+smp.init({"partitions": 1, "ddp": True})
+model = smp.DistributedModel(Net(Settings(2)))
+content = {"config": Settings(2), "numbers": [np.int64(3), np.float32(0.5), np.prod((2, 3))], "arguments": {"lr": 0.1}}
+smp.save_checkpoint("out", "part", partial=True, model=model, user_content=content)
+smp.save_checkpoint("out", "whole", partial=False, model=model, user_content=content)
+for found in (smp.resume_from_checkpoint("out", "part"), smp.resume_from_checkpoint("out", "whole", partial=False)):
+    assert (found["config"].width, found["numbers"], found["arguments"]) == (2, [3, 0.5, 6], {"lr": 0.1})
+    assert type(found["config"]) is Settings
+class Other:
+    pass
+smp.save_checkpoint("out", "other", partial=True, model=model, user_content={"other": Other()})
+try:
+    smp.resume_from_checkpoint("out", "other")
+except Exception as error:
+    print(error)
+torch.serialization.add_safe_globals([Other])
+assert type(smp.resume_from_checkpoint("out", "other")["other"]) is Other
+"""
+
+
+def test_content_beside_the_model_may_hold_numpys_numbers_and_its_configuration(tmp_path):
+    """As that of AWS's samples; the model's own class of configuration is the one that may be read."""
+    (tmp_path / "script.py").write_text(CONTENT)
+    command = [sys.executable, "-m", "lightning_sagemaker", str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "other_partial/user_content.pt holds __main__.Other, and is not loaded" in done.stdout
+    assert "HINT: save plain values" in done.stdout

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """``smp.save``, ``smp.load``, ``smp.save_checkpoint`` and ``smp.resume_from_checkpoint``, with AWS's file names.
 
-Loading reads tensors and plain containers only (``weights_only``), unless the caller passes ``weights_only=False``.
+Loading reads tensors and plain containers only (``weights_only``), unless the caller passes ``weights_only=False``; what
+the script saved beside the model may also hold numbers of NumPy and the model's configuration.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from lightning_sagemaker.collectives.agreement import run_and_sync_errors
@@ -165,6 +168,8 @@ def resume_from_checkpoint(
 
     Raises:
         FileNotFoundError: If there is no such checkpoint.
+        pickle.UnpicklingError: If ``user_content`` holds other objects than plain ones, numbers of NumPy and the
+            configurations of the model.
 
     """
     folder = Path(path)
@@ -189,5 +194,26 @@ def resume_from_checkpoint(
 def _user_content(*paths: Path) -> object:
     for path in paths:
         if path.is_file() and path.stat().st_size:  # transformers leaves an empty file
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return _read_content(path)
     return None
+
+
+def _read_content(path: Path) -> object:
+    """What the script saved beside the model: AWS's samples count parameters by NumPy, and save the configuration."""
+    scalar = np.int64().__reduce__()[0]  # the function that makes one: NumPy 2 has moved it
+    kinds = {type(np.dtype(code)) for code in np.typecodes["AllInteger"] + np.typecodes["Float"] + "?"}
+    configurations = {type(module.config) for module in _modules() if hasattr(module, "config")}
+    try:
+        with torch.serialization.safe_globals([scalar, np.dtype, *kinds, *configurations]):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        refused = re.search(r"Unsupported (?:global: GLOBAL|class) (\S+)", str(error))
+        raise pickle.UnpicklingError(
+            f"the user_content in {path} holds {refused[1] if refused else 'objects'}, and is not loaded, as that could"
+            " run code. HINT: save plain values, tensors, numbers of NumPy or the model's configuration; if you trust the"
+            " file, call torch.serialization.add_safe_globals([...]) with its classes before smp.resume_from_checkpoint."
+        ) from error
+
+
+def _modules() -> Iterable[Any]:
+    return () if state.model is None else state.model.modules()
