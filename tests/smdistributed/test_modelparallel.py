@@ -175,3 +175,32 @@ def test_content_beside_the_model_may_hold_numpys_numbers_and_its_configuration(
     assert done.returncode == 0, done.stderr
     assert "other_partial/user_content.pt holds __main__.Other, and is not loaded" in done.stdout
     assert "HINT: save plain values" in done.stdout
+
+
+RECOMPUTED = """
+import torch, smdistributed.modelparallel.torch as smp
+smp.init({"partitions": 1, "ddp": True})
+calls = []
+class Block(torch.nn.Linear):
+    def __init__(self, number):
+        super().__init__(2, 2)
+        self.number = number
+    def forward(self, value):
+        calls.append(self.number)
+        return super().forward(value).tanh()
+blocks = torch.nn.ModuleList(Block(number) for number in range(3))
+smp.set_activation_checkpointing(blocks, strategy="contiguous")
+value = torch.ones(1, 2)
+for block in blocks:
+    value = block(value)
+value.sum().backward()
+print(*calls)
+"""
+
+
+def test_activation_checkpointing_of_a_list_is_that_of_its_blocks(tmp_path):
+    """A list is not called: to wrap it as a module would have no effect."""
+    (tmp_path / "script.py").write_text(RECOMPUTED)
+    command = [sys.executable, "-m", "lightning_sagemaker", str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["0", "1", "2", "2", "1", "0"], done.stderr

@@ -144,10 +144,10 @@ def set_activation_checkpointing(
         preserve_rng_state: Whether dropout is the same in both passes.
         pack_args_as_tuple: Without effect.
         strategy: How a ``Sequential`` is checkpointed: ``each`` child by itself; ``contiguous`` and ``group_N``: as one
-            module.
+            module. Of a ``ModuleList``, which is never called itself, it is always each child.
 
     """
-    if isinstance(module, nn.Sequential) and strategy == "each":
+    if isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and strategy == "each"):
         for child in module:
             set_activation_checkpointing(child, preserve_rng_state)
         return
