@@ -2,6 +2,8 @@
 """The names of ``torch.sagemaker`` that AWS's public training scripts use; those that cannot be here say so."""
 
 import importlib
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -143,3 +145,22 @@ def test_what_is_written_beside_the_training_is_not_what_it_makes_of_it(group, t
     found = read_whole(tmp_path / "saved")
     for saved in (found["model"]["a"], found["optimizer"]["state"][0]):
         assert torch.equal(saved, torch.arange(6.0).reshape(3, 2))
+
+
+OFFLOADS = """
+import sys, torch.sagemaker as tsm
+tsm.init(eval(sys.argv[1]))
+print(tsm.state.sm_activation_offloading)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, True), ({"sm_activation_offloading": False}, False), ({"hybrid_shard_degree": 1}, True)],
+)
+def test_scripts_read_whether_activations_are_offloaded(tmp_path, given, expected):
+    """AWS's script wraps its model in ``offload_wrapper`` if so."""
+    (tmp_path / "script.py").write_text(OFFLOADS)
+    command = [sys.executable, "-m", "lightning_sagemaker", str(tmp_path / "script.py"), repr(given)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == [str(expected)], done.stderr

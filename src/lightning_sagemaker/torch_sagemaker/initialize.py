@@ -16,6 +16,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
 from lightning_sagemaker.collectives import ending
 from lightning_sagemaker.job import SageMakerJob
+from lightning_sagemaker.job.source import is_true
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
 from lightning_sagemaker.parallel.sharding import DP_REPLICATE, DP_SHARD, make_mesh
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import init_process_group
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from lightning_sagemaker._types import Checkpoint, StateDict
 
 
+_READ_BY_SCRIPTS = "sm_activation_offloading"
+"""Key that has no effect on the library's own work: the script asks for it, to wrap its model in ``offload_wrapper``."""
 _ORIGINAL = FullyShardedDataParallel.__init__
 _SIGNATURE = inspect.signature(_ORIGINAL)
 _TO_LOAD = FullyShardedDataParallel.optim_state_dict_to_load
@@ -48,7 +51,8 @@ def init(config: str | Mapping[str, object] | None = None) -> None:
         return
     job = SageMakerJob.from_environment()
     given = json.loads(Path(config).read_text()) if isinstance(config, str) else dict(config or {})
-    degrees, notes = ParallelDegrees.from_parameters({**given, **job.model_parallel_parameters})
+    parameters = {**given, **job.model_parallel_parameters}
+    degrees, notes = ParallelDegrees.from_parameters(parameters)
     if degrees.pipeline > 1:
         raise ParallelConfigError(
             f"partitions={degrees.pipeline} was set, but torch.sagemaker has no pipeline. HINT: use"
@@ -61,11 +65,14 @@ def init(config: str | Mapping[str, object] | None = None) -> None:
         ending.register(dist.get_backend())  # scripts do not always destroy what they have not made
     device = "cuda" if torch.cuda.is_available() else "cpu"
     state.set(degrees, make_mesh(degrees, dist.get_world_size(), device))
+    offloads = parameters.get(_READ_BY_SCRIPTS)
+    state.sm_activation_offloading = True if offloads is None else is_true(offloads)
     FullyShardedDataParallel.__init__ = _follow_layout  # type: ignore[method-assign]
     FullyShardedDataParallel.optim_state_dict_to_load = staticmethod(_to_load)  # type: ignore[method-assign]
     if dist.get_rank() == 0:
         for note in notes:
-            print(note)
+            if _READ_BY_SCRIPTS not in note:
+                print(note)
 
 
 def is_initialized() -> bool:
