@@ -75,6 +75,7 @@ def test_models_on_the_meta_device_are_filled(runs):
 
 def test_bad_input_and_old_checkpoints(runs):
     messages = {"context": "context_parallel_degree", "degree": "shard degree 3", "pipeline": "has no pipeline"}
+    messages["unsharded"] = "tensor_parallel_degree=2 and a shard degree of 1"
     for rank in runs[4]:
         for name, message in messages.items():
             assert message in rank["refusals"][name]

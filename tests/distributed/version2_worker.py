@@ -247,11 +247,13 @@ def refusals() -> dict:
         ("context", {"context_parallel_degree": 2}),
         ("degree", {"hybrid_shard_degree": 3}),
         ("pipeline", {"partitions": 2}),
+        ("unsharded", {"tensor_parallel_degree": 2, "hybrid_shard_degree": 1}),
     ):
         tsm.state.reset()
         try:
             os.environ["SM_HP_MP_PARAMETERS"] = "{}"
             tsm.init(parameters)
+            FSDP(torch.nn.Linear(2, 2), device_id=DEVICE)
             found[name] = None
         except ValueError as error:
             found[name] = str(error)

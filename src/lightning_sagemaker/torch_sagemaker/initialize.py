@@ -111,6 +111,13 @@ def _layout(asked: ShardingStrategy | None) -> StateDict:
         return {"device_mesh": mesh[DP_SHARD]} if shards_all else {}  # with a mesh, shards are DTensors
     copies = mesh.size() // tensor
     shards = degree or copies
+    if shards == 1 and tensor > 1:
+        raise ParallelConfigError(
+            f"FullyShardedDataParallel was built with tensor_parallel_degree={tensor} and a shard degree of 1"
+            f" (hybrid_shard_degree={degree}, {mesh.size()} processes), but it does not train tensor parallel matrices that"
+            " it does not shard. HINT: let at least two processes shard them, by more processes or another"
+            " hybrid_shard_degree, or train with Lightning's Trainer(strategy='smp')."
+        )
     if shards == copies:
         is_hybrid = asked in (None, ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
         strategy = ShardingStrategy.FULL_SHARD if is_hybrid else asked
