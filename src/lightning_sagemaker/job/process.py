@@ -24,6 +24,8 @@ _RUN_ID = "TORCHELASTIC_RUN_ID"
 
 _MPI = "OMPI_COMM_WORLD_"
 
+_LSF = ("LSB_JOBID", "LSB_DJOB_RANKFILE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_SIZE")
+
 _LEFT_BEHIND = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Variables that Lightning sets in the process that starts others, and does not remove."""
 
@@ -80,6 +82,17 @@ def _is_lightnings(source: Source) -> bool:
     return bool(_left_behind) and all(source.text(name) == _left_behind.get(name) for name in _LEFT_BEHIND)
 
 
+def _is_scheduled(source: Source) -> bool:
+    """Whether Slurm or LSF started this process, as Lightning detects them.
+
+    Ranks and address are theirs then, and ``RANK`` and ``LOCAL_RANK``, which batch scripts export for other libraries,
+    are not read.
+    """
+    if source.text("SLURM_NTASKS") is not None and source.text("SLURM_JOB_NAME") not in ("bash", "interactive"):
+        return True
+    return all(source.text(name) is not None for name in _LSF)
+
+
 def read_ranks(source: Source, num_hosts: int | None) -> Ranks | None:
     """The ranks that a launcher gave this process; None without a launcher.
 
@@ -96,7 +109,7 @@ def read_ranks(source: Source, num_hosts: int | None) -> Ranks | None:
         return _read_torchrun(source, num_hosts)
     if source.text(f"{_MPI}SIZE") is not None or source.text(f"{_MPI}RANK") is not None:
         return _read_mpi(source)
-    if source.text("LOCAL_RANK") is None or _is_lightnings(source):
+    if source.text("LOCAL_RANK") is None or _is_lightnings(source) or (num_hosts is None and _is_scheduled(source)):
         return None
     if source.text("RANK") is not None and source.text("WORLD_SIZE") is not None:
         ranks = _read_torchrun(source, num_hosts)
