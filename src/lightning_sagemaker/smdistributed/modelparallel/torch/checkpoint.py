@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from lightning_sagemaker.collectives.agreement import run_and_sync_errors
 from lightning_sagemaker.smdistributed.modelparallel.torch.core import mp_rank, pp_rank, rdp_rank, tp_rank
@@ -215,5 +216,5 @@ def _read_content(path: Path) -> object:
         ) from error
 
 
-def _modules() -> Iterable[Any]:
+def _modules() -> Iterable[nn.Module]:
     return () if state.model is None else state.model.modules()
