@@ -204,3 +204,32 @@ def test_activation_checkpointing_of_a_list_is_that_of_its_blocks(tmp_path):
     command = [sys.executable, "-m", "lightning_sagemaker", str(tmp_path / "script.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.split() == ["0", "1", "2", "2", "1", "0"], done.stderr
+
+
+NAMED = """
+import copy, torch, smdistributed.modelparallel.torch as smp
+from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig
+small = {"vocab_size": 11, "n_embd": 8, "n_head": 2, "n_layer": 2}
+neox = {"vocab_size": 11, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 8}
+smp.init({"partitions": 1, "ddp": True})
+for config in (GPT2Config(**small), GPTNeoXConfig(**neox)):
+    for enabled in (True, False):
+        with smp.model_creation(tensor_parallelism=enabled):
+            model = AutoModelForCausalLM.from_config(config)
+        names, blocks = list(model.state_dict()), getattr(model, "gpt_neox", model.base_model)
+        blocks = blocks.layers if hasattr(blocks, "layers") else blocks.h
+        module = smp.DistributedModel(model).get_module()
+        owner = getattr(module, "transformer", None)
+        assert list(module.state_dict()) == names
+        assert (getattr(owner, "seq_layers", None) is blocks) == enabled
+        assert copy.deepcopy(module).state_dict().keys() == module.state_dict().keys()
+        smp.state.model = None
+"""
+
+
+def test_blocks_have_the_names_of_awss_distributed_transformers(tmp_path):
+    """Its samples ask for ``transformer.seq_layers``, whatever the model, where tensor parallelism is enabled."""
+    (tmp_path / "script.py").write_text(NAMED)
+    command = [sys.executable, "-m", "lightning_sagemaker", str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

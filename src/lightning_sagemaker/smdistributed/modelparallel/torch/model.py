@@ -18,7 +18,7 @@ from lightning_sagemaker.parallel.model import PipelinedModel
 from lightning_sagemaker.parallel.overlap import OverlappedReduction
 from lightning_sagemaker.smdistributed.modelparallel.torch.hooks import Hooks
 from lightning_sagemaker.smdistributed.modelparallel.torch.own_parts import OwnParts, broadcast_weights, load_present
-from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends, shared_plan
+from lightning_sagemaker.smdistributed.modelparallel.torch.partition import assigned_ends, named_as_in_aws, shared_plan
 from lightning_sagemaker.smdistributed.modelparallel.torch.sharded import ShardedParameters, local_of, whole_of
 from lightning_sagemaker.smdistributed.modelparallel.torch.state_mod import state
 from lightning_sagemaker.smdistributed.modelparallel.torch.step import moved
@@ -71,7 +71,7 @@ class DistributedModel(OwnParts, Hooks, nn.Module):
         state.groups  # noqa: B018 - raises before init
         if isinstance(module, DistributedModel):
             raise RuntimeError("The model is a DistributedModel already. HINT: wrap it only once.")
-        self.module = module
+        self.module = named_as_in_aws(module)
         self._passes, self._mean = backward_passes_per_step, average_grads_across_microbatches
         self._overlaps = overlapping_allreduce and backward_passes_per_step == 1
         self._reduction: OverlappedReduction | None = None

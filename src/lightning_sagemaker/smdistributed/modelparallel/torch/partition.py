@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TypeVar
 
 import torch
 from torch import nn
 from torch.utils import checkpoint
 
-from lightning_sagemaker.parallel.blocks import Blocks
+from lightning_sagemaker.parallel.blocks import Blocks, find_blocks
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.parallel.delayed import delayed_parameters
 from lightning_sagemaker.parallel.plans import tensor_plan
@@ -77,6 +77,22 @@ def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **_: object)
     """As :func:`tensor_parallelism`, for an existing module and its submodules."""
     for found in module.modules():
         _set_own(enabled, found)
+
+
+def named_as_in_aws(module: nn.Module) -> nn.Module:
+    """The model, whose blocks are reached as ``transformer.seq_layers`` too if the script enables tensor parallelism.
+
+    These are the names in AWS's distributed transformers, which its samples use by default. The list is no submodule a
+    second time: names of parameters stay.
+    """
+    if any(state.module_manager.shared.get(id(found)) for found in module.modules()):
+        with suppress(ParallelConfigError):  # no list of blocks
+            name = find_blocks(module).name
+            owner = module.get_submodule(name.rpartition(".")[0])
+            vars(owner).setdefault("seq_layers", module.get_submodule(name))
+            if not hasattr(module, "transformer"):
+                vars(module)["transformer"] = owner
+    return module
 
 
 def shared_plan(module: nn.Module) -> dict[str, str]:
