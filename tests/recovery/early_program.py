@@ -17,7 +17,7 @@ from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_sagemaker import InterruptibleLoop
+from lightning_sagemaker import InterruptibleLoop, SMDDPFSDPStrategy
 
 FOLDER, KIND = Path(sys.argv[1]), sys.argv[2]
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
@@ -32,7 +32,7 @@ def own(name: str) -> dict[str, object]:
 
 def counts(rank: int, ranks: int) -> torch.Tensor:
     """Of this rank's part of the data."""
-    return torch.bincount((DATA.tensors[0][rank::ranks, 0] * (rank + 2)).long(), minlength=4)
+    return torch.bincount((DATA.tensors[0][rank::ranks, 0] * (rank + 2)).long(), minlength=8)
 
 
 def note(step: int, batch: torch.Tensor, **facts: object) -> None:
@@ -51,7 +51,7 @@ class Module(LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net, self.found = torch.nn.Linear(1, 1), dict[str, object]()
+        self.net, self.found = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Linear(4, 1)), dict[str, object]()
 
     def setup(self, stage: str) -> None:
         mine = counts(dist.get_rank(), dist.get_world_size())
@@ -113,4 +113,5 @@ if __name__ == "__main__":
     else:
         seed_everything(3, verbose=False)
         quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
-        Trainer(strategy="sagemaker", accelerator="cpu", devices=RANKS, max_epochs=1, **quiet).fit(Module())
+        strategy = SMDDPFSDPStrategy(hybrid_shard_degree=2) if KIND == "sharded" else "sagemaker"
+        Trainer(strategy=strategy, accelerator="cpu", devices=RANKS, max_epochs=1, **quiet).fit(Module())

@@ -14,14 +14,18 @@ import torch
 import torch.distributed as dist
 
 from lightning_sagemaker.recovery.early import EarlyResults
+from tests.recovery.test_replicas import needs_reset
 
 PROGRAM = Path(__file__).parent / "early_program.py"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks are supervised on Linux")
-@pytest.mark.parametrize("kind", ["trainer", "fabric"])
-def test_a_replacement_finds_what_the_ranks_had_agreed_on(kind, tmp_path):
-    command = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", "--processes", "2"]
+@pytest.mark.parametrize(
+    ("kind", "ranks"),
+    [("trainer", 2), ("fabric", 2), pytest.param("sharded", 4, marks=[pytest.mark.slow, needs_reset])],
+)
+def test_a_replacement_finds_what_the_ranks_had_agreed_on(kind, ranks, tmp_path):
+    command = [sys.executable, "-m", "lightning_sagemaker.cli", "supervise", "--processes", str(ranks)]
     done = subprocess.run(
         [*command, str(PROGRAM), str(tmp_path), kind],
         capture_output=True,
@@ -32,14 +36,16 @@ def test_a_replacement_finds_what_the_ranks_had_agreed_on(kind, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "died-8").exists()
     assert (tmp_path / "died-20").exists()
-    found = [json.loads(row) for rank in (0, 1) for row in (tmp_path / f"rank-{rank}.jsonl").read_text().splitlines()]
+    found = [
+        json.loads(row) for rank in range(ranks) for row in (tmp_path / f"rank-{rank}.jsonl").read_text().splitlines()
+    ]
     first = found[0]
     assert all(row == first for row in found)
-    assert first["batch"] == 4
-    assert first["world"] == 2
+    assert first["batch"] == 8 // ranks
+    assert first["world"] == ranks
     assert first["setup"] == [sum(column) for column in zip(*first["gathered"], strict=True)]
     assert sum(first["setup"]) == 400
-    assert [one["each"][0] for one in first["each"]] == ["0", "1"]
+    assert [one["each"][0] for one in first["each"]] == [str(rank) for rank in range(ranks)]
     assert first["name"]["name"].startswith("0-")
     assert "has no result" not in done.stdout
 

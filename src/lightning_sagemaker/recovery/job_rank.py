@@ -59,9 +59,9 @@ class JobRank:
         self.seed = int(info["seed"] if self.joins else reply["infos"][0]["seed"])
         self._form(reply, 0 if self.joins else reply["quorum"])
         self.early = EarlyResults(self._group.store)
-        if self.joins and replicas is None:
+        if self.joins:
             self.early.replay(number, world_size, reply["peers"])
-        elif replicas is None:
+        else:
             self.early.record()
 
     def form(self, reply: wire.Reply) -> None:
