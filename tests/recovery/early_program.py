@@ -15,13 +15,13 @@ import torch
 import torch.distributed as dist
 from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule, Trainer, seed_everything
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from lightning_sagemaker import InterruptibleLoop, SMDDPFSDPStrategy
 
 FOLDER, KIND = Path(sys.argv[1]), sys.argv[2]
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-DATA = TensorDataset(torch.arange(400.0).reshape(400, 1) / 400)
+DATA = TensorDataset(torch.arange(400.0).reshape(400, 1) / 400, torch.arange(400))
 DEATHS = {8: 0, 20: 1}
 
 
@@ -35,11 +35,11 @@ def counts(rank: int, ranks: int) -> torch.Tensor:
     return torch.bincount((DATA.tensors[0][rank::ranks, 0] * (rank + 2)).long(), minlength=8)
 
 
-def note(step: int, batch: torch.Tensor, **facts: object) -> None:
+def note(step: int, samples: torch.Tensor, **facts: object) -> None:
     """Write what this rank has found, and die where it is to."""
     time.sleep(0.03)
     with (FOLDER / f"rank-{RANK}.jsonl").open("a") as file:
-        file.write(json.dumps({"batch": len(batch), **facts}) + "\n")
+        file.write(json.dumps([step, samples.tolist(), facts]) + "\n")
     died = FOLDER / f"died-{step}"
     if DEATHS.get(step) == RANK and not died.exists():
         died.touch()
@@ -73,10 +73,10 @@ class Module(LightningModule):
         self.found["gathered"] = self.all_gather(mine).tolist()  # type: ignore[union-attr]
 
     def train_dataloader(self) -> DataLoader[Any]:
-        return DataLoader(DATA, 8 // self.trainer.world_size, shuffle=True)
+        return DataLoader(DATA, 8 // self.trainer.world_size, sampler=DistributedSampler(DATA, seed=5))
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        note(self.global_step, batch[0], **self.found)
+        note(self.global_step, batch[1], **self.found)
         return self.net(batch[0]).square().mean()  # type: ignore[no-any-return]
 
 
@@ -86,6 +86,8 @@ def with_fabric() -> None:
     fabric.launch()
     fabric.seed_everything(3, verbose=False)
     ranks = fabric.world_size
+    with fabric.rank_zero_first():
+        FOLDER.joinpath("prepared").touch()
     everyone: list[object] = [None] * ranks
     dist.all_gather_object(everyone, own("each"))
     found: dict[str, object] = {
@@ -97,11 +99,12 @@ def with_fabric() -> None:
     }
     net = torch.nn.Linear(1, 1)
     model, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), 0.1))
-    loader = fabric.setup_dataloaders(DataLoader(DATA, 8 // ranks, shuffle=True))
+    loader = DataLoader(DATA, 8 // ranks, sampler=DistributedSampler(DATA, seed=5))
+    loader = fabric.setup_dataloaders(loader, use_distributed_sampler=False)
     loop = InterruptibleLoop(fabric, FOLDER / "checkpoints", {"model": model, "optimizer": optimizer})
     for _ in loop.epochs(1):
-        for (batch,) in loop.batches(loader):
-            note(loop.step, batch, **found)
+        for batch, samples in loop.batches(loader):
+            note(loop.step, samples, **found)
             fabric.backward(model(batch).square().mean())
             optimizer.step()
             optimizer.zero_grad()
@@ -112,6 +115,11 @@ if __name__ == "__main__":
         with_fabric()
     else:
         seed_everything(3, verbose=False)
-        quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+        quiet: dict[str, Any] = {
+            "use_distributed_sampler": False,
+            "logger": False,
+            "enable_progress_bar": False,
+            "enable_checkpointing": False,
+        }
         strategy = SMDDPFSDPStrategy(hybrid_shard_degree=2) if KIND == "sharded" else "sagemaker"
         Trainer(strategy=strategy, accelerator="cpu", devices=RANKS, max_epochs=1, **quiet).fit(Module())

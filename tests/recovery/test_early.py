@@ -36,12 +36,13 @@ def test_a_replacement_finds_what_the_ranks_had_agreed_on(kind, ranks, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "died-8").exists()
     assert (tmp_path / "died-20").exists()
-    found = [
-        json.loads(row) for rank in range(ranks) for row in (tmp_path / f"rank-{rank}.jsonl").read_text().splitlines()
-    ]
-    first = found[0]
-    assert all(row == first for row in found)
-    assert first["batch"] == 8 // ranks
+    files = [tmp_path / f"rank-{rank}.jsonl" for rank in range(ranks)]
+    rows = [json.loads(row) for file in files for row in file.read_text().splitlines()]
+    steps = {step: {one for number, samples, _ in rows if number == step for one in samples} for step, *_ in rows}
+    assert sorted(one for step in steps.values() for one in step) == list(range(400))
+    assert {len(samples) for _, samples, _ in rows} == {8 // ranks}
+    first = rows[0][2]
+    assert all(facts == first for *_, facts in rows)
     assert first["world"] == ranks
     assert first["setup"] == [sum(column) for column in zip(*first["gathered"], strict=True)]
     assert sum(first["setup"]) == 400

@@ -189,11 +189,12 @@ class _Kept:
 
 
 def _place(number: int, world_size: int) -> tuple[int, int] | None:
-    """Rank and size that the script sees; None: those of the group of one process."""
-    if line_of_script() is None:
+    """Rank and size that the script sees; None: those of the group of one process, of which its own groups are parts."""
+    through = {frame.f_code.co_name for frame in _callers() if _is_library(frame)}
+    if line_of_script() is None or "new_group" in through:
         return None
-    sends = any(frame.f_code.co_name == "broadcast_object_list" for frame in _callers())
-    return (world_size if sends else number), world_size  # who sends objects does not take those that it gets
+    # Who sends objects does not take those that it gets.
+    return (world_size if "broadcast_object_list" in through else number), world_size
 
 
 def _warn(line: str, name: str) -> None:

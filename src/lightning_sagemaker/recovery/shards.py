@@ -8,6 +8,7 @@ same gradient.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, cast
@@ -19,6 +20,7 @@ from lightning_sagemaker.recovery.common_order import draw_together, is_wrapped,
 from lightning_sagemaker.recovery.refused import CannotRecover
 from lightning_sagemaker.recovery.seeds import with_seed
 
+_SAMPLERS_RANK = re.compile(r"(batch_)?sampler\..*\brank$")
 EVALUATION = -1
 """In the place of an epoch's number: each evaluation draws the same."""
 
@@ -105,10 +107,13 @@ def with_place(batch: object, number: int, shard: int, seed: int, epoch: int) ->
 
 
 def as_shard(positions: Positions, shard: int) -> None:
-    """Convert the positions of another rank's loaders to those of a shard; they differ in the samplers' rank."""
+    """Convert the positions of another rank's loaders to those of a shard; they differ in the samplers' rank.
+
+    A sampler may be reached by other ways first: Lightning keeps the arguments of batch samplers that a hook makes.
+    """
     for position in chain(positions["training"], positions["validation"]):
         for captured in filter(None, ((position or {}).get(name) for name in ("birth", "order", "now"))):
-            captured["scalars"].update({path: shard for path in captured["scalars"] if path.endswith("sampler.rank")})
+            captured["scalars"].update({path: shard for path in captured["scalars"] if _SAMPLERS_RANK.match(path)})
 
 
 class _Shards:
