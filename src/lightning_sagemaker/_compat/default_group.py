@@ -23,6 +23,7 @@ _KINDS = ("barrier", "broadcast", "gather", "recv", "reduce", "scatter", "send",
 
 _SAME = ("_allgather_base", "allgather", "allgather_coalesced", "allreduce", "allreduce_coalesced", "broadcast")
 """Methods whose results, their first argument, are the same on all ranks."""
+require(dist.ProcessGroup, *_SAME)
 _FUNCTIONAL = "a functional collective"
 """In the place of a method's name: torch looks up the group itself."""
 
