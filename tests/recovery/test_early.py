@@ -71,14 +71,14 @@ def info(store: dist.TCPStore) -> dict[str, object]:
 def test_the_line_that_asks_gets_the_answer_of_its_time(stores, capfd):
     those, later = (EarlyResults(store) for store in stores)
     usual = dist.ProcessGroup.allreduce
-    those.record()
+    those.record(4)
     assert [ask(torch.tensor([number])) for number in (1.0, 2.0)] == [[1.0], [2.0]]
     those.end()
     assert dist.ProcessGroup.allreduce == usual
     gone = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     peers = [info(gone), info(stores[0])]
     del gone
-    later.replay(3, 4, peers)
+    later.replay(3, peers)
     try:
         assert (dist.get_rank(), dist.get_world_size()) == (3, 4)
         assert [ask(torch.tensor([number])) for number in (7.0, 8.0)] == [[1.0], [2.0]]
@@ -90,8 +90,9 @@ def test_the_line_that_asks_gets_the_answer_of_its_time(stores, capfd):
         later.end()
     assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
     last = EarlyResults(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
-    last.replay(1, 4, [info(stores[1])])  # a replacement hands them on
+    last.replay(5, [info(stores[1])])  # a replacement hands them on
     try:
+        assert (dist.get_rank(), dist.get_world_size()) == (1, 4)  # a rank of a host that has joined
         assert ask(torch.tensor([5.0])) == [1.0]
     finally:
         last.end()
@@ -101,7 +102,7 @@ def test_more_than_a_rank_keeps_is_the_end_of_it(stores, monkeypatch):
     monkeypatch.setattr("lightning_sagemaker.recovery.early._MOST", 16)
     usual = dist.ProcessGroup.allreduce
     those = EarlyResults(stores[0])
-    those.record()
+    those.record(1)
     ask(torch.ones(2))
     assert dist.ProcessGroup.allreduce != usual
     ask(torch.ones(9))

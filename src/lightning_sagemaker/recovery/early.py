@@ -26,7 +26,7 @@ from lightning_sagemaker._compat.default_group import another_default_group, don
 from lightning_sagemaker._lightning import rank_zero_only
 from lightning_sagemaker.recovery.wire import Info
 
-_PREFIX, _ENDED = "early/", "early-ended"
+_PREFIX, _SIZE, _ENDED = "early/", "early-size", "early-ended"
 _MOST = 64 << 20
 """Bytes of results that a rank keeps; they are counts, names and sizes."""
 _PATIENCE = 60.0
@@ -84,26 +84,36 @@ class EarlyResults:
     Args:
         store: What this rank serves to others.
 
+    Attributes:
+        world_size: Ranks that began together: more may have joined since, where hosts do.
+
     """
+
+    world_size = 1
 
     def __init__(self, store: dist.Store) -> None:
         self._store, self._active = store, ExitStack()
         self._calls, self._left, self._is_active = Counter[str](), _MOST, False
 
-    def record(self) -> None:
-        """Keep them, until :meth:`end`."""
-        self._begin(watch_results(self._keep))
+    def record(self, world_size: int) -> None:
+        """Keep them, until :meth:`end`.
 
-    def replay(self, number: int, world_size: int, peers: list[Info]) -> None:
+        Args:
+            world_size: Ranks that begin together.
+
+        """
+        self._begin(watch_results(self._keep), world_size)
+
+    def replay(self, number: int, peers: list[Info]) -> None:
         """Answer with those of others, until :meth:`end`.
 
         Args:
             number: Rank of this process in the job.
-            world_size: Ranks that the job was started with.
             peers: Facts of those who train.
 
         """
         kept = _Kept(peers)
+        world_size = int(kept.get(_SIZE) or 1)
 
         def instead(name: str, *arguments: object, **keywords: object) -> object:
             line = line_of_script()
@@ -115,11 +125,12 @@ class EarlyResults:
                     fill(*arguments[:2])
             return done()
 
-        self._begin(another_default_group(instead, lambda: _place(number, world_size)))
+        self._begin(another_default_group(instead, lambda: _place(number % world_size, world_size)), world_size)
 
-    def _begin(self, end: Callable[[], None]) -> None:
+    def _begin(self, end: Callable[[], None], world_size: int) -> None:
         self._active.callback(end)
-        self._is_active = True
+        self._is_active, self.world_size = True, world_size
+        self._store.set(_SIZE, str(world_size))
 
     def end(self) -> None:
         """The first step begins, or the rank joins the others."""

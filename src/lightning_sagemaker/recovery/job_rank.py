@@ -22,7 +22,6 @@ class JobRank:
     Args:
         number: Its rank in the job.
         backend: Backend of the process groups, as for ``init_process_group``.
-        world_size: Ranks that the job was started with.
         replicas: Replicas of the model, if each is sharded across several ranks.
 
     Attributes:
@@ -38,7 +37,7 @@ class JobRank:
 
     """
 
-    def __init__(self, number: int, backend: str, world_size: int, replicas: Replicas | None = None) -> None:
+    def __init__(self, number: int, backend: str, replicas: Replicas | None = None) -> None:
         self.number, self._backend, self.replicas = number, backend, replicas
         self._group = QuorumGroup(os.environ.get(wire.HOST, "127.0.0.1"))
         info: wire.Info = {**self._group.info, "seed": torch.initial_seed() & 0xFFFFFFFF}
@@ -60,9 +59,9 @@ class JobRank:
         self._form(reply, 0 if self.joins else reply["quorum"])
         self.early = EarlyResults(self._group.store)
         if self.joins:
-            self.early.replay(number, world_size, reply["peers"])
+            self.early.replay(number, reply["peers"])
         else:
-            self.early.record()
+            self.early.record(len(self.order))
 
     def form(self, reply: wire.Reply) -> None:
         """Create the default group of a quorum. Collective over its ranks."""
@@ -92,9 +91,9 @@ class JobRank:
         return not self.member.changed and on_gpu.is_whole(device)
 
 
-def job_rank(number: int, backend: str, world_size: int, replicas: Replicas | None = None) -> JobRank:
+def job_rank(number: int, backend: str, replicas: Replicas | None = None) -> JobRank:
     """The rank of this process; the arguments are those of the first call."""
     global _of_process
     if _of_process is None:
-        _of_process = JobRank(number, backend, world_size, replicas)
+        _of_process = JobRank(number, backend, replicas)
     return _of_process

@@ -106,7 +106,7 @@ class FabricInJobDDPStrategy(JobAware, FabricDDPStrategy):
 
     @override
     def _setup_distributed(self) -> None:
-        rank = self.rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend(), self.shards)
+        rank = self.rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend())
         restart_after_losses(rank)
         self.cluster_environment = QuorumEnvironment(self.job, rank)
         self._backward_sync_control = self._sync = _Sync()  # type: ignore[assignment]

@@ -67,6 +67,7 @@ class QuorumEnvironment(SageMakerEnvironment):
         rank_zero_only.rank = self._global_rank
 
     def world_size(self) -> int:
-        """Number of ranks; the job's for a script whose process is to join others: it may divide its batches by it."""
-        ranks = super().world_size()
-        return self.job.world_size or ranks if self._rank.joins and is_read_by_script("world_size") else ranks
+        """Number of ranks; those of the start for a script whose process is to join: it may divide its batches by it."""
+        if self._rank.joins and is_read_by_script("world_size"):
+            return self._rank.early.world_size
+        return super().world_size()

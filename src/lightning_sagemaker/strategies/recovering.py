@@ -97,9 +97,7 @@ class RecoversInJob(Host):
         """
         if self._rank is not None:  # a second stage of the same Trainer
             return self._rank
-        rank = self._rank = job_rank(
-            self.job.global_rank or 0, self._get_process_group_backend(), self._world, replicas
-        )
+        rank = self._rank = job_rank(self.job.global_rank or 0, self._get_process_group_backend(), replicas)
         if (size := replicas and replicas.size) != (rank.replicas and rank.replicas.size):
             raise RecoveryError(
                 f"A Trainer of this script has replicas of {size or 1} ranks, and an earlier one had others. HINT: give all"
