@@ -75,7 +75,9 @@ def test_a_host_dies_and_another_takes_its_place(tmp_path, undisturbed):
         for one in supervisors:
             one.kill()
     assert same_as_undisturbed(tmp_path, undisturbed)
-    assert repeated(tmp_path) == [8 - 6, 15 - 12]
+    lost, other = repeated(tmp_path)
+    assert lost in (8 - 6, 8 - 3)  # the copy of step 6 may still have been on its way to the other host
+    assert other == 15 - 12
     assert "the copies of 2 ranks in memory, 1 of them from another host" in (tmp_path / "output.txt").read_text()
 
 
