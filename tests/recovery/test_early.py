@@ -107,3 +107,20 @@ def test_more_than_a_rank_keeps_is_the_end_of_it(stores, monkeypatch):
     assert dist.ProcessGroup.allreduce != usual
     ask(torch.ones(9))
     assert dist.ProcessGroup.allreduce == usual
+
+
+def test_what_a_trainer_calls_itself_is_not_kept(stores):
+    """Nor waited for: votes are asynchronous."""
+    trainer = {"__name__": "lightning.pytorch.trainer.trainer", "dist": dist}
+    exec("def fit(run):\n    run()\n    return dist.all_reduce(run.numbers, async_op=True)", trainer)
+
+    def hook() -> None:
+        dist.all_reduce(hook.numbers)
+
+    hook.numbers = torch.ones(1)
+    those = EarlyResults(stores[0])
+    those.record(1)
+    before = stores[0].num_keys()
+    trainer["fit"](hook).wait()
+    those.end()
+    assert stores[0].num_keys() == before + 2  # what the hook has called, and the end

@@ -97,24 +97,23 @@ def another_default_group(
     return stack.close
 
 
-def watch_results(seen: Callable[[str, list[torch.Tensor]], None]) -> Callable[[], None]:
-    """Show what collectives of the default group give, which are the same on all of its ranks, once they have ended.
+def watch_results(wanted: Callable[[], bool], seen: Callable[[str, list[torch.Tensor]], None]) -> Callable[[], None]:
+    """Show what collectives of the default group give, of which all ranks get the same.
 
     Args:
+        wanted: Whether one that is called now is shown: it is waited for, even if it is asynchronous.
         seen: Called with the name of each and its results.
 
     Returns:
         What ends it.
 
     """
-    usual = {
-        name: method for name, method in vars(dist.ProcessGroup).items() if name in _SAME
-    }  # getattr would unbind them
+    usual = {name: vars(dist.ProcessGroup)[name] for name in _SAME}  # getattr would unbind them
 
     def watching(name: str) -> Callable[..., object]:
         def call(group: dist.ProcessGroup, outputs: object, *arguments: object, **keywords: object) -> object:
             work = usual[name](group, outputs, *arguments, **keywords)
-            if group is _c10d._world.default_pg:
+            if group is _c10d._world.default_pg and wanted():
                 if work is not None:
                     work.wait()
                 seen(name, tensors_in(outputs))

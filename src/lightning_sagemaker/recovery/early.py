@@ -102,7 +102,8 @@ class EarlyResults:
             world_size: Ranks that begin together.
 
         """
-        self._begin(watch_results(self._keep), world_size)
+        # Others are not waited for: votes are asynchronous, so that ranks need not be at the same place.
+        self._begin(watch_results(lambda: line_of_script() is not None, self._keep), world_size)
 
     def replay(self, number: int, peers: list[Info]) -> None:
         """Answer with those of others, until :meth:`end`.
@@ -146,8 +147,7 @@ class EarlyResults:
 
     def _keep(self, name: str, results: list[torch.Tensor]) -> None:
         line = line_of_script()
-        if line is None:
-            return
+        assert line is not None
         self._left -= sum(one.nbytes for one in results)
         if self._left < 0:
             return self.end()

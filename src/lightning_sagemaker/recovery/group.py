@@ -52,9 +52,9 @@ class QuorumGroup:
     """
 
     def __init__(self, host: str) -> None:
-        self.store = self._server = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_TO_BEGIN)
+        self.store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_TO_BEGIN)
         self._patience = _TO_MEET
-        self.info: Info = {"host": host, "store": self._server.port}
+        self.info: Info = {"host": host, "store": self.store.port}
         self._lock = threading.Lock()
         self._before: set[Socket] | None = None
         self._shut = ShutDown()
@@ -161,7 +161,7 @@ class QuorumGroup:
     def _shut_down(self) -> None:
         if self._before is not None:
             # Others may form the next group already, and have connected to this store for it.
-            self._shut.add(open_sockets() - self._before, but_at=self._server.port)
+            self._shut.add(open_sockets() - self._before, but_at=self.store.port)
 
     def _close_copies(self) -> None:
         """In a process that was forked: copies would keep the connections open when this rank dies."""
