@@ -20,7 +20,7 @@ from tests.chaos.recovery import Setting, run
 from tests.chaos.recovery_compare import compare, rows
 
 KILLS = 5
-SETTING = Setting(3, samples=3600, dropout=0.2, epochs=5, optimizer="adamw")
+SETTING = Setting(3, samples=3600, dropout=0.2, epochs=5)  # Adam divides rounding by gradients that are nearly zero
 _EVERY = 6.0
 """Seconds between two kills."""
 
