@@ -23,7 +23,6 @@ import torch
 import torch.distributed as dist
 
 from lightning_sagemaker._compat.default_group import another_default_group, done, fill, tensors_in, watch_results
-from lightning_sagemaker._lightning import rank_zero_only
 from lightning_sagemaker.recovery.wire import Info
 
 _PREFIX, _SIZE, _ENDED = "early/", "early-size", "early-ended"
@@ -121,7 +120,7 @@ class EarlyResults:
             if line is None or not name:
                 return None
             if "barrier" not in name and not self._answer(kept, line, name, arguments):
-                _warn(line, name)
+                _warn(number, line, name)
                 if "gather" in name:
                     fill(*arguments[:2])
             return done()
@@ -208,10 +207,9 @@ def _place(number: int, world_size: int) -> tuple[int, int] | None:
     return (world_size if "broadcast_object_list" in through else number), world_size
 
 
-def _warn(line: str, name: str) -> None:
-    rank = rank_zero_only.rank
+def _warn(number: int, line: str, name: str) -> None:
     print(
-        f"lightning-sagemaker: rank {rank} replaces another, and has no result of {name.strip('_')} in {line}, which the"
+        f"lightning-sagemaker: rank {number} replaces another, and has no result of {name.strip('_')} in {line}, which the"
         " others have called before the training: it is of this rank alone. HINT: use all_reduce, all_gather or broadcast"
         " there.",
         flush=True,
