@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,13 @@ def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if "://" not in target and not target.startswith("#"):
             assert (path.parent / target.partition("#")[0]).exists(), target
+
+
+def test_the_page_for_pypi_is_the_readme_without_links_to_files():
+    page = metadata.metadata("lightning-sagemaker").get_payload()
+    assert "# lightning-sagemaker" in page
+    assert "## More" in page
+    assert all("://" in target for target in re.findall(r"\]\(([^)]+)\)", page)), page
 
 
 @pytest.mark.parametrize(("name", "code"), blocks("python"))

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,16 @@ def installed(tmp_path_factory):
     python = folder / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True, timeout=120)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "build"], check=True, timeout=120)
+    subprocess.run([*pip, "build", "twine"], check=True, timeout=120)
     build = [python, "-m", "build", "--outdir", folder / "dist", folder / "source"]  # the wheel is made from the sdist
     subprocess.run(build, check=True, timeout=240, stdout=subprocess.DEVNULL)
+    check = [python, "-m", "twine", "check", "--strict", *(folder / "dist").iterdir()]  # as PyPI renders the page
+    subprocess.run(check, check=True, timeout=60)
     (wheel,) = (folder / "dist").glob("*.whl")
+    (sdist,) = (folder / "dist").glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    assert set(filter(None, listed.split("\0"))) <= packed, "not in the sdist"
     subprocess.run([*pip, "--no-deps", wheel], check=True, timeout=120)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
     (site / "others.pth").write_text(
