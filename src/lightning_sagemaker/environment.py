@@ -8,7 +8,13 @@ import os
 
 from typing_extensions import override
 
-from lightning_sagemaker._lightning import ClusterEnvironment, find_free_network_port, rank_zero_only
+from lightning_sagemaker._lightning import (
+    ClusterEnvironment,
+    MPIEnvironment,
+    find_free_network_port,
+    rank_zero_info,
+    rank_zero_only,
+)
 from lightning_sagemaker.job import Launcher, SageMakerJob, SageMakerJobError
 from lightning_sagemaker.job.process import begin_start
 
@@ -50,14 +56,33 @@ class SageMakerEnvironment(ClusterEnvironment):
     @property
     @override
     def main_address(self) -> str:
+        if not self.job.main_address and self._main_address is None:
+            self._ask_mpi()
         return self._main_address or self.job.main_address
 
     @property
     @override
     def main_port(self) -> int:
+        if not self.job.main_address and self._main_address is None:
+            self._ask_mpi()
         if self._main_port is None:
             self._main_port = self._choose_port()
         return self._main_port
+
+    def _ask_mpi(self) -> None:
+        """Where rank zero is, and a free port there: known to MPI itself. All ranks take part.
+
+        Raises:
+            SageMakerJobError: If mpi4py, or its MPI library, is not installed or is not the one that mpirun belongs to.
+
+        """
+        if not MPIEnvironment.detect():
+            self.job.known_address()
+        mpi = MPIEnvironment()
+        self._main_address, self._main_port = mpi.main_address, mpi.main_port
+        rank_zero_info(
+            f"MASTER_ADDR is not set. mpirun says that rank zero is on {self._main_address}; port {self._main_port} is free."
+        )
 
     def use_port(self, port: int) -> None:
         """Use ``port`` for the rendezvous, whatever the launcher set."""

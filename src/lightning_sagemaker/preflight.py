@@ -96,7 +96,7 @@ def _shared_memory(job: SageMakerJob, place: Path) -> Iterator[str]:
 
 def _rendezvous(job: SageMakerJob) -> Iterator[str]:
     names = () if job.simulated else job.hosts  # simulated hosts have names of their own only in networks of their own
-    for host in (*names, job.main_address):
+    for host in filter(None, (*names, job.main_address)):
         try:
             socket.getaddrinfo(host, None)
         except OSError:

@@ -190,7 +190,6 @@ def test_what_was_asked_for(env, expected):
         ({"LOCAL_RANK": "x"}, "LOCAL_RANK='x' is not an integer"),
         (TORCHRUN | {"LOCAL_WORLD_SIZE": "", "WORLD_SIZE": "5"}, "set LOCAL_WORLD_SIZE"),
         (CONTAINER | TORCHRUN | {"SM_NUM_GPUS": "1"}, "SM_NUM_GPUS=1 GPUs"),
-        (MPIRUN, "MASTER_ADDR is not set"),
         (MPIRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": ""}, "OMPI_COMM_WORLD_LOCAL_SIZE is not set"),
         (MPIRUN | {"OMPI_COMM_WORLD_SIZE": "5"}, "the same number of processes"),
         (MPIRUN | {"RANK": "1", "SMDATAPARALLEL_LOCAL_RANK": "0"}, "RANK=1 contradicts OMPI_COMM_WORLD_RANK=3"),
@@ -251,6 +250,14 @@ def test_defaults_of_a_launcher_that_says_less():
     job = read(TORCHRUN | one_host | {"MASTER_ADDR": ""})
     assert (job.main_address, job.main_port, job.num_nodes) == ("127.0.0.1", 7777, 1)
     assert "MASTER_ADDR is not set; using 127.0.0.1" in job.notes[0]
+
+
+def test_an_address_that_only_mpirun_knows_is_missed_where_it_is_needed():
+    job = read(MPIRUN)
+    assert (job.main_address, job.num_nodes, job.node_rank) == ("", 2, 1)
+    with pytest.raises(SageMakerJobError, match="MASTER_ADDR is not set.*HINT: run mpirun with"):
+        job.known_address()
+    assert read(MPIRUN | {"MASTER_ADDR": "head"}).known_address() == "head"
 
 
 def test_one_process_by_hand_on_one_of_two_hosts():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -56,6 +57,15 @@ def test_without_a_launcher(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")  # in a process that Lightning started
     assert SageMakerEnvironment(PLAIN).creates_processes_externally
     assert SageMakerEnvironment(PLAIN).local_rank() == 1
+
+
+def test_an_address_that_neither_variables_nor_mpi_know(monkeypatch):
+    """What MPI knows is in tests/distributed/test_mpi.py."""
+    monkeypatch.setattr("lightning_sagemaker.environment.MPIEnvironment.detect", lambda: False)
+    environment = SageMakerEnvironment(replace(LAUNCHED, main_address=""))
+    for name in ("main_address", "main_port"):
+        with pytest.raises(SageMakerJobError, match="MASTER_ADDR is not set"):
+            getattr(environment, name)
 
 
 def test_one_host_alone_takes_a_free_port(monkeypatch):

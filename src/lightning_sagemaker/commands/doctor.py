@@ -169,7 +169,9 @@ def _problems_of(job: SageMakerJob) -> Iterator[str]:
         )
     if job.num_nodes > 1:
         try:
-            socket.getaddrinfo(job.main_address, job.main_port)
+            socket.getaddrinfo(job.known_address(), job.main_port)
+        except SageMakerJobError as error:
+            yield str(error)
         except (OSError, UnicodeError) as error:
             yield (
                 f"The main host {job.main_address!r} does not resolve yet ({error}). HINT: in a container host names may"

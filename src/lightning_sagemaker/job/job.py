@@ -68,7 +68,8 @@ class SageMakerJob:
         world_size: Likewise.
         local_world_size: Likewise.
         by_hand: The launcher variables that are set, if the set is incomplete.
-        main_address: Where the process with rank 0 listens.
+        main_address: Where the process with rank 0 listens; empty if unknown, under an mpirun on several hosts without
+            ``MASTER_ADDR``.
         main_port: Its port.
         smddp_version: Version of AWS's SMDDP where it is installed; None elsewhere (this package's shim does not
             count).
@@ -139,6 +140,21 @@ class SageMakerJob:
     def failure_file(self) -> Path:
         """Where SageMaker reads the reason of a failure."""
         return self.checkpoint_dir.parent / "output" / "failure"
+
+    def known_address(self) -> str:
+        """``main_address``, if it is known.
+
+        Raises:
+            SageMakerJobError: If it is not.
+
+        """
+        if not self.main_address:
+            raise SageMakerJobError(
+                f"mpirun started processes on {self.num_nodes} hosts, but MASTER_ADDR is not set, so they cannot find each"
+                " other. HINT: run mpirun with -x MASTER_ADDR=NAME-OF-THE-FIRST-HOST -x MASTER_PORT=29500. (Trainer and"
+                " Fabric ask MPI itself where mpi4py is installed.)"
+            )
+        return self.main_address
 
     @classmethod
     def local(cls) -> SageMakerJob:
@@ -250,12 +266,7 @@ def _note_missing_launcher(source: Source, distribution: Distribution, ranks: Ra
 def _rendezvous(
     source: Source, hosts: Hosts, ranks: Ranks | None, *, in_container: bool, simulated: bool
 ) -> tuple[str, int]:
-    """Address and port of the process with rank 0.
-
-    Raises:
-        SageMakerJobError: If there are several hosts and the first one is unknown.
-
-    """
+    """Address and port of the process with rank 0; no address if there are several hosts and the first is unknown."""
     default = TORCHELASTIC_PORT if ranks is not None and ranks.launcher is Launcher.TORCHRUN else DEFAULT_PORT
     for address_name, port_name, offset in (
         ("MASTER_ADDR", "MASTER_PORT", 0),
@@ -271,10 +282,8 @@ def _rendezvous(
         return source.found("main_address", "one host", _LOOPBACK), _port(source) or _own_port(source)
     if in_container:
         return source.found("main_address", "the first host", hosts.names[0]), _port(source) or DEFAULT_PORT
-    raise SageMakerJobError(
-        f"mpirun started processes on {len(hosts.names)} hosts, but MASTER_ADDR is not set, so they cannot find each"
-        " other. HINT: run mpirun with -x MASTER_ADDR=NAME-OF-THE-FIRST-HOST -x MASTER_PORT=29500."
-    )
+    source.found("main_address", "unknown; mpirun knows it", "")
+    return "", _port(source) or DEFAULT_PORT
 
 
 def _reaches_main_host(address: str, hosts: Hosts, ranks: Ranks | None, *, simulated: bool) -> bool:

@@ -91,7 +91,8 @@ def init_process_group(*args: object, **kwargs: object) -> None:
     if job.launcher is Launcher.TORCHRUN:  # torchrun's own store may hold the port, which torch knows how to join
         dist.init_process_group("smddp")
         return
-    address = f"[{job.main_address}]" if ":" in job.main_address else job.main_address
+    address = job.known_address()
+    address = f"[{address}]" if ":" in address else address
     method = f"tcp://{address}:{job.main_port}"
     dist.init_process_group("smddp", init_method=method, rank=job.global_rank, world_size=job.world_size)
 

@@ -26,7 +26,8 @@ def _export_ranks(job: SageMakerJob) -> None:
         ("MASTER_ADDR", job.main_address),
         ("MASTER_PORT", job.main_port),
     ):
-        os.environ.setdefault(name, str(value))
+        if value != "":  # mpirun on several hosts: the caller of init_process_group has to know the first
+            os.environ.setdefault(name, str(value))
 
 
 if "SMDDP" not in dist.Backend._plugins:

@@ -160,7 +160,8 @@ def init_process_group(job: SageMakerJob) -> None:
     if job.global_rank is None or job.world_size in (None, 1):
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         return
-    os.environ.setdefault("MASTER_ADDR", job.main_address)
+    if "MASTER_ADDR" not in os.environ:
+        os.environ["MASTER_ADDR"] = job.known_address()
     os.environ.setdefault("MASTER_PORT", str(job.main_port))
     dist.init_process_group(backend, rank=job.global_rank, world_size=job.world_size)
 
