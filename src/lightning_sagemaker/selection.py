@@ -48,7 +48,10 @@ def select_strategy(job: SageMakerJob) -> Selection:
     if job.distribution is Distribution.SMDDP:
         return _select_asked_smddp(job)
     if job.world_size == 1 or (job.world_size is None and job.num_nodes == 1 and job.num_gpus <= 1):
-        return Selection("single_device", _plain_backend(job), "Nothing here asks for more than one process.")
+        reason = "Nothing here asks for more than one process" + (
+            "." if job.world_size else ", unless devices or num_nodes do."
+        )
+        return Selection("single_device", _plain_backend(job), reason)
     if job.distribution is Distribution.NONE:
         return Selection("ddp", _plain_backend(job), f"There are several processes{_asked_for_nothing(job)}.")
     return Selection("ddp", _plain_backend(job), f"The job asks for {job.distribution.value}, which is plain DDP.")

@@ -36,7 +36,12 @@ ONE_HOST = {"hosts": ("algo-1",), "num_nodes": 1, "world_size": 8}
 @pytest.mark.parametrize(
     ("job", "name", "backend", "words"),
     [
-        (LAPTOP, "single_device", "gloo", "Nothing here asks for more than one process."),
+        (
+            LAPTOP,
+            "single_device",
+            "gloo",
+            "Nothing here asks for more than one process, unless devices or num_nodes do.",
+        ),
         (but(LAPTOP, num_gpus=1), "single_device", "nccl", "Nothing here asks"),
         (but(LAPTOP, num_gpus=4), "ddp", "nccl", "There are several processes."),
         (but(LAPTOP, launcher=Launcher.TORCHRUN, world_size=2), "ddp", "gloo", "There are several processes."),
