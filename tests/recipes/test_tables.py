@@ -287,6 +287,19 @@ def test_json_with_gaps_and_defects(tmp_path):
             read_files([path])
 
 
+def test_nameless_columns_at_the_end_as_spreadsheets_write_them_are_left_out_while_empty(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("text,label,,\nx,y,,\nz,y,,\n")
+    assert read_files([path]) == [{"text": "x", "label": "y"}, {"text": "z", "label": "y"}]
+    path.write_text("text,label,,\nx,y,,\nz,y,,1\n")
+    with pytest.raises(DataError, match=r"record 2 has '1' in a column without a name\. HINT: name or delete it"):
+        read_files([path])
+    for header in (",,", "text,,,label"):  # which is which, nobody can know
+        path.write_text(f"{header}\n,,,\n")
+        with pytest.raises(DataError, match="HINT"):
+            read_files([path])
+
+
 def test_parquet_by_its_content_and_excel_with_one_sheet(tmp_path):
     path = tmp_path / "table.csv"
     pandas.DataFrame(ROWS).to_parquet(path)

@@ -56,10 +56,21 @@ def read_rows(
 
 def _records(lines: Iterator[str], delimiter: str) -> Iterator[dict[str, Any]]:
     rows = (row for row in _parse(lines, delimiter) if row)
-    header = _check_header(next(rows, []))
+    header = [name.strip() for name in next(rows, [])]
+    names = _without_spare_columns(header)
+    check_names(names)
     for number, row in enumerate(rows, start=1):
         _check_row(header, number, row, delimiter)
-        yield dict(zip(header, row, strict=True))
+        if any(spare := row[len(names) :]):
+            value = next(filter(None, spare))
+            raise DelimiterError(f"record {number} has {value!r} in a column without a name. HINT: name or delete it")
+        yield dict(zip(names, row, strict=False))
+
+
+def _without_spare_columns(header: list[str]) -> list[str]:
+    """Without several nameless columns at its end, which spreadsheets write for cells that were once in use."""
+    named = max((place for place, name in enumerate(header, start=1) if name), default=0)
+    return header[:named] if named and len(header) - named > 1 else header
 
 
 def _check_no_nul(text: str) -> str:
@@ -121,12 +132,6 @@ def _parse(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
             f"line {reader.line_num} cannot be read with the delimiter {delimiter!r} ({error})."
             " HINT: quote fields that contain the delimiter, a quote or a line break, and double the quotes inside them"
         ) from error
-
-
-def _check_header(header: Sequence[str]) -> list[str]:
-    names = [name.strip() for name in header]
-    check_names(names)
-    return names
 
 
 def check_names(names: Sequence[str]) -> None:
