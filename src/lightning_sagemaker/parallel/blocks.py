@@ -86,9 +86,9 @@ def find_units(root: nn.Module, kinds: Collection[type[nn.Module]] | None = None
 
 def _called(module: nn.Module) -> list[nn.Module]:
     """The module, or of a list of lists what is in them."""
-    if not isinstance(module, nn.ModuleList):
+    if not isinstance(module, nn.ModuleList | nn.ModuleDict):
         return [module]
-    return [part for child in module for part in _called(child)]
+    return [part for child in module.children() for part in _called(child)]
 
 
 def _owners(root: nn.Module) -> dict[int, set[nn.Module]]:
@@ -107,12 +107,12 @@ def _is_tied(module: nn.Module, owners: Mapping[int, set[nn.Module]]) -> bool:
 
 
 def _blocks_of(name: str, module: nn.Module) -> Blocks | None:
-    """The members of a list; of a Sequential, which may hold a full model, those of the most frequent class."""
-    if not isinstance(module, nn.ModuleList | nn.Sequential) or len(module) < 2:
+    """The members of a list; of others, which may hold a full model, those of the most frequent class."""
+    if not isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential) or len(module) < 2:
         return None
-    children = list(enumerate(module))
-    if isinstance(module, nn.Sequential):
-        (kind, _), *_ = Counter(type(child) for child in module).most_common(1)
+    children = list(module._modules.items())
+    if not isinstance(module, nn.ModuleList):
+        (kind, _), *_ = Counter(type(child) for _, child in children).most_common(1)
         children = [(place, child) for place, child in children if type(child) is kind]
     different = len({id(child) for _, child in children})
     if len(children) < 2 or different < len(children) or not all(_weight(child) for _, child in children):

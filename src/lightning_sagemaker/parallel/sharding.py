@@ -72,11 +72,11 @@ def shard_module(
     recompute: bool = False,
     offload: bool = False,
     options: ShardOptions | None = None,
-) -> None:
+) -> bool:
     """Apply tensor parallelism to ``root`` over the mesh's last dimension and shard its parameters over the second.
 
     Each block of the model is gathered and freed as a unit; everything outside the blocks is one more unit, which is
-    gathered while one of ``methods`` runs. A module with sharded parameters is not changed.
+    gathered while one of ``methods`` runs. A module that has parallelized or sharded itself is not changed.
 
     Args:
         root: The module, complete and equal on all processes.
@@ -86,30 +86,44 @@ def shard_module(
         offload: Offload saved activations to CPU memory.
         options: How parameters are sharded.
 
+    Returns:
+        Whether it is now one unit, for it has no blocks.
+
     Raises:
-        ParallelConfigError: If there is no plan for the matrices, or there are no units of the given classes.
+        ParallelConfigError: If there is no plan for the matrices, there are no units of the given classes, or the module
+            has replicas whose gradients nobody would average.
 
     """
     options = options or ShardOptions()
     on_gpu = mesh.device_type == "cuda"
     own = [module for module in root.modules() if isinstance(module, FSDPModule)]
     names = mesh.mesh_dim_names or ()
-    if not own and TP in names and mesh[TP].size() > 1:
+    is_own = bool(own) or any(isinstance(parameter, DTensor) for parameter in root.parameters())
+    tensor = mesh[TP].size() if TP in names else 1
+    if is_own and not own and mesh.size() > tensor:
+        raise ParallelConfigError(
+            f"{type(root).__name__} parallelizes its matrices itself but shards nothing, so the gradients of its replicas"
+            ' would not be averaged. HINT: also call fully_shard(self, mesh=self.device_mesh["data_parallel"]), or start as'
+            " many processes as tensor_parallel_size."
+        )
+    if not is_own and tensor > 1:
         share_matrices(root, mesh[TP])
     blocks = [module for module in own if module is not root] if own else find_units(root, options.units)
     if (recompute or offload) and not blocks:
         raise ParallelConfigError(
             f"activation_checkpointing or offload_activations was set, but {type(root).__name__} has no list of distinct"
-            " blocks. HINT: set neither, or use the model's own gradient_checkpointing_enable()."
+            " blocks. HINT: name their classes (auto_wrap_policy, with 'smddp_fsdp'), set neither, or use the model's own"
+            " gradient_checkpointing_enable()."
         )
     save_memory(blocks, recompute, offload, on_gpu)
-    if not own:
+    if not is_own:
         is_replicated = DP_REPLICATE in names and mesh[DP_REPLICATE].size() > 1
         data = mesh[DP_REPLICATE, DP_SHARD] if is_replicated else mesh[DP_SHARD]
         for unit in (*blocks, root):
             fully_shard(unit, mesh=data, **options.keywords(on_gpu))
     for method in methods:
         register_fsdp_forward_method(root, method)
+    return not (is_own or blocks)
 
 
 def check_shardable(device_type: str) -> None:

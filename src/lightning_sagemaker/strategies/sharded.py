@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 from typing_extensions import override
 
 from lightning_sagemaker._compat.guard import shadow
@@ -20,19 +19,12 @@ from lightning_sagemaker._lightning import (
     MisconfigurationException,
     ModelParallelStrategy,
 )
-from lightning_sagemaker.parallel.degrees import ParallelDegrees
-from lightning_sagemaker.parallel.sharding import (
-    TP,
-    ShardOptions,
-    check_shardable,
-    clip_norm,
-    make_mesh,
-    shard_module,
-)
+from lightning_sagemaker.collectives.agreement import from_first, run_and_sync_errors
+from lightning_sagemaker.parallel.sharding import TP, clip_norm
 from lightning_sagemaker.strategies.async_checkpointing import AsyncCheckpointing
 from lightning_sagemaker.strategies.job_aware import JobAware
-from lightning_sagemaker.strategies.sharded_checkpoints import ShardedCheckpoints
-from lightning_sagemaker.strategies.smp_parameters import ParallelLayout
+from lightning_sagemaker.strategies.sharded_checkpoints import ShardedCheckpoints, local_target
+from lightning_sagemaker.strategies.sharded_layout import ShardedLayout
 from lightning_sagemaker.strategies.stock_callbacks import check_trainer
 from lightning_sagemaker.strategies.trainer_defaults import JobDefaults
 
@@ -45,46 +37,6 @@ if TYPE_CHECKING:
 
 
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
-
-
-class ShardedLayout(ParallelLayout):
-    """Shared by the Trainer's and Fabric's strategies: the mesh, and parallelizing the module on it."""
-
-    degrees: ParallelDegrees
-    activation_checkpointing: bool
-    world_size: int
-    root_device: torch.device
-
-    def _setup_distributed(self) -> None:
-        check_shardable(self.root_device.type)  # refuses before there is any process group
-        super()._setup_distributed()
-
-    def mesh(self) -> DeviceMesh:
-        """As :func:`~lightning_sagemaker.parallel.sharding.make_mesh`."""
-        return make_mesh(self.degrees, self.world_size, self.root_device.type)
-
-    def sharding_options(self) -> ShardOptions:
-        """How parameters are sharded."""
-        return ShardOptions()
-
-    def shard(self, module: nn.Module, mesh: DeviceMesh, methods: Iterable[str] = ()) -> None:
-        """Parallelize and shard ``module`` in place, with the weights of the first process. Collective over all processes.
-
-        Args:
-            module: Complete module.
-            mesh: As :meth:`mesh` makes it.
-            methods: Names of its methods other than ``forward`` that are called from outside.
-
-        """
-        with torch.no_grad():
-            for tensor in [*module.parameters(), *module.buffers()]:
-                if isinstance(tensor, DTensor) or tensor.is_meta:  # sharded or made by the user, materialized later
-                    continue
-                found = tensor.data.to(self.root_device)  # one by one: all of them may not fit there
-                dist.broadcast(found, 0)
-                tensor.data.copy_(found)
-        saving = self.activation_checkpointing, self.degrees.offload_activations
-        shard_module(module, mesh, methods, *saving, self.sharding_options())
 
 
 class _ChecksummedStrategy(ShardedCheckpoints, ModelParallelStrategy):
@@ -139,15 +91,14 @@ class SMPShardedStrategy(AsyncCheckpointing, ShardedLayout, JobAware, JobDefault
 
     """
 
-    def __init__(self, *args: object, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self._tensor_parallel_size = self.degrees.tensor
         self._tensor_group: ProcessGroup | None = None
 
     @override
     def _setup_distributed(self) -> None:
         self.set_world_ranks()
-        self._data_parallel_size = self.degrees.replicas(self.world_size)  # refuses before there is any process group
         super()._setup_distributed()
         self.log_ignored_parameters()
 
@@ -198,28 +149,40 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
     Processes of a tensor parallel group must be given the same batches, which ``fabric.setup_dataloaders`` ensures.
 
     Args:
+        parallelize_fn: Function of the module and ``device_mesh`` that parallelizes or shards it, and returns it; what it
+            leaves as it was is then sharded.
         save_distributed_checkpoint: Each process writes its shard into a folder; else rank zero writes one file.
         **kwargs: ``parameters``, ``degrees``, ``job`` and ``activation_checkpointing`` of
             :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of
-            ``lightning.fabric.strategies.ModelParallelStrategy`` but ``parallelize_fn``.
+            ``lightning.fabric.strategies.ModelParallelStrategy``.
 
     Raises:
         ParallelConfigError: If the parameters contradict each other or the number of processes, or there are none.
 
     """
 
-    def __init__(self, *args: object, save_distributed_checkpoint: bool = False, **kwargs: Any) -> None:
-        super().__init__(self._shard_module, *args, save_distributed_checkpoint=save_distributed_checkpoint, **kwargs)
+    def __init__(
+        self,
+        parallelize_fn: Callable[[nn.Module, DeviceMesh], nn.Module] | None = None,
+        *,
+        save_distributed_checkpoint: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self._first_parallelize = parallelize_fn
+        super().__init__(
+            parallelize_fn=self._shard_module, save_distributed_checkpoint=save_distributed_checkpoint, **kwargs
+        )
         self._tensor_parallel_size = self.degrees.tensor
 
     @override
     def _setup_distributed(self) -> None:
         self._set_world_ranks()
-        self._data_parallel_size = self.degrees.replicas(self.world_size)  # refuses before there is any process group
         super()._setup_distributed()
         self.log_ignored_parameters()
 
-    def _shard_module(self, module: nn.Module, _: object) -> nn.Module:
+    def _shard_module(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if self._first_parallelize is not None:
+            module = self._first_parallelize(module, device_mesh)
         mesh = self.mesh()
         if self.degrees.tensor > 1:
             self.sync_seed(mesh[TP].get_group())
@@ -240,11 +203,26 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
         return module, [self.setup_optimizer(optimizer) for optimizer in optimizers], scheduler
 
     @override
-    def save_checkpoint(self, *arguments: object, **options: object) -> None:
-        """Write a checkpoint; called on all processes."""
-        save: Callable[..., None] = super().save_checkpoint
-        with exact_optimizer_states():
-            save(*arguments, **options)
+    def save_checkpoint(self, path: PathLike, state: StateDict, *arguments: object, **options: object) -> None:
+        """Write a checkpoint; called on all processes. One file is written under a temporary name first.
+
+        Raises:
+            RuntimeError: On all of them, if one cannot write.
+
+        """
+        write: Callable[..., None] = super().save_checkpoint
+        target = local_target(from_first(path))
+        is_file = not (self._save_distributed_checkpoint or target.is_dir())
+        unfinished = target.with_name(f".{target.name}.unfinished") if is_file else target
+
+        def save() -> None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with exact_optimizer_states():
+                write(unfinished, state, *arguments, **options)
+            if is_file and self.global_rank == 0:
+                unfinished.replace(target)
+
+        run_and_sync_errors(save)
 
     @override
     def load_checkpoint(self, *arguments: object, **options: object) -> Checkpoint:

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_sagemaker._lightning import MisconfigurationException
 from lightning_sagemaker.checkpoint.parts import CheckpointParts
 from lightning_sagemaker.checkpoint.s3 import S3CheckpointIO
 
 if TYPE_CHECKING:
-    from lightning_sagemaker._types import CheckpointIO
+    from lightning_sagemaker._types import CheckpointIO, PathLike
 
 
 class ShardedCheckpoints:
@@ -27,3 +29,18 @@ class ShardedCheckpoints:
     def remote_checkpoints(self) -> S3CheckpointIO:
         """Reads and writes S3; callbacks use it to list checkpoints."""
         return self._parts.remote
+
+
+def local_target(path: PathLike) -> Path:
+    """``path``, if it is one of a file system.
+
+    Raises:
+        MisconfigurationException: If it is an address, which would be taken for the name of a folder.
+
+    """
+    if "://" in str(path):
+        raise MisconfigurationException(
+            f"fabric.save was given {str(path)!r}, but Fabric's sharded strategies write to a file system. HINT: save to"
+            " job.checkpoint_dir, which SageMaker copies to S3."
+        )
+    return Path(path)
