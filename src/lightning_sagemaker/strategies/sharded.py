@@ -191,7 +191,7 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
 
     @override
     def setup_module_and_optimizers(
-        self, module: nn.Module, optimizers: list[Optimizer], scheduler: Any = None
+        self, module: nn.Module, optimizers: list[Optimizer], scheduler: object = None
     ) -> tuple[nn.Module, list[Optimizer], Any]:
         """Sharding replaces parameters, so optimizers created before it get the new ones."""
         names = {id(parameter): name for name, parameter in module.named_parameters()}
