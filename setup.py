@@ -7,9 +7,8 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 readme = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
-readme = re.sub(
-    r"^!\[.*\]\(.*\)\n\n", "", readme, flags=re.MULTILINE
-)  # pictures, and links to files: PyPI has none of them
+# Pictures, and links to files: PyPI has none of them.
+readme = re.sub(r"^!\[.*\]\(.*\)\n\n", "", readme, flags=re.MULTILINE)
 readme = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", readme)
 
 recipes = "lightning_sagemaker.recipes"

@@ -34,7 +34,7 @@ QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": 
 
 
 def parallelize(net: nn.Module, mesh) -> nn.Module:
-    """As in Lightning's own examples: blocks in a ModuleDict."""
+    """As in Lightning's own examples."""
     parallelize_module(net[0], mesh["tensor_parallel"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
     if mesh["data_parallel"].size() > 1:
         fully_shard(net, mesh=mesh["data_parallel"])
@@ -109,6 +109,7 @@ def saved() -> dict[str, object]:
         "is right": kept == numbers(model.module) and found["step"] == 3,
         "files": sorted(file.name for file in path.parent.iterdir()),
         "failed": failed,
+        "without a model": error_of(lambda: fabric.save(path, {"step": 3})),
         "address": error_of(lambda: fabric.save("s3://bucket/a.ckpt", {"model": model})),
     }
 

@@ -39,6 +39,7 @@ def test_fabric_saves_into_a_new_folder_or_fails_on_every_rank(runs, processes):
         assert found["is right"]
         assert found["files"] == ["a.ckpt"]
         assert "rank 0: " in found["failed"]
+        assert found["without a model"].startswith("ValueError: Could not find a distributed model")
         assert "HINT: save to job.checkpoint_dir" in found["address"]
 
 

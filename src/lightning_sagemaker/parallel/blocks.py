@@ -107,10 +107,16 @@ def _is_tied(module: nn.Module, owners: Mapping[int, set[nn.Module]]) -> bool:
 
 
 def _blocks_of(name: str, module: nn.Module) -> Blocks | None:
-    """The members of a list; of others, which may hold a full model, those of the most frequent class."""
+    """The members of a list, or of a dictionary whose keys are numbers, as torchtitan has them.
+
+    Of a Sequential or a dictionary, which may hold a full model, those of the most frequent class. Other keys name parts
+    that are no sequence, such as two encoders or a layer's experts.
+    """
     if not isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential) or len(module) < 2:
         return None
     children = list(module._modules.items())
+    if isinstance(module, nn.ModuleDict) and not all(key.isdecimal() for key, _ in children):
+        return None
     if not isinstance(module, nn.ModuleList):
         (kind, _), *_ = Counter(type(child) for _, child in children).most_common(1)
         children = [(place, child) for place, child in children if type(child) is kind]

@@ -149,8 +149,8 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
     Processes of a tensor parallel group must be given the same batches, which ``fabric.setup_dataloaders`` ensures.
 
     Args:
-        parallelize_fn: Function of the module and ``device_mesh`` that parallelizes or shards it, and returns it; what it
-            leaves as it was is then sharded.
+        parallelize_fn: Function of the module and ``device_mesh`` that parallelizes or shards it, and returns it; if it
+            does either, that is all that is done.
         save_distributed_checkpoint: Each process writes its shard into a folder; else rank zero writes one file.
         **kwargs: ``parameters``, ``degrees``, ``job`` and ``activation_checkpointing`` of
             :class:`~lightning_sagemaker.strategies.smp_parameters.ParallelLayout`, and those of
@@ -215,14 +215,27 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
         is_file = not (self._save_distributed_checkpoint or target.is_dir())
         unfinished = target.with_name(f".{target.name}.unfinished") if is_file else target
 
-        def save() -> None:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with exact_optimizer_states():
-                write(unfinished, state, *arguments, **options)
-            if is_file and self.global_rank == 0:
-                unfinished.replace(target)
+        def make_folder() -> None:
+            if self.global_rank == 0:
+                target.parent.mkdir(parents=True, exist_ok=True)
 
-        run_and_sync_errors(save)
+        def save() -> None:
+            try:
+                with exact_optimizer_states():
+                    write(unfinished, state, *arguments, **options)
+                if is_file and self.global_rank == 0:
+                    unfinished.replace(target)
+            finally:
+                if is_file and self.global_rank == 0:
+                    unfinished.unlink(missing_ok=True)
+
+        run_and_sync_errors(make_folder)  # before any rank waits for the others' parts
+        try:
+            run_and_sync_errors(save)
+        except RuntimeError as error:
+            if isinstance(error.__cause__, (TypeError, ValueError, NotImplementedError)):
+                raise error.__cause__ from None  # of the arguments, so on all ranks, as Lightning raises it
+            raise
 
     @override
     def load_checkpoint(self, *arguments: object, **options: object) -> Checkpoint:
