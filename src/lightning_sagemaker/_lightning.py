@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 PACKAGE_VARIABLE = "LIGHTNING_SAGEMAKER_PACKAGE"
 """``lightning`` or ``pytorch_lightning``: which of them to build on when both are imported."""
@@ -36,13 +37,34 @@ def chosen_package() -> str:
 
 
 PACKAGE = chosen_package()
+OTHER = "lightning" if PACKAGE == "pytorch_lightning" else "pytorch_lightning"
+"""The one that this package is not built on."""
+
+_ROOTS = {
+    "lightning": ("lightning.pytorch", "lightning.fabric"),
+    "pytorch_lightning": ("pytorch_lightning", "lightning_fabric"),
+}
 
 
 def with_packages(names: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """A table of names in which ``{pytorch}`` and ``{fabric}`` are the packages that this one builds on."""
-    roots = {"lightning": ("lightning.pytorch", "lightning.fabric")}
-    pytorch, fabric = roots.get(PACKAGE, ("pytorch_lightning", "lightning_fabric"))
+    pytorch, fabric = _ROOTS[PACKAGE]
     return {owner.format(pytorch=pytorch, fabric=fabric): found for owner, found in names.items()}
+
+
+class Registry(Protocol):
+    """A registry of strategies."""
+
+    def register(
+        self, name: str, strategy: Callable[..., object], description: str | None = None, override: bool = False
+    ) -> object: ...
+
+
+def other_registries() -> list[Registry]:
+    """The registries of the Trainer and of Fabric in :data:`OTHER`, if it is loaded too."""
+    pytorch, fabric = (sys.modules.get(f"{root}.strategies") for root in _ROOTS[OTHER])
+    found = getattr(pytorch, "StrategyRegistry", None), getattr(fabric, "STRATEGY_REGISTRY", None)
+    return [registry for registry in found if registry is not None]
 
 
 if TYPE_CHECKING:
@@ -73,11 +95,7 @@ if TYPE_CHECKING:
 
     rank_zero_only: Any  # a function with an attribute `rank`
 else:
-    _pytorch, _fabric = (
-        ("lightning.pytorch", "lightning.fabric")
-        if PACKAGE == "lightning"
-        else ("pytorch_lightning", "lightning_fabric")
-    )
+    _pytorch, _fabric = _ROOTS[PACKAGE]
 
     def _get(module, *names):
         loaded = import_module(module)

@@ -22,9 +22,10 @@ _BRIDGE = "lightning_sagemaker._lightning"
 
 def register_with_lightning() -> None:
     """Register the strategies now if Lightning is loaded, else as soon as it is. Idempotent."""
-    if any(_is_loaded(name) for name in _TRIGGERS):
+    loaded = [_is_loaded(name) for name in _TRIGGERS]
+    if any(loaded):
         _register()
-    elif not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
+    if not all(loaded) and not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterImport())
 
 

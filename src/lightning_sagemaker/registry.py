@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from lightning_sagemaker.collectives import ending
 from lightning_sagemaker.rank import announce_rank
@@ -89,10 +89,28 @@ def register() -> None:
             (_lightning.STRATEGY_REGISTRY, entry.fabric),
         ):
             registry.register(entry.name, _factory(home), entry.description, override=True, **entry.arguments)
+    for other in _lightning.other_registries():
+        for entry in STRATEGIES:
+            other.register(entry.name, _refused(entry.name), entry.description, override=True)
     accelerator_connector.take_over(
         *(_factory(f"machine.{name}") for name in ("is_ours", "pass_over", "leaves_mps", "knows_ranks"))
     )
     announce_rank()
+
+
+def _refused(strategy: str) -> Callable[..., NoReturn]:
+    """Names the package whose Trainer takes this strategy, where Lightning's other one is loaded as well."""
+    from lightning_sagemaker import _lightning
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise _lightning.MisconfigurationException(
+            f"strategy={strategy!r} was asked of {_lightning.OTHER}, but lightning_sagemaker is built on"
+            f" {_lightning.PACKAGE}, which was imported first; they have different classes. HINT: import Trainer, Fabric"
+            f" and LightningModule from {_lightning.PACKAGE} alone, or set"
+            f" {_lightning.PACKAGE_VARIABLE}={_lightning.OTHER}."
+        )
+
+    return refuse
 
 
 def _factory(home: str) -> Callable[..., Any]:

@@ -37,6 +37,48 @@ def test_any_order_of_imports(first):
     assert done.stdout.split()[-1:] == [ORDERS[first]], done.stderr[-2000:]
 
 
+ASK_THE_OTHER = """
+import importlib
+for module, name in {asked}:
+    try:
+        getattr(importlib.import_module(module), name)(strategy="{strategy}", accelerator="cpu")
+    except Exception as error:
+        print(f"{{name}}: {{error}}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "chosen", "other", "asked"),
+    [
+        (
+            "import lightning.pytorch; import lightning_sagemaker; import pytorch_lightning",
+            "lightning",
+            "pytorch_lightning",
+            (("pytorch_lightning", "Trainer"), ("lightning_fabric", "Fabric")),
+        ),
+        (
+            "import lightning_sagemaker; import pytorch_lightning; import lightning",
+            "pytorch_lightning",
+            "lightning",
+            (("lightning.pytorch", "Trainer"), ("lightning.fabric", "Fabric")),
+        ),
+        (
+            "import lightning.pytorch, pytorch_lightning; import lightning_sagemaker",
+            "lightning",
+            "pytorch_lightning",
+            (("pytorch_lightning", "Trainer"),),
+        ),
+    ],
+    ids=["lightning first", "pytorch_lightning first", "both before"],
+)
+def test_the_other_package_names_the_one_that_was_first(first, chosen, other, asked):
+    done = python(first + ASK_THE_OTHER.format(asked=asked, strategy="smddp"))
+    lines = done.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [name for _, name in asked], done.stderr[-2000:]
+    assert all(f"was asked of {other}, but lightning_sagemaker is built on {chosen}" in line for line in lines)
+    assert all(f"HINT: import Trainer, Fabric and LightningModule from {chosen} alone" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     "code",
     [
