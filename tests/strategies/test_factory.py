@@ -16,6 +16,7 @@ from lightning_sagemaker import SageMakerEnvironment, SageMakerJobError, SMDDPSt
 from lightning_sagemaker.job import Distribution, Launcher, SageMakerJob
 from lightning_sagemaker.parallel.degrees import ParallelConfigError
 from lightning_sagemaker.strategies import backend, factory, job_aware
+from lightning_sagemaker.strategies.sharded import FabricSMPShardedStrategy
 
 LAUNCHED = {"launcher": Launcher.TORCHRUN, "global_rank": 0, "local_rank": 0, "world_size": 4, "local_world_size": 2}
 JOB = SageMakerJob(in_container=True, hosts=("algo-1", "algo-2"), current_host="algo-1", num_nodes=2, **LAUNCHED)
@@ -127,6 +128,24 @@ def test_a_pipeline_is_for_the_trainer(monkeypatch):
         assert (strategy.degrees.pipeline, strategy.degrees.microbatches) == (2, 4)
         with pytest.raises(ParallelConfigError, match="partitions=2, but a pipeline.*HINT"):
             Fabric(strategy=name, accelerator="cpu")
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "said"),
+    [
+        (
+            lightning_sagemaker.SMPStrategy,
+            {"sharded_data_parallel_degree": 2},
+            "a shard degree of 2 .*SMPShardedStrategy",
+        ),
+        (lightning_sagemaker.SMPStrategy, {"hybrid_shard_degree": 0}, "a shard degree of 0 .*SMPShardedStrategy"),
+        (SMPShardedStrategy, {"partitions": 2}, "SMPShardedStrategy was given partitions=2.*SMPStrategy"),
+        (FabricSMPShardedStrategy, {"partitions": 2}, r"Fabric.* was given partitions=2.*Trainer\(strategy='smp'\)"),
+    ],
+)
+def test_a_class_without_what_was_asked_refuses_it(kind, parameters, said):
+    with pytest.raises(ParallelConfigError, match=said):
+        kind(parameters=parameters, job=JOB)
 
 
 def test_model_parallelism_needs_parameters():

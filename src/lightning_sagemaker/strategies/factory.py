@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_sagemaker._lightning import rank_zero_info
 from lightning_sagemaker.job import SageMakerJob, SageMakerJobError
-from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+from lightning_sagemaker.parallel.degrees import ParallelDegrees
 from lightning_sagemaker.recovery.supervised import recovers_in_job
 from lightning_sagemaker.selection import select_strategy
 from lightning_sagemaker.strategies.keywords import check_keywords
@@ -132,18 +132,9 @@ def fabric_smp_strategy(**kwargs: Any) -> FabricSMPShardedStrategy:
         **kwargs: Those of :class:`~lightning_sagemaker.strategies.sharded.FabricSMPShardedStrategy`.
 
     Raises:
-        ParallelConfigError: If the parameters request partitions: a pipeline interleaves forward and backward passes,
-            which a loop that calls the model and then ``fabric.backward`` cannot do.
+        ParallelConfigError: If the parameters request partitions.
 
     """
     from lightning_sagemaker.strategies.sharded import FabricSMPShardedStrategy
 
-    strategy = FabricSMPShardedStrategy(**kwargs)
-    if strategy.degrees.pipeline > 1:
-        raise ParallelConfigError(
-            f"Fabric(strategy='smp') was given partitions={strategy.degrees.pipeline}, but a pipeline interleaves "
-            "forward and"
-            " backward passes, which a loop of model(...) and fabric.backward(...) cannot. HINT: use"
-            " Trainer(strategy='smp'), or tensor_parallel_degree and a shard degree instead of partitions."
-        )
-    return strategy
+    return FabricSMPShardedStrategy(**kwargs)

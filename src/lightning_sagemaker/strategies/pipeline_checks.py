@@ -31,6 +31,11 @@ def check_options(degrees: ParallelDegrees, has_ends: bool, activation_checkpoin
         ParallelConfigError: If they do.
 
     """
+    if degrees.pipeline == 1 and degrees.shard != 1:
+        raise ParallelConfigError(
+            f"a shard degree of {degrees.shard} was set without partitions, but SMPStrategy has pipeline stages, and does"
+            " not shard parameters. HINT: use SMPShardedStrategy, or Trainer(strategy='smp'), which chooses."
+        )
     if not degrees.auto_partition and not has_ends:
         raise ParallelConfigError(
             "auto_partition is false, but no partition is given. HINT: pass SMPStrategy(ends=...), the number of"

@@ -25,6 +25,7 @@ from lightning_sagemaker.strategies.async_checkpointing import AsyncCheckpointin
 from lightning_sagemaker.strategies.job_aware import JobAware
 from lightning_sagemaker.strategies.sharded_checkpoints import ShardedCheckpoints, local_target
 from lightning_sagemaker.strategies.sharded_layout import ShardedLayout
+from lightning_sagemaker.strategies.smp_parameters import refuse_partitions
 from lightning_sagemaker.strategies.stock_callbacks import check_trainer
 from lightning_sagemaker.strategies.trainer_defaults import JobDefaults
 
@@ -93,6 +94,9 @@ class SMPShardedStrategy(AsyncCheckpointing, ShardedLayout, JobAware, JobDefault
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        refuse_partitions(
+            self.degrees, "SMPShardedStrategy", "it has no pipeline stages", "SMPStrategy or Trainer(strategy='smp')"
+        )
         self._tensor_parallel_size = self.degrees.tensor
         self._tensor_group: ProcessGroup | None = None
 
@@ -171,6 +175,12 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
         self._first_parallelize = parallelize_fn
         super().__init__(
             parallelize_fn=self._shard_module, save_distributed_checkpoint=save_distributed_checkpoint, **kwargs
+        )
+        refuse_partitions(
+            self.degrees,
+            "Fabric(strategy='smp')",
+            "a pipeline interleaves forward and backward passes, which a loop of model(...) and fabric.backward(...) cannot",
+            "Trainer(strategy='smp')",
         )
         self._tensor_parallel_size = self.degrees.tensor
 

@@ -105,3 +105,23 @@ def degrees_of(
             " degree without partitions."
         )
     return found, notes
+
+
+def refuse_partitions(degrees: ParallelDegrees, strategy: str, reason: str, instead: str) -> None:
+    """Refuse pipeline stages in a strategy that has none.
+
+    Args:
+        degrees: The parallel layout.
+        strategy: Name of the strategy.
+        reason: Why it has none.
+        instead: What to use.
+
+    Raises:
+        ParallelConfigError: If there are any.
+
+    """
+    if degrees.pipeline > 1:
+        raise ParallelConfigError(
+            f"{strategy} was given partitions={degrees.pipeline}, but {reason}. HINT: use {instead}, or"
+            " tensor_parallel_degree and a shard degree instead of partitions."
+        )
