@@ -17,6 +17,7 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from lightning_sagemaker import SMDDPFSDPStrategy, SMPShardedStrategy
@@ -76,11 +77,30 @@ def numbers(module: nn.Module) -> list[str]:
     return [float(value).hex() for tensor in full for value in tensor.flatten()[::7]]
 
 
-def fit(strategy, how) -> list[str]:
+def trained(strategy, how) -> tuple[Trainer, Model]:
     model = Model(how)
     trainer = Trainer(strategy=strategy, **PLACE, max_steps=3, limit_val_batches=0, default_root_dir=OUT, **QUIET)
     trainer.fit(model)
-    return numbers(model)
+    return trainer, model
+
+
+def fit(strategy, how) -> list[str]:
+    return numbers(trained(strategy, how)[1])
+
+
+def reloaded(strategy, how) -> dict[str, object]:
+    """Entire tensors, as a library loads them that was written for DDP."""
+    _, model = trained(strategy, how)
+    with torch.no_grad():
+        entire = {key: 2 * getattr(value, "full_tensor", lambda: value)() for key, value in model.state_dict().items()}  # noqa: B023
+    model.load_state_dict(entire)
+    wrong = {key: value[1:] for key, value in entire.items()}
+    return {
+        "is right": numbers(model)
+        == [float(value).hex() for tensor in entire.values() for value in tensor.flatten()[::7]],
+        "kept": all(not isinstance(value, DTensor) for value in entire.values()),
+        "wrong": error_of(lambda: model.load_state_dict(wrong)),
+    }
 
 
 def loop(strategy) -> tuple[Fabric, nn.Module]:
@@ -144,7 +164,13 @@ def main() -> None:
     }
     if not IS_STOCK:
         fit(SMDDPFSDPStrategy(), None)
-        found |= {"saved": saved(), "refusals": refusals(), "lines": lines}
+        found["lines"] = lines.copy()
+        found["reloaded"] = [
+            reloaded(SMDDPFSDPStrategy(), None),
+            reloaded(SMDDPFSDPStrategy(**SIZES), parallelize),
+            reloaded(SMPShardedStrategy(parameters={"hybrid_shard_degree": 2}), None),
+        ]
+        found |= {"saved": saved(), "refusals": refusals()}
     (OUT / f"rank-{RANK}.json").write_text(json.dumps(found))
 
 

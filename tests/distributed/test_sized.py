@@ -44,6 +44,14 @@ def test_fabric_saves_into_a_new_folder_or_fails_on_every_rank(runs, processes):
 
 
 @pytest.mark.parametrize("processes", PROCESSES)
+def test_entire_tensors_are_loaded_into_a_sharded_module(runs, processes):
+    for rank in runs["own", processes]:
+        for found in rank["reloaded"]:
+            assert (found["is right"], found["kept"]) == (True, True)
+            assert "size mismatch" in found["wrong"]
+
+
+@pytest.mark.parametrize("processes", PROCESSES)
 def test_sizes_that_contradict_are_one_error(runs, processes):
     for found in (rank["refusals"] for rank in runs["own", processes]):
         assert f"data_parallel_size={processes + 1} was set, but {processes} processes" in found["replicas"]

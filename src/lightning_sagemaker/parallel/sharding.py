@@ -26,6 +26,7 @@ from lightning_sagemaker._compat.sharding import (
 from lightning_sagemaker.parallel.activations import save_memory
 from lightning_sagemaker.parallel.blocks import find_units
 from lightning_sagemaker.parallel.degrees import ParallelConfigError, ParallelDegrees
+from lightning_sagemaker.parallel.full_states import take_full_states
 from lightning_sagemaker.parallel.plans import COLUMNS, count_own_heads, tensor_plan
 
 DP_REPLICATE, DP_SHARD, TP = "dp_replicate", "dp_shard", "tp"
@@ -123,6 +124,7 @@ def shard_module(
             fully_shard(unit, mesh=data, **options.keywords(on_gpu))
     for method in methods:
         register_fsdp_forward_method(root, method)
+    take_full_states(root)
     return not (is_own or blocks)
 
 

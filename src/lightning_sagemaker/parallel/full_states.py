@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sharded module loads a state dict of entire tensors, as code that was written for DDP does after training.
+
+``load_state_dict`` of FSDP2 takes shards only, so libraries that load their best checkpoint after ``fit`` would fail there.
+"""
+
+from __future__ import annotations
+
+from inspect import signature
+
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+_LOCALLY = {"src_data_rank": None} if "src_data_rank" in signature(distribute_tensor).parameters else {}
+"""Each rank slices its own value; the oldest versions of torch send that of the first rank instead."""
+
+
+def take_full_states(root: nn.Module) -> None:
+    """Have ``root`` and its submodules shard the entire tensors of a state dict when they load it.
+
+    Args:
+        root: A module whose parameters are ``DTensor``s, at least in part.
+
+    """
+    for module in root.modules():
+        module.register_load_state_dict_pre_hook(_shard_values)  # type: ignore[no-untyped-call]
+
+
+def _shard_values(module: nn.Module, state: dict[str, object], prefix: str, *_: object) -> None:
+    """Called before ``module`` loads its own parameters, with a copy of the dict. A wrong shape is left to torch's error."""
+    for name, parameter in module.named_parameters(recurse=False):
+        value = state.get(prefix + name)
+        is_entire = isinstance(value, Tensor) and not isinstance(value, DTensor) and value.shape == parameter.shape
+        if isinstance(parameter, DTensor) and is_entire:
+            assert isinstance(value, Tensor)
+            entire = value.detach().to(parameter.device)
+            state[prefix + name] = distribute_tensor(entire, parameter.device_mesh, parameter.placements, **_LOCALLY)
