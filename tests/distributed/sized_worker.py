@@ -77,20 +77,20 @@ def numbers(module: nn.Module) -> list[str]:
     return [float(value).hex() for tensor in full for value in tensor.flatten()[::7]]
 
 
-def trained(strategy, how) -> tuple[Trainer, Model]:
+def trained(strategy, how) -> Model:
     model = Model(how)
     trainer = Trainer(strategy=strategy, **PLACE, max_steps=3, limit_val_batches=0, default_root_dir=OUT, **QUIET)
     trainer.fit(model)
-    return trainer, model
+    return model
 
 
 def fit(strategy, how) -> list[str]:
-    return numbers(trained(strategy, how)[1])
+    return numbers(trained(strategy, how))
 
 
 def reloaded(strategy, how) -> dict[str, object]:
-    """Entire tensors, as a library loads them that was written for DDP."""
-    _, model = trained(strategy, how)
+    """A full state dict, as a library loads it that was written for DDP."""
+    model = trained(strategy, how)
     with torch.no_grad():
         entire = {key: 2 * getattr(value, "full_tensor", lambda: value)() for key, value in model.state_dict().items()}  # noqa: B023
     model.load_state_dict(entire)

@@ -44,7 +44,7 @@ def test_fabric_saves_into_a_new_folder_or_fails_on_every_rank(runs, processes):
 
 
 @pytest.mark.parametrize("processes", PROCESSES)
-def test_entire_tensors_are_loaded_into_a_sharded_module(runs, processes):
+def test_a_full_state_dict_is_loaded_into_a_sharded_module(runs, processes):
     for rank in runs["own", processes]:
         for found in rank["reloaded"]:
             assert (found["is right"], found["kept"]) == (True, True)

@@ -54,7 +54,7 @@ def runs(tmp_path_factory):
         place = tmp_path_factory.mktemp(f"sharded-{processes}")
         trained = json.dumps({layout: names_of(processes, layout) for layout in LAYOUTS[processes]})
         names = {"LAYOUTS": json.dumps(LAYOUTS[processes]), "OTHER_CHECKPOINTS": str(alone), "TRAINED": trained}
-        fork_ranks(WORKER, place, processes=processes, timeout=600, **names)  # 18 trainings with 4 processes
+        fork_ranks(WORKER, place, processes=processes, timeout=600, **names)  # 12 models are trained
         return read_ranks(place)
 
     found = Runs(make)

@@ -37,6 +37,7 @@ def test_any_order_of_imports(first):
     assert done.stdout.split()[-1:] == [ORDERS[first]], done.stderr[-2000:]
 
 
+VARIABLE = "LIGHTNING_SAGEMAKER_PACKAGE"
 ASK_THE_OTHER = """
 import importlib
 for module, name in {asked}:
@@ -76,7 +77,11 @@ def test_the_other_package_names_the_one_that_was_first(first, chosen, other, as
     lines = done.stdout.splitlines()
     assert [line.partition(":")[0] for line in lines] == [name for _, name in asked], done.stderr[-2000:]
     assert all(f"was asked of {other}, but lightning_sagemaker is built on {chosen}" in line for line in lines)
-    assert all(f"HINT: import Trainer, Fabric and LightningModule from {chosen} alone" in line for line in lines)
+    hint = f"HINT: import Trainer, Fabric and LightningModule from {chosen} alone, or set {VARIABLE}={other}."
+    assert all(hint in line for line in lines)
+    heeded = f"import os; os.environ[{VARIABLE!r}] = {other!r}; {first}"
+    done = python(heeded + ASK_THE_OTHER.format(asked=asked, strategy="smddp") + "print('no error')")
+    assert done.stdout.split() == ["no", "error"], done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(

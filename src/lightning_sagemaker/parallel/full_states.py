@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sharded module loads a state dict of entire tensors, as code that was written for DDP does after training.
+"""A sharded module loads a full state dict, as code that was written for DDP does after training.
 
 ``load_state_dict`` of FSDP2 takes shards only, so libraries that load their best checkpoint after ``fit`` would fail there.
 """
@@ -16,7 +16,7 @@ _LOCALLY = {"src_data_rank": None} if "src_data_rank" in signature(distribute_te
 
 
 def take_full_states(root: nn.Module) -> None:
-    """Have ``root`` and its submodules shard the entire tensors of a state dict when they load it.
+    """Have ``root`` and its submodules shard the tensors of a full state dict when they load it.
 
     Args:
         root: A module whose parameters are ``DTensor``s, at least in part.
@@ -30,8 +30,8 @@ def _shard_values(module: nn.Module, state: dict[str, object], prefix: str, *_: 
     """Called before ``module`` loads its own parameters, with a copy of the dict. A wrong shape is left to torch's error."""
     for name, parameter in module.named_parameters(recurse=False):
         value = state.get(prefix + name)
-        is_entire = isinstance(value, Tensor) and not isinstance(value, DTensor) and value.shape == parameter.shape
-        if isinstance(parameter, DTensor) and is_entire:
-            assert isinstance(value, Tensor)
-            entire = value.detach().to(parameter.device)
-            state[prefix + name] = distribute_tensor(entire, parameter.device_mesh, parameter.placements, **_LOCALLY)
+        if not isinstance(parameter, DTensor) or not isinstance(value, Tensor) or isinstance(value, DTensor):
+            continue
+        if value.shape == parameter.shape:
+            full = value.detach().to(parameter.device)
+            state[prefix + name] = distribute_tensor(full, parameter.device_mesh, parameter.placements, **_LOCALLY)

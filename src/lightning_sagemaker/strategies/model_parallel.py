@@ -75,7 +75,8 @@ class SMPStrategy(ReplicaBatches, DelayedModel, PipelineCheckpoints, ParallelLay
             ``lightning.pytorch.strategies.DDPStrategy`` that are not about its wrapper.
 
     Raises:
-        ParallelConfigError: If the parameters contradict each other or the number of processes, or there are none.
+        ParallelConfigError: If the parameters contradict each other or the number of processes, there are none,
+            or they request shards.
 
     """
 

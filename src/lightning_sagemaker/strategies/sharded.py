@@ -88,7 +88,8 @@ class SMPShardedStrategy(AsyncCheckpointing, ShardedLayout, JobAware, JobDefault
             ``lightning.pytorch.strategies.ModelParallelStrategy``.
 
     Raises:
-        ParallelConfigError: If the parameters contradict each other or the number of processes, or there are none.
+        ParallelConfigError: If the parameters contradict each other or the number of processes, there are none,
+            or they request partitions.
 
     """
 
@@ -161,7 +162,8 @@ class FabricSMPShardedStrategy(ShardedLayout, JobAware, FabricModelParallelStrat
             ``lightning.fabric.strategies.ModelParallelStrategy``.
 
     Raises:
-        ParallelConfigError: If the parameters contradict each other or the number of processes, or there are none.
+        ParallelConfigError: If the parameters contradict each other or the number of processes, there are none,
+            or they request partitions.
 
     """
 
