@@ -95,6 +95,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "launch/planning/test_alternatives": ("test_other_failures_.*", "test_a_new_instance_type_.*"),
     "launch/spec/test_groups": (r".*\[stand-in\]",),
     "simulator/test_preload": ("test_each_ranks_view", "test_imports_read_.*", "test_variables_that_are_set_before_.*"),
+    "simulator/test_names": (r".*host\[(torch_distributed-True|smddp-False)\]", r".*mpi\[False\]"),
     "simulator/test_open_mpi": (r".*\[5-.*",),
     "simulator/test_cluster": (
         "test_a_folder_for_temporary_files_.*",
@@ -103,7 +104,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         "test_torchrun_refuses_the_names_.*",
     ),
     "container/test_lightning_driver": (r".*on\[in_job\]",),
-    "package/test_on_import": (r".*imports\[(?!import lightning\.pytorch;).*",),
+    "package/test_on_import": (r".*imports\[(?!import lightning\.pytorch;).*", r".*first\[(pytorch_)?lightning first\]"),
     "package/test_main": ("test_explicit_arguments_win_.*", "test_defaults_come_from_.*"),
     "commands/test_launch_wrong_input": ("test_any_value_in_a_file_.*",),
     "docs/test_examples": ("test_the_trainer_loses_the_same_.*",),

@@ -23,6 +23,7 @@ only_cpu = pytest.mark.skipif(
 ALLOWED = (
     "network namespaces (need root|are Linux's)",
     "namespaces and mounts need root",
+    "hosts cannot have names here: .*",  # neither root nor user namespaces
     r"[\w ]+ \(of iproute2 and util-linux\) not found",
     "`ip netns .* failed: .*",  # root in a container that may not
     r"FUSE \(fusepy and libfuse 2\) not found",

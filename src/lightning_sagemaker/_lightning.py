@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 PACKAGE_VARIABLE = "LIGHTNING_SAGEMAKER_PACKAGE"
 """``lightning`` or ``pytorch_lightning``: which of them to build on when both are imported."""
@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import LightningModule
     from lightning.pytorch import callbacks as pytorch_callbacks
     from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+    from lightning.pytorch.loggers.logger import Logger
     from lightning.pytorch.plugins.precision import Precision
     from lightning.pytorch.profilers import Profiler
     from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, StrategyRegistry
@@ -93,7 +94,15 @@ if TYPE_CHECKING:
     from lightning.pytorch.utilities.grads import grad_norm
     from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
-    rank_zero_only: Any  # a function with an attribute `rank`
+    _P = ParamSpec("_P")
+    _T = TypeVar("_T")
+
+    class _RankZeroOnly(Protocol):
+        rank: int
+
+        def __call__(self, fn: Callable[_P, _T], /) -> Callable[_P, _T | None]: ...
+
+    rank_zero_only: _RankZeroOnly
 else:
     _pytorch, _fabric = _ROOTS[PACKAGE]
 
@@ -120,6 +129,7 @@ else:
     (TorchCheckpointIO,) = _get(f"{_fabric}.plugins.io.torch_io", "TorchCheckpointIO")
     Callback, ModelCheckpoint = _get(f"{_pytorch}.callbacks", "Callback", "ModelCheckpoint")
     (LightningModule,) = _get(_pytorch, "LightningModule")
+    (Logger,) = _get(f"{_pytorch}.loggers.logger", "Logger")
     pytorch_callbacks = import_module(f"{_pytorch}.callbacks")
     (Precision,) = _get(f"{_pytorch}.plugins.precision", "Precision")
     (Profiler,) = _get(f"{_pytorch}.profilers", "Profiler")
@@ -141,6 +151,7 @@ __all__ = [
     "FabricModelParallelStrategy",
     "LightningEnvironment",
     "LightningModule",
+    "Logger",
     "MPIEnvironment",
     "MisconfigurationException",
     "ModelCheckpoint",

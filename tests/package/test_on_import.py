@@ -110,6 +110,27 @@ def test_every_public_name_resolves():
     assert python(code).stdout.split() == ["33", "True"]
 
 
+def test_with_the_one_lightning_nothing_loads_the_other():
+    """Its classes are others, its messages come twice, and its import takes seconds. Recipes are built on ``lightning``."""
+    code = """
+import importlib, pkgutil, sys
+import pytorch_lightning
+import lightning_sagemaker
+for module in pkgutil.walk_packages(lightning_sagemaker.__path__, "lightning_sagemaker."):
+    # What is run, not imported, and what is for Pythons of its own.
+    if not any(part in module.name for part in (".recipes", ".__main__", ".simulator.image", ".container", ".sdk")):
+        try:
+            importlib.import_module(module.name)
+        except ImportError:
+            pass  # of a package that is not installed
+        assert "lightning" not in sys.modules, module.name
+print("none of", len([name for name in sys.modules if name.startswith("lightning_sagemaker")]))
+"""
+    done = python(code)
+    assert done.stdout.startswith("none of"), done.stderr[-1000:]
+    assert int(done.stdout.split()[-1]) > 300
+
+
 def test_an_unknown_name():
     done = python("import lightning_sagemaker; lightning_sagemaker.nothing")
     assert "has no attribute 'nothing'" in done.stderr

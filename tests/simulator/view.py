@@ -14,6 +14,7 @@ import os
 import random
 import resource
 import signal
+import socket
 import stat
 import tempfile
 import threading
@@ -49,7 +50,9 @@ def process_tree() -> dict[str, object]:
         "cores": sorted(os.sched_getaffinity(0)),
         "limits": {n: resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith("RLIMIT_")},
         "umask": Path("/proc/self/status").read_text().partition("Umask:")[2].split()[0],
-        "namespaces": {name: os.readlink(f"/proc/self/ns/{name}") for name in ("net", "uts", "mnt", "pid")},
+        "namespaces": {name: os.readlink(f"/proc/self/ns/{name}") for name in ("net", "pid")},
+        "name": socket.gethostname(),
+        "names": Path("/etc/hosts").read_text(),
     }
 
 

@@ -6,12 +6,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-
-from lightning.pytorch import Callback, LightningModule, Trainer
+from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.guard import TakenOver
 from lightning_sagemaker._compat.trainer import log_interval
+from lightning_sagemaker._lightning import Callback
 from lightning_sagemaker.collectives.agreement import of_all
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._types import LightningModule, Trainer
 
 _log = logging.getLogger(__name__)
 

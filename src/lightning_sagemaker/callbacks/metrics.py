@@ -7,9 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
-from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.loggers.logger import Logger
-
+from lightning_sagemaker._lightning import Logger, rank_zero_only
 from lightning_sagemaker.metric_lines import format_line, metric_definitions
 
 __all__ = ["MetricLogger", "format_line", "metric_definitions"]

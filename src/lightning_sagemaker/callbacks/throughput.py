@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_sagemaker._compat.trainer import log_interval
+from lightning_sagemaker._lightning import Callback
 
 if TYPE_CHECKING:
-    from lightning_sagemaker._types import StateDict
-
+    from lightning_sagemaker._types import LightningModule, StateDict, Trainer
 
 _log = logging.getLogger(__name__)
 

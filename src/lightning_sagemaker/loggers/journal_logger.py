@@ -13,9 +13,7 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.loggers.logger import Logger
-
+from lightning_sagemaker._lightning import Logger, rank_zero_only
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.loggers.journal import FAILED, KILLED, Journal, Progress, journals
 

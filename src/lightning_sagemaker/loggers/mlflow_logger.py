@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.utilities.rank_zero import rank_zero_only
-
+from lightning_sagemaker._lightning import rank_zero_only
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.loggers.address import tracking_address
 from lightning_sagemaker.loggers.journal import FINISHED, RUNNING, Journal

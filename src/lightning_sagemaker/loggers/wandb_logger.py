@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from lightning.fabric.utilities.rank_zero import rank_zero_only
-
+from lightning_sagemaker._lightning import rank_zero_only
 from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.loggers.address import TrackingError
 from lightning_sagemaker.loggers.journal import FINISHED, Journal

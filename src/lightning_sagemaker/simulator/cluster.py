@@ -34,6 +34,7 @@ from lightning_sagemaker.simulator.hosts import (
 from lightning_sagemaker.simulator.hyperparameters import with_hyperparameters
 from lightning_sagemaker.simulator.launchers import Program, host_shim, plan_elastic, plan_launch
 from lightning_sagemaker.simulator.live_table import display
+from lightning_sagemaker.simulator.names import make_names
 from lightning_sagemaker.simulator.network import Network
 from lightning_sagemaker.simulator.network import network as make_network
 from lightning_sagemaker.simulator.network import obstacle as network_obstacle
@@ -158,7 +159,7 @@ def run_local_cluster(
         contract=contract,
         instance_type=instance_type,
         network_interface="eth0" if network or os.path.exists("/sys/class/net/eth0") else "lo",
-        main_address="algo-1" if network else "127.0.0.1",
+        main_address="127.0.0.1",  # until it is known whether names resolve
         main_port=MASTER_PORT if network else free_port(),
         entry_point=program.entry_point,
         arguments=program.arguments,
@@ -174,6 +175,11 @@ def run_local_cluster(
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(checks.scratch_folder(checks.temporary_folder())))
         joined = stack.enter_context(make_network(cluster.hosts, rate)) if network else None
+        reason = None if network else make_names(cluster.hosts, folder)
+        if reason is None:
+            cluster = replace(cluster, main_address=cluster.hosts[0])
+        else:
+            _say(output, f"the hosts have this machine's name, and theirs do not resolve, because {reason}")
         run = _Run(cluster, program, module, place, folder, output, own, code, sources, visible, joined, preload, debug)
         return run.execute(timeout, (fewest, changes) if is_elastic else None)
 

@@ -28,7 +28,12 @@ FORK_POLL = 0.5
 PRELOAD = "preload"
 """Name of the preload server's socket in the simulator's folder."""
 
+NAMES_FILE = "names"
+"""Name of the file in the simulator's folder that hosts have as ``/etc/hosts``; none if they share this machine's name."""
+
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_NEW_MOUNTS, _NEW_NAME, _NEW_USER = 0x00020000, 0x04000000, 0x10000000  # linux/sched.h
+_BIND, _RECURSIVE, _PRIVATE = 1 << 12, 1 << 14, 1 << 18  # linux/mount.h
 _NAMES = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 FORWARDED = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))  # Windows has the first two
 
@@ -37,6 +42,35 @@ def prctl(option: int, value: int) -> None:
     """Call Linux's prctl; does nothing on other systems."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def take_name(name: str, hosts_file: str | None = None) -> None:
+    """Give this process and its children a host name of their own.
+
+    Args:
+        name: Host name.
+        hosts_file: File that they have as ``/etc/hosts``; None if that stays as it is.
+
+    Raises:
+        OSError: If the kernel does not permit it.
+
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def check(result: int) -> None:
+        if result:
+            raise OSError(ctypes.get_errno(), f"host name {name}: {os.strerror(ctypes.get_errno())}")
+
+    kinds, user, group = _NEW_NAME | (_NEW_MOUNTS if hosts_file else 0), os.getuid(), os.getgid()
+    if libc.unshare(kinds):  # a user may do so in a user namespace, with the same user and group
+        check(libc.unshare(kinds | _NEW_USER))
+        for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with open(f"/proc/self/{file}", "w") as opened:
+                opened.write(text)
+    if hosts_file:
+        check(libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None))
+        check(libc.mount(hosts_file.encode(), b"/etc/hosts", None, _BIND, None))
+    socket.sethostname(name)
 
 
 def children_of(pid: int) -> list[int]:
@@ -179,7 +213,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("role", choices=("host", "rank"))
     parser.add_argument("--grace", type=float, help="seconds between SIGTERM and SIGKILL, for a host")
-    parser.add_argument("--hostname", help="network namespace of the host")
+    parser.add_argument("--hostname", help="name of the host")
     parser.add_argument("--folder", help="the simulator's folder: host-K.json, rank-R.out, control, preload")
     parser.add_argument("--processes-per-host", type=int)
     parser.add_argument("--node-rank", type=int, help="host without a launcher: its one process is its only rank")
@@ -187,8 +221,11 @@ def main() -> int:
     split = sys.argv.index("--")
     arguments, command = parser.parse_args(sys.argv[1:split]), sys.argv[split + 1 :]
     if arguments.role == "host":
-        if arguments.hostname is not None:
-            socket.sethostname(arguments.hostname)
+        hosts_file = os.path.join(arguments.folder, NAMES_FILE)
+        if arguments.hostname is not None and os.path.exists(hosts_file):
+            take_name(arguments.hostname, hosts_file)
+        elif arguments.hostname is not None:
+            socket.sethostname(arguments.hostname)  # in the namespaces of its network
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         status = run_program(command, dict(os.environ), arguments.folder, arguments.grace)
         kill_descendants()
@@ -218,9 +255,11 @@ def _run_rank(arguments: argparse.Namespace, command: list[str]) -> int:
 def _restore_host(
     environment: dict[str, str], folder: str, rank: int, node_rank: int, processes_per_host: int
 ) -> dict[str, str]:
-    """Set what a single mpirun on one machine cannot: the rank's local rank, and the variables of its host."""
+    """Set what a single mpirun on one machine cannot: the rank's local rank, and its host's name and variables."""
     with open(os.path.join(folder, f"host-{node_rank}.json")) as file:
         of_host = json.load(file)
+    if os.path.exists(os.path.join(folder, NAMES_FILE)):  # mpirun has started it on the first host
+        take_name(of_host["PMIX_HOSTNAME"])
     if "OMPI_VERSION" in environment:  # Open MPI 5 finds a rank's neighbours by its own name of their machine
         of_host.pop("PMIX_HOSTNAME", None)
     environment |= of_host

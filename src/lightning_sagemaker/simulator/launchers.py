@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lightning_sagemaker.simulator.contract import Cluster, LocalClusterError
+from lightning_sagemaker.simulator.host_init import NAMES_FILE
 from lightning_sagemaker.simulator.network import Network
 from lightning_sagemaker.simulator.open_mpi import NoOpenMPIError, OpenMPI
 from lightning_sagemaker.simulator.processes import GRACE
@@ -120,11 +121,12 @@ class Launch:
 
 
 def host_shim(command: Sequence[str], host: str, network: Network | None, folder: Path) -> list[str]:
-    """``command`` as the first process of ``host``; with ``network``, in the host's namespace and with its host name."""
+    """``command`` as the first process of ``host``, with its name if it can have one; with ``network``, in its namespace."""
     shim = [sys.executable, "-S", "-E", str(SHIM), "host", "--grace", str(GRACE), "--folder", str(folder)]
-    if network is None:
-        return [*shim, "--", *command]
-    return network.enter(host, [*shim, "--hostname", host, "--", *command])
+    if network is not None or (folder / NAMES_FILE).exists():
+        shim += ["--hostname", host]
+    shim += ["--", *command]
+    return shim if network is None else network.enter(host, shim)
 
 
 def _rank_shim(folder: Path, command: Sequence[str], *options: str) -> list[str]:

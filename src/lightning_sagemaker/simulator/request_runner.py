@@ -29,6 +29,7 @@ from lightning_sagemaker.simulator.hosts import (
     visible_gpus,
 )
 from lightning_sagemaker.simulator.launchers import host_shim
+from lightning_sagemaker.simulator.names import make_names
 from lightning_sagemaker.simulator.processes import Job
 
 Fetch = Callable[[str, Path], None]
@@ -71,7 +72,10 @@ def run_request(
     commands = [run.command(host) for host in hosts]
     run.prepare(fetch, {name: Path(path) for name, path in (folders or {}).items()})
     with checks.scratch_folder(checks.temporary_folder()) as scratch:
-        job = Job(Path(scratch), Lines(sys.stdout if output is None else output))
+        lines = Lines(sys.stdout if output is None else output)
+        job = Job(Path(scratch), lines)
+        if (reason := make_names(hosts, job.folder)) is not None:
+            lines.say(f"the hosts have this machine's name, and theirs do not resolve, because {reason}")
         try:
             for index, host in enumerate(hosts):
                 job.start(

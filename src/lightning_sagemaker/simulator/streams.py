@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_sagemaker.simulator.display import Lines, Source
+from lightning_sagemaker.simulator.hints import hint_for
 
 _KEPT_LINES = 400
 _TRACEBACK = "Traceback (most recent call last)"
@@ -18,7 +19,6 @@ _NATIVE_LOG = re.compile(r"^(\[rank\d+\]:)?\[[WIEF]\d{3,} |^$")
 """Lines that torch's C++ code prints after a traceback, when the process exits."""
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 """Prefix that torch adds to each line of an uncaught exception."""
-_MISSING = re.compile(r"ModuleNotFoundError: No module named '(?P<name>\w+)")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def last_traceback(lines: list[str]) -> tuple[str, ...]:
 
 
 def sentence_of(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """Only the message, if the error has a ``HINT:`` or is a missing module; else ``lines``.
+    """Only the message, if the error has a ``HINT:`` or is a missing module; else ``lines``, with a hint if there is one.
 
     Args:
         lines: Result of :func:`last_traceback`.
@@ -104,10 +104,9 @@ def sentence_of(lines: tuple[str, ...]) -> tuple[str, ...]:
         message = tuple(plain[frames:])
     else:
         message = tuple(plain[-1:])
-    if missing := _MISSING.match(" ".join(message)):
-        name = missing["name"]
-        return (
-            *message,
-            f"HINT: pip install {name} here; for a job on SageMaker, name it in requirements.txt as well.",
-        )
-    return message if any("HINT:" in line for line in message) else lines
+    if any("HINT:" in line for line in message):
+        return message
+    hint = hint_for(" ".join(message))
+    if hint is None:
+        return lines
+    return (*(message if message[0].startswith("ModuleNotFoundError") else lines), hint)

@@ -104,8 +104,8 @@ def _end(code: int, interrupted: bool) -> NoReturn:
 
     The objects of the imported packages were frozen before the fork, so a pass over all other objects is quick.
     """
-    steps = (threading._shutdown, atexit._run_exitfuncs, _write_out_files, _finalize_mpi)  # type: ignore[attr-defined]
-    for step in steps:
+    steps = (threading._shutdown, atexit._run_exitfuncs, _write_out_files)  # type: ignore[attr-defined]
+    for step in (*steps, lambda: _end_mpi(128 + signal.SIGINT if interrupted else code)):
         try:
             step()
         except BaseException:
@@ -131,9 +131,16 @@ def _write_out_files() -> None:
     gc.collect()
 
 
-def _finalize_mpi() -> None:
-    """Finalize MPI, as mpi4py does at the exit of Python; otherwise mpirun reports that the process failed."""
+def _end_mpi(code: int) -> None:
+    """End MPI as mpi4py does at the exit of Python; otherwise mpirun reports that the process failed.
+
+    ``python -m mpi4py`` aborts all ranks after an error: the others may wait for this one, and it would for them.
+    """
     mpi = sys.modules.get("mpi4py.MPI")
     finalize = getattr(sys.modules.get("mpi4py.rc"), "finalize", None)
-    if mpi is not None and finalize is not False and mpi.Is_initialized() and not mpi.Is_finalized():
-        mpi.Finalize()
+    if mpi is None or finalize is False or not mpi.Is_initialized() or mpi.Is_finalized():
+        return
+    ctypes.CDLL(None).fflush(None)
+    if code and "mpi4py.run" in sys.modules:
+        mpi.COMM_WORLD.Abort(code)
+    mpi.Finalize()

@@ -2,8 +2,8 @@
 """A process that imports what most programs import, and is forked for each Python program of a simulated job.
 
 ``host_init.py``, the shim, requests a fork instead of starting a program. The process tree is: the server; a *root* for
-each session of shims; the programs. A root enters the shims' namespaces, leads a new session and inherits orphans, as
-``host_init.py host`` does without preloading, so a program finds the same environment.
+each session of shims; the programs. A root leads a new session and inherits orphans, as ``host_init.py host`` does without
+preloading, and a program enters its shim's namespaces, so it finds the same environment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lightning_sagemaker.simulator.preload import forked_program
 from lightning_sagemaker.simulator.preload.handover import Group, Handover, forget_rank, groups, load
 
 _POLL = 0.02
-_NAMESPACES = ("net", "uts", "mnt")
+_NAMESPACES = ("user", "net", "uts", "mnt")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -81,35 +81,38 @@ def load_groups(names: Sequence[str]) -> list[Group]:
 
 def _serve(listener: socket.socket, loaded: list[Group]) -> None:
     """Pass each shim that connects to its root, which is forked if there is none yet."""
-    roots: dict[tuple[object, ...], socket.socket] = {}
+    roots: dict[int, socket.socket] = {}
     while True:
         connection, _ = listener.accept()
         _, streams, *_ = socket.recv_fds(connection, 1, 3)
-        pid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         with contextlib.suppress(OSError):  # the shim has exited
-            place = (os.getsid(pid), *(os.readlink(f"/proc/{pid}/ns/{kind}") for kind in _NAMESPACES))
-            if place not in roots:
+            session = os.getsid(_pid_of_peer(connection))
+            if session not in roots:
                 ours, theirs = socket.socketpair()
                 if not os.fork():
                     for other in (listener, connection, ours, *roots.values()):
                         other.close()
                     for number in streams:
                         os.close(number)
-                    _be_root(theirs, pid, loaded)
+                    _be_root(theirs, loaded)
                 theirs.close()
-                roots[place] = ours
-            socket.send_fds(roots[place], [b"+"], [connection.fileno(), *streams])
+                roots[session] = ours
+            socket.send_fds(roots[session], [b"+"], [connection.fileno(), *streams])
         for number in streams:
             os.close(number)
         connection.close()
 
 
-def _be_root(channel: socket.socket, pid: int, loaded: list[Group]) -> NoReturn:
-    """Fork for each request on ``channel``; forward signals to the programs, and their exit statuses to the shims."""
+def _pid_of_peer(connection: socket.socket) -> int:
+    pid: int = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    return pid
+
+
+def _be_root(channel: socket.socket, loaded: list[Group]) -> NoReturn:
+    """Fork for each request of a session; forward signals to the programs, and their exit statuses to the shims."""
     os.setsid()
     host_init.prctl(host_init.PR_SET_PDEATHSIG, signal.SIGKILL)
     host_init.prctl(host_init.PR_SET_CHILD_SUBREAPER, 1)
-    _enter_namespaces(pid)
     shims: dict[int, socket.socket] = {}
     while True:
         ready, _, _ = select.select([channel, *shims.values()], [], [], _POLL if shims else None)
@@ -125,10 +128,12 @@ def _be_root(channel: socket.socket, pid: int, loaded: list[Group]) -> NoReturn:
 
 
 def _enter_namespaces(pid: int) -> None:
+    """Those of the shim that has asked: of its user, network, host name and files."""
     for kind in _NAMESPACES:
         if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"):
             number = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
-            ctypes.CDLL(None).setns(number, 0)
+            if ctypes.CDLL(None, use_errno=True).setns(number, 0):
+                raise OSError(ctypes.get_errno(), f"setns, {kind}")
             os.close(number)
 
 
@@ -160,6 +165,7 @@ def _fork_for_request(
         request = json.loads(file.readline())
     child = os.fork()
     if not child:
+        _enter_namespaces(_pid_of_peer(connection))
         for other in (channel, connection, *others):
             other.close()
         _be_program(request, numbers[1:], loaded)

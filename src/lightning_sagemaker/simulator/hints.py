@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to do about errors that a script has here and not in the job it is written for."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from importlib.metadata import PackageNotFoundError, version
+
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(?P<name>(?P<package>\w+)[\w.]*)'")
+_NO_GPU = re.compile(
+    r"No supported gpu backend found|Torch not compiled with CUDA enabled|No CUDA GPUs are available"
+    r"|Found no NVIDIA driver|CUDAAccelerator` can not run on your system|only supported with GPUs, no GPUs found"
+    r"|doesn't have NCCL built in"
+)
+_NO_ADDRESS = re.compile(
+    r"gaierror|client socket has timed out .* \(algo-\d+, |name or service not known", re.IGNORECASE
+)
+
+
+def hint_for(message: str) -> str | None:
+    """What to do about an error; None if nothing is known.
+
+    Args:
+        message: Exception with its type, without its traceback.
+
+    """
+    if missing := _MISSING.search(message):
+        return _about_module(missing["name"], missing["package"])
+    if _NO_GPU.search(message):
+        return (
+            "HINT: this machine has no GPU. What runs here and there: Trainer(accelerator='auto') with a strategy that sets"
+            " no accelerator; or device 'cuda' and backend 'nccl' only where torch.cuda.is_available()."
+        )
+    if _NO_ADDRESS.search(message):
+        return (
+            "HINT: if it is the name of a simulated host, see the first lines: names need Linux, and root or user"
+            " namespaces; --network netns has them too."
+        )
+    return None
+
+
+def _about_module(name: str, package: str) -> str:
+    if name != package and importlib.util.find_spec(package) is not None:
+        try:
+            installed = f"{package} {version(package)}"
+        except PackageNotFoundError:
+            installed = package
+        return f"HINT: {installed} is installed and has no such module: the script was written for another version."
+    return f"HINT: pip install {package} here; for a job on SageMaker, name it in requirements.txt as well."
