@@ -104,7 +104,10 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         "test_torchrun_refuses_the_names_.*",
     ),
     "container/test_lightning_driver": (r".*on\[in_job\]",),
-    "package/test_on_import": (r".*imports\[(?!import lightning\.pytorch;).*", r".*first\[(pytorch_)?lightning first\]"),
+    "package/test_on_import": (
+        r".*imports\[(?!import lightning\.pytorch;).*",
+        r".*first\[(pytorch_)?lightning first\]",
+    ),
     "package/test_main": ("test_explicit_arguments_win_.*", "test_defaults_come_from_.*"),
     "commands/test_launch_wrong_input": ("test_any_value_in_a_file_.*",),
     "docs/test_examples": ("test_the_trainer_loses_the_same_.*",),
