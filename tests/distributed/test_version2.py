@@ -31,7 +31,7 @@ def runs(tmp_path_factory):
             "-m", "lightning_sagemaker", WORKER, folder, processes=processes, LAYOUTS=json.dumps(layouts), **other
         )
         found[processes] = read_ranks(folder)
-        left = next(place for place in folder.iterdir() if place.is_dir())
+        left = next(place for place in folder.iterdir() if place.is_dir() and place.name != "by module")
         other = {"OTHER": str(left)}
     return found
 
@@ -45,6 +45,12 @@ def test_training_and_checkpoints_equal_one_process(runs, processes, layout):
         assert found["rest"] == pytest.approx(expected[4:], abs=1e-5)
         if processes == 4:
             assert found["rest of other"] == pytest.approx(expected[4:], abs=1e-5)
+        by_module = [found["by module"]]
+        if processes == 4 and layout == "tensor":
+            by_module += [rank["by module"] for rank in runs[processes]]  # of another layout
+        for loaded in by_module:
+            assert loaded["losses"] == pytest.approx(expected[4:], abs=1e-5)
+            assert (loaded["scheduler"], loaded["own"]) == (4, {"total_steps": 4, "resume_from": 7})
         assert found["delayed"] == pytest.approx(runs[1][0]["delayed"], abs=1e-5)
         assert found["drawn"] == 0
         assert found["units"] == 3  # the whole and its two layers, whatever class the script names

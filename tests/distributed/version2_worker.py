@@ -30,6 +30,7 @@ from torch.sagemaker.distributed.checkpoint.state_dict_utils import (
     init_optim_state,
     sm_state_dict_type,
 )
+from torch.sagemaker.distributed.fsdp import checkpoint as fsdp_checkpoint
 from torch.sagemaker.grad_norm import clip_grad_norm_
 from torch.sagemaker.tensor_parallel.transformer import TransformerLayer
 from torch.sagemaker.utils.process_group_utils import get_global_ranks
@@ -191,6 +192,50 @@ def go_on(folder: Path) -> list[float]:
     return steps(model, optimizer, range(HALF, STEPS))
 
 
+def scheduler_of(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=1.0)
+
+
+def save_by_module(model, optimizer, folder: Path) -> None:
+    """As scripts for releases before 2.7 do."""
+    scheduler = scheduler_of(optimizer)
+    for _ in range(HALF):
+        scheduler.step()
+    fsdp_checkpoint.save_model_checkpoint(
+        model,
+        StateDictType.SHARDED_STATE_DICT,
+        str(folder),
+        sharding(),
+        (model.process_group, 0, True),
+        log=dist.get_rank() == 0,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        extra_exports={"total_steps": HALF, "resume_from": 7},
+    )
+
+
+def go_on_by_module(folder: Path) -> dict:
+    model = wrapped()
+    optimizer = optimizer_of(model)
+    loaded = fsdp_checkpoint.load_model_checkpoint(
+        model,
+        StateDictType.SHARDED_STATE_DICT,
+        str(folder),
+        sharding(),
+        (model.process_group, 0, True),
+        log=dist.get_rank() == 0,
+        optimizer=optimizer,
+        scheduler=scheduler_of(optimizer),
+        extra_imports={"total_steps": 0, "resume_from": 0},
+    )
+    model, optimizer = loaded[fsdp_checkpoint.EXPORT_KEY_MODEL], loaded[fsdp_checkpoint.EXPORT_KEY_OPTIMIZER]
+    return {
+        "scheduler": loaded[fsdp_checkpoint.EXPORT_KEY_SCHEDULER].last_epoch,
+        "own": loaded[fsdp_checkpoint.EXPORT_KEY_IDENTITY],
+        "losses": steps(model, optimizer, range(HALF, STEPS)),
+    }
+
+
 def from_meta() -> dict:
     """Filled by FSDP, layer by layer; and with an initialization that forgets something."""
     with torch.device("meta"):
@@ -222,6 +267,7 @@ def layout(name: str, parameters: dict) -> dict:
     losses = steps(model, optimizer, range(HALF))
     folder = OUT / f"{name}-{HALF}"
     async_save(content_of(model, optimizer), checkpoint_id=str(folder), s3_region="none")
+    save_by_module(model, optimizer, OUT / "by module" / name)
     losses += steps(model, optimizer, range(HALF, STEPS))  # beside the writing
     maybe_finalize_async_calls(blocking=True)
     with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
@@ -233,6 +279,7 @@ def layout(name: str, parameters: dict) -> dict:
         "names": sorted(names),
         "rest": go_on(folder),
         "rest of other": go_on(Path(OTHER)) if OTHER else None,
+        "by module": go_on_by_module(OUT / "by module" / name),
         "state": [tsm.state.tp_size, tsm.state.tp_rank, get_global_ranks(tsm.state.tp_process_group)],
         "copies": tsm.state.ranker.get_rep_groups(),
         "delayed": delayed(),
@@ -266,10 +313,12 @@ def main() -> None:
         return
     dist.init_process_group(BACKEND)
     found = {name: layout(name, parameters) for name, parameters in json.loads(os.environ["LAYOUTS"]).items()}
+    dist.barrier()
+    found["by module"] = go_on_by_module(OUT / "by module" / next(iter(found)))  # with the last layout
     found["refusals"] = refusals()
     if dist.get_rank() == 0:
-        limit_num_subdirs(OUT, 1, sort_fn=SORT_BY_LAST_INT, log=False)
-        found["left"] = len([place for place in OUT.iterdir() if place.is_dir()])
+        limit_num_subdirs(OUT, 1, regex=r".*-\d", sort_fn=SORT_BY_LAST_INT, log=False)
+        found["left"] = len([place for place in OUT.iterdir() if place.is_dir() and place.name != "by module"])
     (OUT / f"rank-{dist.get_rank()}.json").write_text(json.dumps(found))
     dist.barrier()
 

@@ -40,6 +40,8 @@ NAMES = [
     "distributed.checkpoint.state_dict_utils.SMStateDictType",
     "distributed.checkpoint.state_dict_utils.init_optim_state",
     "distributed.checkpoint.state_dict_utils.sm_state_dict_type",
+    "distributed.fsdp.checkpoint.load_model_checkpoint",
+    "distributed.fsdp.checkpoint.save_model_checkpoint",
     "grad_norm.clip_grad_norm_",
     "logger.get_logger",
     "moe.moe_config.MoEConfig",
