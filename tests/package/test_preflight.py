@@ -11,6 +11,7 @@ from lightning_sagemaker.job import SageMakerJob
 from lightning_sagemaker.preflight import preflight
 from lightning_sagemaker.simulator import hosts
 from lightning_sagemaker.simulator.hosts import free_port
+from lightning_sagemaker.strategies.trainer_defaults import look_before
 
 
 def job(root: Path, **facts) -> SageMakerJob:
@@ -57,6 +58,19 @@ def test_names_and_port(tmp_path):
         name, meeting = preflight(job(tmp_path, **facts))
     assert "the name no-such-host.invalid does not resolve" in name
     assert f"port {port}" in meeting
+
+
+@pytest.mark.parametrize(("local_rank", "problems"), [(None, 1), ("0", 1), ("1", 0)])
+def test_processes_that_lightning_starts_do_not_look_again(tmp_path, monkeypatch, caplog, local_rank, problems):
+    """Their port is taken by the first of their host."""
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if local_rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        look_before(job(tmp_path, num_nodes=2, node_rank=0, main_port=taken.getsockname()[1]))
+    assert len(caplog.records) == problems
 
 
 @pytest.mark.parametrize("broken", [False, True])

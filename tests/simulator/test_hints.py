@@ -49,6 +49,11 @@ def test_missing_modules(module, advice):
     assert advice in shown[1]
 
 
+def test_what_the_images_have():
+    hint = hint_for("ModuleNotFoundError: No module named 'sagemaker_training.environment'")
+    assert hint == "HINT: AWS's images have it; pip install sagemaker-training here."
+
+
 def test_others_have_none():
     assert hint_for("ValueError: no advice") is None
     assert "--network netns" in (hint_for("socket.gaierror: [Errno -2] Name or service not known") or "")

@@ -16,6 +16,8 @@ _NO_GPU = re.compile(
 _NO_ADDRESS = re.compile(
     r"gaierror|client socket has timed out .* \(algo-\d+, |name or service not known", re.IGNORECASE
 )
+_IN_IMAGES = {"sagemaker_training": "sagemaker-training", "smdebug": "smdebug"}
+"""Modules that AWS's images have, and their names on PyPI."""
 
 
 def hint_for(message: str) -> str | None:
@@ -47,4 +49,6 @@ def _about_module(name: str, package: str) -> str:
         except PackageNotFoundError:
             installed = package
         return f"HINT: {installed} is installed and has no such module: the script was written for another version."
+    if package in _IN_IMAGES:
+        return f"HINT: AWS's images have it; pip install {_IN_IMAGES[package]} here."
     return f"HINT: pip install {package} here; for a job on SageMaker, name it in requirements.txt as well."

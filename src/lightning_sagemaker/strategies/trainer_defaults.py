@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING
 
 from lightning_sagemaker._compat.trainer import callbacks_of
@@ -44,7 +45,7 @@ class JobDefaults(Host):
             add_restart_callbacks(model.trainer, self)
         if self.stops_together:
             add_callbacks(model.trainer)
-            _look_before(self.job)
+            look_before(self.job)
 
     def on_exception(self, exception: BaseException) -> None:
         """Called when a stage fails."""
@@ -55,9 +56,9 @@ class JobDefaults(Host):
             write_failure(self.job.failure_file, exception, self.job.global_rank, step=step)
 
 
-def _look_before(job: SageMakerJob) -> None:
-    """Once on each host, which have their own disks."""
-    if not job.local_rank:
+def look_before(job: SageMakerJob) -> None:
+    """Once on each host, which have their own disks: for processes that Lightning starts, the first has looked."""
+    if not job.local_rank and os.environ.get("LOCAL_RANK", "0") == "0":
         for problem in preflight(job):
             _log.warning("%s: %s", job.current_host, problem)
 
