@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 PACKAGE_VARIABLE = "LIGHTNING_SAGEMAKER_PACKAGE"
 """``lightning`` or ``pytorch_lightning``: which of them to build on when both are imported."""
@@ -58,6 +58,12 @@ class Registry(Protocol):
     def register(
         self, name: str, strategy: Callable[..., object], description: str | None = None, override: bool = False
     ) -> object: ...
+
+    def remove(self, name: str) -> None: ...
+
+    def __contains__(self, name: object) -> bool: ...
+
+    def __getitem__(self, name: str) -> dict[str, Any]: ...
 
 
 def other_registries() -> list[Registry]:

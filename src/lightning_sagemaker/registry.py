@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from lightning_sagemaker.collectives import ending
 from lightning_sagemaker.rank import announce_rank
+
+if TYPE_CHECKING:
+    from lightning_sagemaker._lightning import Registry
 
 
 class _Entry(NamedTuple):
@@ -88,14 +92,38 @@ def register() -> None:
             (_lightning.StrategyRegistry, entry.trainer),
             (_lightning.STRATEGY_REGISTRY, entry.fabric),
         ):
-            registry.register(entry.name, _factory(home), entry.description, override=True, **entry.arguments)
+            if _is_free(registry, entry.name):
+                registry.register(entry.name, _factory(home), entry.description, override=True, **entry.arguments)
+            _give_way(registry)
     for other in _lightning.other_registries():
         for entry in STRATEGIES:
-            other.register(entry.name, _refused(entry.name), entry.description, override=True)
+            if _is_free(other, entry.name):
+                other.register(entry.name, _refused(entry.name), entry.description, override=True)
     accelerator_connector.take_over(
         *(_factory(f"machine.{name}") for name in ("is_ours", "pass_over", "leaves_mps", "knows_ranks"))
     )
     announce_rank()
+
+
+def _is_free(registry: Registry, name: str) -> bool:
+    """Whether a name is not a script's own: in AWS's images, scripts register ``"smddp"`` by themselves."""
+    return name not in registry or registry[name]["strategy"].__module__ == __name__
+
+
+def _give_way(registry: Registry) -> None:
+    """Let scripts register their own strategy under one of these names; Lightning refuses names that are taken."""
+    register = registry.register
+    if getattr(register, "__module__", None) == __name__:
+        return
+
+    @wraps(register)
+    def of_script(name: str, *args: Any, **kwargs: Any) -> object:
+        if name in registry and _is_free(registry, name):
+            registry.remove(name)
+        return register(name, *args, **kwargs)
+
+    of_script.__module__ = __name__
+    registry.register = of_script  # type: ignore[method-assign]
 
 
 def _refused(strategy: str) -> Callable[..., NoReturn]:

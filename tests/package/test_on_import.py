@@ -110,6 +110,32 @@ def test_every_public_name_resolves():
     assert python(code).stdout.split() == ["33", "True"]
 
 
+OWN = """
+from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+from lightning.fabric.strategies import STRATEGY_REGISTRY
+
+class Own(DDPStrategy):
+    pass
+
+def of_script():
+    StrategyRegistry.register(name="smddp", strategy=Own, process_group_backend="smddp", find_unused_parameters=False)
+    STRATEGY_REGISTRY.register("smddp", description="x")(Own)
+"""
+
+
+@pytest.mark.parametrize(
+    "order", ["of_script(); import lightning_sagemaker", "import lightning_sagemaker; of_script()"]
+)
+def test_a_script_that_registers_a_strategy_of_the_same_name_keeps_it(order):
+    """As NeMo's set-up for SageMaker does, in images where this package is not imported."""
+    shown = "print(StrategyRegistry.get('smddp').__class__, STRATEGY_REGISTRY['smddp']['strategy'], 'smp' in StrategyRegistry)"
+    again = "\ntry: StrategyRegistry.register('smddp', Own)\nexcept ValueError as error: print(error)"
+    done = python(f"{OWN}\n{order}\n{shown}{again}")
+    first, refused = done.stdout.splitlines()
+    assert first == "<class '__main__.Own'> <class '__main__.Own'> True", done.stderr[-1000:]
+    assert refused.startswith("'smddp' is already present")  # as Lightning has it
+
+
 def test_with_the_one_lightning_nothing_loads_the_other():
     """Its classes are others, its messages come twice, and its import takes seconds. Recipes are built on ``lightning``."""
     code = """
