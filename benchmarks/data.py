@@ -41,7 +41,7 @@ from data_others import (
     plain,
     webdataset_s3,
 )
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 SECONDS = 30.0
 """A way that is slow reads as much as it can in them."""
@@ -65,21 +65,17 @@ class Batches(Dataset[Any]):
 def ours(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
     """This project, from page cache."""
     from lightning_sagemaker.data.batches import TrainingBatches
-    from lightning_sagemaker.data.handover import hand_over
     from lightning_sagemaker.recipes.albert_mlm.shards import Shards
 
     shards = Shards(folder, {file.name: {} for file in sorted(folder.glob("train-*.npy"))})
     batches = TrainingBatches(len(shards), args.batch)
-    return DataLoader(
-        Batches(shards, shards.rows), None, sampler=batches, num_workers=args.workers, collate_fn=hand_over
-    )
+    return _loader(Batches(shards, shards.rows), batches, args.workers)
 
 
 def ours_s3(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
     """This project, from S3 with an empty cache."""
     from lightning_sagemaker.data.batches import TrainingBatches
     from lightning_sagemaker.data.block_index import INDEX, read_index
-    from lightning_sagemaker.data.handover import hand_over
     from lightning_sagemaker.data.s3_objects import S3Objects
     from lightning_sagemaker.data.streamed import StreamedRows
     from lightning_sagemaker.recipes.albert_mlm.streamed import StreamedShards
@@ -91,7 +87,15 @@ def ours_s3(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]
     batches = TrainingBatches(len(shards), args.batch, blocks=shards.blocks)
     shards.look_ahead(batches)
     read = shards.rows if args.rows == "tokens" else partial(rows.read, "train", 0)
-    return DataLoader(Batches(shards, read), None, sampler=batches, num_workers=args.workers, collate_fn=hand_over)
+    return _loader(Batches(shards, read), batches, args.workers)
+
+
+def _loader(dataset: Batches, batches: Any, workers: int) -> Iterable[Any]:
+    """As the recipes make theirs."""
+    from lightning_sagemaker.data.handover import hand_over
+    from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
+
+    return RecipeLoader(dataset, batch_size=None, sampler=batches, num_workers=workers, collate_fn=hand_over)
 
 
 WAYS: dict[str, tuple[Way, str]] = {

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from lightning_sagemaker.data.batches import TrainingBatches
 from lightning_sagemaker.data.block_index import Column, SplitIndex
 from lightning_sagemaker.data.handover import hand_over
 from lightning_sagemaker.data.streamed import StreamedRows
+from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
 from lightning_sagemaker.recipes.albert_mlm.shards import Shards
 from lightning_sagemaker.recipes.albert_mlm.streamed import StreamedShards
 
@@ -83,7 +84,7 @@ def measure(kind: str, gigabytes: int, batches: int) -> tuple[float, float, int]
         shards = KINDS[kind](Path(name), gigabytes)
         order = TrainingBatches(len(shards), BATCH, blocks=shards.blocks)
         shards.look_ahead(order)
-        loader = DataLoader(Measured(shards), None, sampler=order, num_workers=1, collate_fn=hand_over)
+        loader = RecipeLoader(Measured(shards), batch_size=None, sampler=order, num_workers=1, collate_fn=hand_over)
         found = [batch["memory"].numpy() for batch, _ in zip(loader, range(batches), strict=False)]
         own, files = np.max(found, axis=0)
     return float(own - before), float(files), len(shards)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from lightning_sagemaker.data.handover import _MOST, hand_over
+from lightning_sagemaker.data.handover import MOST, hand_over
 
 _LIMITS = [
     2**7 - 1,
@@ -51,7 +51,7 @@ BATCHES: list[Any] = [
         "sparse": torch.eye(3).to_sparse(),
     },
     {"text": ["one", "two"], "array": np.arange(3), "number": 1.5, "nothing": None, "deep": {"ids": torch.arange(3)}},
-    {"large": torch.arange(_MOST // 8 + 1) << 40},
+    {"large": torch.arange(MOST // 8 + 1) << 40},
     [torch.arange(3), "a list"],
     torch.arange(3),
 ]

@@ -69,22 +69,29 @@ class _Collate:
 class _Begin:
     """Stands in for ``worker_init_fn``."""
 
-    def __init__(self, begin: Callable[[int], None] | None, collate: _Collate, states: dict[int, Captured]) -> None:
+    def __init__(
+        self, begin: Callable[[int], None] | None, collate: _Collate | None, states: dict[int, Captured]
+    ) -> None:
         self._begin, self._collate, self._states = begin, collate, states
 
     def __call__(self, worker: int) -> None:
         workers.ignore_stop_signals()
         if self._begin is not None:
             self._begin(worker)
-        self._collate.begin(self._states.get(worker))
+        if self._collate is not None:
+            self._collate.begin(self._states.get(worker))
 
 
 @contextmanager
-def carrying(loader: Any, states: dict[int, Captured]) -> Iterator[None]:
-    """Around the creation of an iterator with workers: they send their states along, and start with ``states``."""
+def carrying(loader: Any, states: dict[int, Captured] | None) -> Iterator[None]:
+    """Around the creation of an iterator with workers: they send their states along, and start with ``states``.
+
+    With None they do neither: no batch depends on them.
+    """
     collate, begin = loader.collate_fn, loader.worker_init_fn
-    loader.collate_fn = _Collate(collate)
-    loader.worker_init_fn = _Begin(begin, loader.collate_fn, states)
+    carrier = None if states is None else _Collate(collate)
+    loader.collate_fn = carrier or collate
+    loader.worker_init_fn = _Begin(begin, carrier, states or {})
     try:
         yield
     finally:

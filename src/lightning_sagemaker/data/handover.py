@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_convert, get_worker_info
 
-_MOST = 1 << 19
+MOST = 1 << 19
 """Bytes of a message; a pipe copies them some 64 KB at a time, so above that shared memory is faster."""
 _SHORT = (np.int8, np.int16, np.int32)
 
@@ -36,7 +36,13 @@ def hand_over(batch: object) -> object:
         return batch
     types = {name: value.dtype for name, value in batch.items() if _is_plain(value)}
     values = {name: _shortened(value) if name in types else value for name, value in batch.items()}
-    return batch if sum(values[name].nbytes for name in types) > _MOST else _Message(values, types)
+    message = _Message(values, types)
+    return batch if message.size > MOST else message
+
+
+def size_of(batch: object) -> int | None:
+    """Bytes of a batch of :func:`hand_over` in a message; None if it, or a part of it, goes as torch sends it."""
+    return batch.size if isinstance(batch, _Message) and batch.is_whole else None
 
 
 class _Message:
@@ -44,6 +50,8 @@ class _Message:
 
     def __init__(self, values: dict[str, Any], types: dict[str, torch.dtype]) -> None:
         self._values, self._types = values, types
+        self.size = sum(values[name].nbytes for name in types)
+        self.is_whole = len(types) == len(values)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return _arrived, (self._values, self._types)

@@ -20,6 +20,7 @@ from lightning_sagemaker.checkpoint.random_state import random_state, restore_ra
 from lightning_sagemaker.data import workers
 from lightning_sagemaker.data.carried import carrying
 from lightning_sagemaker.data.changing import ChangingIterator, begin_epoch
+from lightning_sagemaker.data.grouped import InGroups, is_grouped
 from lightning_sagemaker.data.position import WATCH, Position, Watch, has_state
 
 _END = object()
@@ -171,8 +172,9 @@ class _Seeking(DataLoader[Any]):
         goes_on = wanted is not None and not watched.is_iterable
         states = {} if wanted is None else wanted["states" if goes_on else "began"]
         states = {int(worker): state for worker, state in states.items()}
-        with carrying(self, states), workers.signals_held(self.multiprocessing_context):
-            return _InWorkers(self, wanted if goes_on else None, None if goes_on else wanted)
+        kind, carried = (_InGroups, None) if is_grouped(self) else (_InWorkers, states)
+        with carrying(self, carried), workers.signals_held(self.multiprocessing_context):
+            return kind(self, wanted if goes_on else None, None if goes_on else wanted)
 
 
 class _Counting:
@@ -240,6 +242,10 @@ class _InWorkers(_Counting, _MultiProcessingDataLoaderIter):
             next(self._worker_queue_idx_cycle)
         self._turns = 0
         super()._try_put_index()
+
+
+class _InGroups(_InWorkers, InGroups):
+    """Several batches in a message; they depend on their indices only, so any worker may make the first."""
 
 
 class _Replaying(DataLoader[Any]):

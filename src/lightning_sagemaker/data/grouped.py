@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several batches in one message of a loader's worker: passing a message takes longer than reading a small batch.
+
+Torch's queues take some 0.6 ms of CPU time for a message, of whatever size, where reading 256 rows of 128 tokens takes
+0.4 ms. So a worker gets the indices of several batches at once, makes each as it would be made alone, and sends them
+together; the training process returns them one by one.
+
+The batches must depend on their indices only, as those of the recipes do, not on the worker that makes them or on its
+random numbers: which worker makes which batch follows from how long others took. The states of the workers are
+therefore neither recorded nor restored when such a loader is tracked.
+
+The first messages of an iteration hold one batch each, so that training starts as soon as before, and tell how large a
+batch is and how long it takes. Batches that are slow to make stay alone, as all workers are then to take part; so do
+large ones, and those that do not travel within the message.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Protocol
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
+
+from lightning_sagemaker._compat.guard import require
+from lightning_sagemaker.data.handover import MOST, size_of
+from lightning_sagemaker.data.loader import BegunLate
+
+require(_MultiProcessingDataLoaderIter, "_next_data", "_next_index", "_reset")
+
+_SECONDS = 0.01
+"""Most that a message's batches take to be made: the message is then little beside it, and other workers have work."""
+
+
+class GroupedLoader(BegunLate):
+    """A loader of complete batches (``batch_size=None``) whose workers hand over several of them in one message.
+
+    Attributes:
+        batches_per_message: Most batches in a message; with 1 it iterates as torch's.
+
+    """
+
+    batches_per_message: int = 8
+
+    def _get_iterator(self) -> Any:
+        if not self.num_workers or not is_grouped(self):
+            return super()._get_iterator()
+        self.check_worker_number_rationality()  # type: ignore[no-untyped-call]
+        return InGroups(self)
+
+
+def is_grouped(loader: DataLoader[Any]) -> bool:
+    """Whether a loader's workers are to hand over several batches in one message."""
+    is_complete = loader.batch_size is None and loader.batch_sampler is None
+    return (
+        getattr(loader, "batches_per_message", 1) > 1
+        and is_complete
+        and not isinstance(loader.dataset, IterableDataset)
+    )
+
+
+@dataclass
+class Parcel:
+    """Batches in one message.
+
+    Attributes:
+        batches: With an error in the place of a batch that could not be made.
+        largest: Bytes of the largest; None if they do not all travel within the message.
+        seconds: In which they were made.
+
+    """
+
+    batches: list[object]
+    largest: int | None
+    seconds: float
+
+    def pin_memory(self) -> Parcel:
+        """Called by the loader's thread that pins memory."""
+        pinned = [one if isinstance(one, ExceptionWrapper) else pin_memory(one) for one in self.batches]  # type: ignore[no-untyped-call]
+        return replace(self, batches=pinned)
+
+
+class _Dataset(Protocol):
+    def __getitem__(self, indices: object, /) -> object: ...
+
+
+class _Making:
+    """Stands in for a worker's dataset and its ``collate_fn``: makes several batches, each as it is made alone."""
+
+    def __init__(self, dataset: _Dataset, collate: Callable[[object], object]) -> None:
+        self._dataset, self._collate = dataset, collate
+
+    def __getitem__(self, group: Sequence[object]) -> Parcel:
+        begin = time.perf_counter()
+        batches = [self._made(indices) for indices in group]
+        sizes = [size for size in map(size_of, batches) if size is not None]
+        largest = max(sizes) if len(sizes) == len(batches) else None
+        return Parcel(batches, largest, time.perf_counter() - begin)
+
+    def _made(self, indices: object) -> object:
+        try:
+            return self._collate(self._dataset[indices])
+        except Exception:
+            info = get_worker_info()
+            return ExceptionWrapper(where=f"in DataLoader worker process {None if info is None else info.id}")  # type: ignore[no-untyped-call]
+
+
+def _as_it_is(parcel: object) -> object:
+    return parcel
+
+
+class _Beginning(_BaseDataLoaderIter):
+    """Comes between torch's iterator with workers and its base class, which sets what the workers are given."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        super().__init__(loader)
+        require(self, "_dataset", "_collate_fn", "_sampler_iter")
+        self._dataset, self._collate_fn = _Making(self._dataset, self._collate_fn), _as_it_is
+
+
+class InGroups(_MultiProcessingDataLoaderIter, _Beginning):
+    """Torch's iterator with workers, of a :class:`GroupedLoader`."""
+
+    def __init__(self, loader: Any) -> None:
+        self._most: int = loader.batches_per_message
+        super().__init__(loader)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._count = self._largest = 1
+        self._opened: deque[object] = deque()
+        super()._reset(loader, first_iter)
+
+    def _next_index(self) -> list[object]:
+        first = super()._next_index()  # type: ignore[no-untyped-call]
+        return [first, *islice(self._sampler_iter, self._count - 1)]
+
+    def _next_data(self) -> object:
+        if not self._opened:
+            parcel: Parcel = super()._next_data()  # type: ignore[no-untyped-call]
+            self._opened.extend(parcel.batches)
+            self._count = self._fitting(parcel)
+        one = self._opened.popleft()
+        if isinstance(one, ExceptionWrapper):
+            one.reraise()  # type: ignore[no-untyped-call]
+        return one
+
+    def _fitting(self, parcel: Parcel) -> int:
+        """How many batches like these go into a message."""
+        if parcel.largest is None:
+            return 1
+        self._largest = max(self._largest, parcel.largest)
+        in_time = _SECONDS * len(parcel.batches) / max(parcel.seconds, 1e-9)
+        return max(1, int(min(self._most, MOST / self._largest, in_time)))
