@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from lightning_sagemaker import AutoResume
 from lightning_sagemaker.callbacks import DataWait
 from lightning_sagemaker.data.batches import TrainingBatches
+from lightning_sagemaker.data.handover import hand_over
 from lightning_sagemaker.data.loader import batches_done
 from lightning_sagemaker.recipes._common.data.data_module import RecipeData
 from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
@@ -25,14 +26,14 @@ SIZE, BATCH = 400, 4
 
 
 class Draws(Dataset):
-    """A batch is the numbers of its samples; making one takes ``seconds`` of waiting, as for a network."""
+    """A batch has the numbers of its samples; making one takes ``seconds`` of waiting, as for a network."""
 
     def __init__(self, seconds=0.0):
         self.seconds = seconds
 
     def __getitem__(self, draws):
         time.sleep(self.seconds)
-        return torch.tensor(draws)
+        return {"draws": torch.tensor(draws)}
 
 
 class Data(RecipeData):
@@ -53,9 +54,8 @@ class Data(RecipeData):
 
     def train_dataloader(self):
         batches = TrainingBatches(SIZE, BATCH)
-        loader = RecipeLoader(
-            Draws(self.seconds), batch_size=None, sampler=batches, num_workers=self.num_workers, pin_memory=False
-        )
+        options = {"collate_fn": hand_over, "num_workers": self.num_workers, "pin_memory": False}
+        loader = RecipeLoader(Draws(self.seconds), batch_size=None, sampler=batches, **options)
         batches.batches_done = batches_done(loader, self.trainer)
         loader.workers_wanted = self.num_workers if self.measures_workers else None
         self._training = loader
@@ -71,9 +71,9 @@ class Model(LightningModule):
 
     def training_step(self, batch, index):
         time.sleep(self.seconds)
-        self.seen.append(batch.tolist())
+        self.seen.append(batch["draws"].tolist())
         self.drawn.append(torch.rand(1).item())
-        return self.layer(batch[:, None].float()).mean() * 1e-9
+        return self.layer(batch["draws"][:, None].float()).mean() * 1e-9
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.1)

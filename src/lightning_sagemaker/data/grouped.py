@@ -21,10 +21,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol
 
 from torch._utils import ExceptionWrapper
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
@@ -48,14 +47,14 @@ class GroupedLoader(BegunLate):
 
     batches_per_message: int = 8
 
-    def _get_iterator(self) -> Any:
+    def _get_iterator(self) -> _BaseDataLoaderIter:
         if not self.num_workers or not is_grouped(self):
             return super()._get_iterator()
-        self.check_worker_number_rationality()  # type: ignore[no-untyped-call]
+        self.check_worker_number_rationality()
         return InGroups(self)
 
 
-def is_grouped(loader: DataLoader[Any]) -> bool:
+def is_grouped(loader: DataLoader[object]) -> bool:
     """Whether a loader's workers are to hand over several batches in one message."""
     is_complete = loader.batch_size is None and loader.batch_sampler is None
     return (
@@ -86,14 +85,10 @@ class Parcel:
         return replace(self, batches=pinned)
 
 
-class _Dataset(Protocol):
-    def __getitem__(self, indices: object, /) -> object: ...
-
-
-class _Making:
+class _Making(Dataset[Parcel]):
     """Stands in for a worker's dataset and its ``collate_fn``: makes several batches, each as it is made alone."""
 
-    def __init__(self, dataset: _Dataset, collate: Callable[[object], object]) -> None:
+    def __init__(self, dataset: Dataset[object], collate: Callable[..., object]) -> None:
         self._dataset, self._collate = dataset, collate
 
     def __getitem__(self, group: Sequence[object]) -> Parcel:
@@ -118,7 +113,7 @@ def _as_it_is(parcel: object) -> object:
 class _Beginning(_BaseDataLoaderIter):
     """Comes between torch's iterator with workers and its base class, which sets what the workers are given."""
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: DataLoader[object]) -> None:
         super().__init__(loader)
         require(self, "_dataset", "_collate_fn", "_sampler_iter")
         self._dataset, self._collate_fn = _Making(self._dataset, self._collate_fn), _as_it_is
@@ -127,11 +122,11 @@ class _Beginning(_BaseDataLoaderIter):
 class InGroups(_MultiProcessingDataLoaderIter, _Beginning):
     """Torch's iterator with workers, of a :class:`GroupedLoader`."""
 
-    def __init__(self, loader: Any) -> None:
-        self._most: int = loader.batches_per_message
+    def __init__(self, loader: GroupedLoader) -> None:
+        self._most = loader.batches_per_message
         super().__init__(loader)
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+    def _reset(self, loader: DataLoader[object], first_iter: bool = False) -> None:
         self._count = self._largest = 1
         self._opened: deque[object] = deque()
         super()._reset(loader, first_iter)
@@ -140,7 +135,7 @@ class InGroups(_MultiProcessingDataLoaderIter, _Beginning):
         first = super()._next_index()  # type: ignore[no-untyped-call]
         return [first, *islice(self._sampler_iter, self._count - 1)]
 
-    def _next_data(self) -> object:
+    def _next_data(self) -> object:  # type: ignore[override]
         if not self._opened:
             parcel: Parcel = super()._next_data()  # type: ignore[no-untyped-call]
             self._opened.extend(parcel.batches)
