@@ -69,7 +69,7 @@ def ours(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
 
     shards = Shards(folder, {file.name: {} for file in sorted(folder.glob("train-*.npy"))})
     batches = TrainingBatches(len(shards), args.batch)
-    return _loader(Batches(shards, shards.rows), batches, args.workers)
+    return _loader(args, Batches(shards, shards.rows), batches)
 
 
 def ours_s3(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]:
@@ -87,15 +87,17 @@ def ours_s3(args: argparse.Namespace, folder: Path, cache: str) -> Iterable[Any]
     batches = TrainingBatches(len(shards), args.batch, blocks=shards.blocks)
     shards.look_ahead(batches)
     read = shards.rows if args.rows == "tokens" else partial(rows.read, "train", 0)
-    return _loader(Batches(shards, read), batches, args.workers)
+    return _loader(args, Batches(shards, read), batches)
 
 
-def _loader(dataset: Batches, batches: Any, workers: int) -> Iterable[Any]:
+def _loader(args: argparse.Namespace, dataset: Batches, batches: Any) -> Iterable[Any]:
     """As the recipes make theirs."""
     from lightning_sagemaker.data.handover import hand_over
     from lightning_sagemaker.recipes._common.data.loaders import RecipeLoader
 
-    return RecipeLoader(dataset, batch_size=None, sampler=batches, num_workers=workers, collate_fn=hand_over)
+    loader = RecipeLoader(dataset, batch_size=None, sampler=batches, num_workers=args.workers, collate_fn=hand_over)
+    loader.batches_per_message = args.per_message
+    return loader
 
 
 WAYS: dict[str, tuple[Way, str]] = {
@@ -140,6 +142,7 @@ def measure(args: argparse.Namespace, name: str, folder: Path) -> tuple[float, f
         drop_from_page_cache(folder)
     command = [sys.executable, __file__, "--one", name, "--folder", str(folder), "--workers", str(args.workers)]
     command += ["--batch", str(args.batch), "--batches", str(args.batches), "--rows", args.rows]
+    command += ["--per-message", str(args.per_message)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     if done.returncode:
         raise RuntimeError(next(line for line in reversed(done.stderr.split("\n")) if "Error" in line))
@@ -187,6 +190,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="rows (256, or 64 blobs)")
     parser.add_argument("--batches", type=int, default=900, help="that are read at most (%(default)s)")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], help="of the loader (0 1 2)")
+    parser.add_argument(
+        "--per-message", type=int, default=8, help="batches that a worker of this project sends at once (%(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="of which the median counts (%(default)s)")
     parser.add_argument("--latency", type=float, default=0.02, help="of S3, in seconds (%(default)s)")
     parser.add_argument("--only", choices=["memory", "S3"], help="leave out the other")
