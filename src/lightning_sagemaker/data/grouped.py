@@ -35,6 +35,8 @@ require(_MultiProcessingDataLoaderIter, "_next_data", "_next_index", "_reset")
 
 _SECONDS = 0.01
 """Most that a message's batches take to be made: the message is then little beside it, and other workers have work."""
+_RECENT = 8
+"""Messages of which the fastest counts: other work on the machine only slows them."""
 
 
 class GroupedLoader(BegunLate):
@@ -129,6 +131,7 @@ class InGroups(_MultiProcessingDataLoaderIter, _Beginning):
     def _reset(self, loader: DataLoader[object], first_iter: bool = False) -> None:
         self._count = self._largest = 1
         self._opened: deque[object] = deque()
+        self._recent: deque[float] = deque(maxlen=_RECENT)
         super()._reset(loader, first_iter)
 
     def _next_index(self) -> list[object]:
@@ -150,5 +153,5 @@ class InGroups(_MultiProcessingDataLoaderIter, _Beginning):
         if parcel.largest is None:
             return 1
         self._largest = max(self._largest, parcel.largest)
-        in_time = _SECONDS * len(parcel.batches) / max(parcel.seconds, 1e-9)
-        return max(1, int(min(self._most, MOST / self._largest, in_time)))
+        self._recent.append(parcel.seconds / len(parcel.batches))
+        return max(1, int(min(self._most, MOST / self._largest, _SECONDS / max(min(self._recent), 1e-9))))
