@@ -124,7 +124,14 @@ def test_batches_are_those_made_without_workers(workers, most, watched):
     equal(epochs(loader, 3), epochs(make(0), 3))
 
 
-@pytest.mark.parametrize("options", [{"evaluates": True}, {"persistent": False}, {"multiprocessing_context": "spawn"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"evaluates": True},
+        {"persistent": False},
+        pytest.param({"multiprocessing_context": "spawn"}, marks=pytest.mark.slow),
+    ],
+)
 def test_loaders_of_other_kinds(options):
     plain = {name: value for name, value in options.items() if name != "multiprocessing_context"}
     equal(epochs(make(2, **options), 2), epochs(make(0, **plain), 2))
@@ -159,7 +166,7 @@ def test_what_does_not_travel_in_a_message_stays_alone(messages):
     assert set(messages) == {1}
 
 
-@pytest.mark.parametrize("most", [3, 8])
+@pytest.mark.parametrize("most", [pytest.param(3, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("workers", [(2, 2), (1, 3), (3, 0), (0, 2)])
 def test_a_loader_goes_on_from_any_place(workers, most):
     expected = epochs(make(0), 2)
