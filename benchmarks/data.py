@@ -52,6 +52,8 @@ Way = Callable[[argparse.Namespace, Path, str], Iterable[Any]]
 class Batches(Dataset[Any]):
     """A batch at a time, from this project's shards."""
 
+    depends_on_indices_only = True
+
     def __init__(self, shards: Any, read: Callable[[Any], Any]) -> None:
         self._shards, self._read = shards, read
 

@@ -41,6 +41,8 @@ def memory(pid: int) -> tuple[float, float]:
 class Measured(Dataset[Any]):
     """Batches, with the memory of the worker that has made them."""
 
+    depends_on_indices_only = True
+
     def __init__(self, shards: Any) -> None:
         self._shards = shards
 

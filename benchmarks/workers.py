@@ -39,6 +39,8 @@ SAMPLES, BATCH = 1_000_000, 64
 class Network(Dataset[Any]):
     """Batches that are waited for."""
 
+    depends_on_indices_only = True
+
     def __getitem__(self, draws: list[int]) -> torch.Tensor:
         time.sleep(0.012)
         return torch.tensor(draws)
@@ -46,6 +48,8 @@ class Network(Dataset[Any]):
 
 class Text(Dataset[Any]):
     """Batches of texts that are tokenized when they are drawn."""
+
+    depends_on_indices_only = True
 
     def __init__(self) -> None:
         from tokenizers import Tokenizer, models, pre_tokenizers
@@ -63,6 +67,8 @@ class Text(Dataset[Any]):
 
 class Memory(Dataset[Any]):
     """Batches of rows that are masked when they are drawn."""
+
+    depends_on_indices_only = True
 
     def __init__(self) -> None:
         self._rows = np.random.default_rng(0).integers(0, 30000, (50000, 128)).astype(np.uint16)

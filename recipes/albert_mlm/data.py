@@ -44,6 +44,8 @@ class MaskedSequences(Dataset[Batch]):
 
     """
 
+    depends_on_indices_only = True
+
     def __init__(self, shards: Shards | StreamedShards, masking: Masking, seed: int) -> None:
         self.shards = shards
         self._masking = masking

@@ -34,6 +34,8 @@ class QuestionWindows(Dataset[Batch]):
 
     """
 
+    depends_on_indices_only = True
+
     def __init__(
         self,
         folder: Path,

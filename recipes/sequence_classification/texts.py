@@ -29,6 +29,8 @@ class Texts(Dataset[Batch]):
 
     """
 
+    depends_on_indices_only = True
+
     def __init__(self, folder: Path, split: str, padding: Padding) -> None:
         files = CheckedFiles.of(folder)
         self._ids = Ragged(files, split)

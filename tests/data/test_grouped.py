@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches that workers hand over several at once are those made without workers, whatever is done with the loader."""
 
+import itertools
 import os
 import pickle
 import random
@@ -34,6 +35,8 @@ class Failure(Exception):
 
 class Rows(Dataset):
     """Batches of numbers that follow from the samples' own, of any length and type."""
+
+    depends_on_indices_only = True
 
     def __init__(self, fails_at=(), wide=0, seconds=0.0):
         self.fails_at, self.wide, self.seconds = fails_at, wide, seconds
@@ -213,6 +216,29 @@ def test_an_epoch_that_was_left_early_is_over():
         if number == 9:  # within a message
             break
     equal(epochs(loader, 2, 1), epochs(make(0), 2, 1))
+
+
+class OwnDraws(Rows):
+    """Of a recipe that somebody has written: its batches have a worker's own random numbers."""
+
+    depends_on_indices_only = False
+
+    def __getitem__(self, draws):
+        return {"drawn": torch.rand(3)}
+
+
+def test_a_dataset_that_does_not_say_so_goes_on_drawing():
+    """Its batches are a message each, with the states of the worker, as before."""
+    torch.manual_seed(7)
+    left_alone = epochs(watch(make(2, dataset=OwnDraws()), pytest.fail)[0], 1)
+    torch.manual_seed(7)
+    loader, watched = watch(make(2, dataset=OwnDraws()), pytest.fail)
+    begun = list(itertools.islice(iter(loader), 9))
+    position = watched.here()
+    torch.manual_seed(8)
+    loader, watched = watch(make(2, dataset=OwnDraws()), pytest.fail)
+    watched.seek(position)
+    equal(begun + epochs(loader, 1), left_alone)
 
 
 def test_workers_are_caught_up_at_an_epochs_end():

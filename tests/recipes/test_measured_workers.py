@@ -28,6 +28,8 @@ SIZE, BATCH = 400, 4
 class Draws(Dataset):
     """A batch has the numbers of its samples; making one takes ``seconds`` of waiting, as for a network."""
 
+    depends_on_indices_only = True
+
     def __init__(self, seconds=0.0):
         self.seconds = seconds
 

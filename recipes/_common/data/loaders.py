@@ -13,8 +13,6 @@ from lightning_sagemaker.data.position import is_watched
 class RecipeLoader(GroupedLoader):
     """Loads complete batches: the sampler yields lists of samples, of each of which ``dataset[list]`` makes a batch.
 
-    A batch is a function of its samples, whichever worker makes it, and of no random number of the worker's.
-
     Attributes:
         workers_wanted: Number of workers from the next batch on, which does not change the batches; None: no change.
 

@@ -5,9 +5,9 @@ Torch's queues take some 0.6 ms of CPU time for a message, of whatever size, whe
 0.4 ms. So a worker gets the indices of several batches at once, makes each as it would be made alone, and sends them
 together; the training process returns them one by one.
 
-The batches must depend on their indices only, as those of the recipes do, not on the worker that makes them or on its
-random numbers: which worker makes which batch follows from how long others took. The states of the workers are
-therefore neither recorded nor restored when such a loader is tracked.
+The batches must depend on their indices only, not on the worker that makes them or on its random numbers: which worker
+makes which batch follows from how long others took. The states of the workers are therefore neither recorded nor
+restored when such a loader is tracked. A dataset says that its batches are such; of others each is a message.
 
 The first messages of an iteration hold one batch each, so that training starts as soon as before, and tell how large a
 batch is and how long it takes. Batches that are slow to make stay alone, as all workers are then to take part; so do
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from torch._utils import ExceptionWrapper
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
@@ -42,6 +42,8 @@ _RECENT = 8
 class GroupedLoader(BegunLate):
     """A loader of complete batches (``batch_size=None``) whose workers hand over several of them in one message.
 
+    If its dataset has an attribute ``depends_on_indices_only`` that is true, as those of the recipes.
+
     Attributes:
         batches_per_message: Most batches in a message; with 1 it iterates as torch's.
 
@@ -59,11 +61,8 @@ class GroupedLoader(BegunLate):
 def is_grouped(loader: DataLoader[object]) -> bool:
     """Whether a loader's workers are to hand over several batches in one message."""
     is_complete = loader.batch_size is None and loader.batch_sampler is None
-    return (
-        getattr(loader, "batches_per_message", 1) > 1
-        and is_complete
-        and not isinstance(loader.dataset, IterableDataset)
-    )
+    says_so = bool(getattr(loader.dataset, "depends_on_indices_only", False))
+    return says_so and is_complete and getattr(loader, "batches_per_message", 1) > 1
 
 
 @dataclass
