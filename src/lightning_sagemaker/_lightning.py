@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 PACKAGE_VARIABLE = "LIGHTNING_SAGEMAKER_PACKAGE"
 """``lightning`` or ``pytorch_lightning``: which of them to build on when both are imported."""
@@ -63,7 +63,7 @@ class Registry(Protocol):
 
     def __contains__(self, name: object) -> bool: ...
 
-    def __getitem__(self, name: str) -> dict[str, Any]: ...
+    def __getitem__(self, name: str) -> dict[str, object]: ...
 
 
 def other_registries() -> list[Registry]:

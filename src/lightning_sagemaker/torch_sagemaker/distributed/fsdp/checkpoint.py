@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch.distributed.checkpoint as dcp
 from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
@@ -18,7 +18,7 @@ from lightning_sagemaker.torch_sagemaker.distributed.checkpoint.state_dict_utils
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from lightning_sagemaker._types import PathLike, StateDict
+    from lightning_sagemaker._types import Checkpoint, PathLike, StateDict
 
 EXPORT_KEY_MODEL = "model"
 EXPORT_KEY_OPTIMIZER = "optimizer"
@@ -78,7 +78,7 @@ def load_model_checkpoint(
     optimizer: Optimizer | None = None,
     scheduler: Scheduler | None = None,
     extra_imports: Mapping[str, object] | None = None,
-) -> dict[str, Any]:
+) -> StateDict:
     """Restore in place what :func:`save_model_checkpoint` saved, with any layout. Collective over all processes.
 
     Args:
@@ -124,9 +124,9 @@ def _content(
     optimizer: Optimizer | None,
     scheduler: Scheduler | None,
     own: Mapping[str, object] | None,
-) -> dict[str, Any]:
+) -> Checkpoint:
     with sm_state_dict_type(model, state_dict_type):
-        content: dict[str, Any] = {EXPORT_KEY_MODEL: model.state_dict()}
+        content: Checkpoint = {EXPORT_KEY_MODEL: model.state_dict()}
         if optimizer is not None:
             content[EXPORT_KEY_OPTIMIZER] = FullyShardedDataParallel.optim_state_dict(model, optimizer)
     if scheduler is not None:
