@@ -166,7 +166,7 @@ class Layers(Model):
 
 
 class Tables(Model):
-    """The batch has a table beside the samples, which are then not to be told from it."""
+    """The batch has a table beside the samples, with another number of rows."""
 
     def on_before_batch_transfer(self, batch, dataloader_idx):
         return {**batch, "table": torch.zeros(10)}
@@ -352,7 +352,7 @@ def uneven() -> dict:
 def rows() -> dict:
     """Models without a list of blocks, in batches that are uneven too."""
     found = {}
-    for kind in (Row, Direct, Skips):
+    for kind in (Row, Direct, Skips, Tables):
         if kind is Skips and WORLD > 2:  # it has fewer places to cut than stages
             found[kind.__name__] = None
             continue
@@ -414,7 +414,6 @@ def refusals() -> dict:
         found["finder"] = error_of(finder)
     if LAYOUT == "stages":
         found["lbfgs"] = error_of(lambda: fit(model=Model(optimizer="LBFGS")))
-        found["sizes"] = error_of(lambda: fit(model=Tables(), rows=30, parameters={"microbatches": 4}))
         found["skips"] = error_of(lambda: fit(model=Skips(), strategy_options={"stages_per_rank": 2}))
         found["reentrant"] = error_of(lambda: fit(model=Checkpointed(reentrant=True)))
         found["elsewhere"] = error_of(lambda: fit(model=Elsewhere(), num_sanity_val_steps=0))

@@ -12,7 +12,7 @@ CALLBACKS = ("plain", "accumulate", "finetune", "backbone", "watchers")
 AVERAGES = ("swa", "mean", "ema")
 UNEVEN = ("uneven", "few", "one sample", "uneven, accumulated")
 ROWS = ("Row", "Direct", "Skips")
-STAGES = (*CALLBACKS, *AVERAGES, *UNEVEN, *ROWS, "InPlace", "Checkpointed", "finder", "AdamW", "Adafactor")
+STAGES = (*CALLBACKS, *AVERAGES, *UNEVEN, *ROWS, "Tables", "InPlace", "Checkpointed", "finder", "AdamW", "Adafactor")
 LAYOUTS = {"one": ("one", 0), "stages": ("stages", 2), "shards": ("shards", 2), "four": ("stages", 4)}
 FOUR = pytest.param("four", marks=pytest.mark.slow)
 
@@ -101,7 +101,6 @@ def test_what_cannot_work_is_refused_before_training(runs, layout):
             "reentrant": "use_reentrant=True",
             "elsewhere": "validation_step does not call the module",
             "layers": "the step uses (add) a value which an earlier pipeline stage has computed",
-            "sizes": "batch['table'] has 10 samples",
             "sync": "sync_batchnorm=True",
         }
         messages |= {"parts": "save_distributed_checkpoint=True was set with a callback"}

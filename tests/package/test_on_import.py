@@ -128,7 +128,9 @@ def of_script():
 )
 def test_a_script_that_registers_a_strategy_of_the_same_name_keeps_it(order):
     """As NeMo's set-up for SageMaker does, in images where this package is not imported."""
-    shown = "print(type(StrategyRegistry.get('smddp')), STRATEGY_REGISTRY['smddp']['strategy'], 'smp' in StrategyRegistry)"
+    shown = (
+        "print(type(StrategyRegistry.get('smddp')), STRATEGY_REGISTRY['smddp']['strategy'], 'smp' in StrategyRegistry)"
+    )
     again = "\ntry: StrategyRegistry.register('smddp', Own)\nexcept ValueError as error: print(error)"
     done = python(f"{OWN}\n{order}\n{shown}{again}")
     first, refused = done.stdout.splitlines()
