@@ -105,4 +105,4 @@ def test_a_strategy_guards_its_forks_once():
         "print([list(call) for call in calls[before:]])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.split("\n")[-2] == "[['before']]", done.stderr
+    assert done.stdout.split("\n")[-2] == "[['after_in_child'], ['before']]", done.stderr
