@@ -16,7 +16,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from lightning_sagemaker.simulator.host_init import NAMES_FILE
-from lightning_sagemaker.simulator.launchers import SHIM
+from lightning_sagemaker.simulator.launchers import host_shim
 
 _FIRST = IPv4Address("127.0.1.1")
 """Loopback's addresses of hosts; different ones, as torchrun takes two names of one address for one host."""
@@ -39,22 +39,10 @@ def make_names(hosts: Sequence[str], folder: Path) -> str | None:
     names = "".join(f"{_FIRST + number} {host}\n" for number, host in enumerate(hosts))
     file = folder / NAMES_FILE
     try:
-        file.write_text(_SYSTEM.read_text() + names)
+        file.write_bytes(_SYSTEM.read_bytes() + names.encode())
     except OSError as error:
         return str(error)
-    probe = [
-        sys.executable,
-        "-S",
-        "-E",
-        str(SHIM),
-        "host",
-        "--folder",
-        str(folder),
-        "--hostname",
-        hosts[0],
-        "--",
-        "true",
-    ]
+    probe = host_shim(("true",), hosts[0], None, folder)
     tried = subprocess.run(probe, check=False, capture_output=True, text=True, timeout=60)
     if not tried.returncode:
         return None
