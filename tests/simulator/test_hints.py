@@ -54,6 +54,12 @@ def test_what_the_images_have():
     assert hint == "HINT: AWS's images have it; pip install sagemaker-training here."
 
 
+def test_the_folder_of_the_containers():
+    with pytest.raises(FileNotFoundError) as caught:
+        open("/opt/ml/input/data/no such channel/a.csv")  # noqa: SIM115
+    assert "SM_MODEL_DIR" in (hint_for(f"FileNotFoundError: {caught.value}") or "")
+
+
 def test_others_have_none():
     assert hint_for("ValueError: no advice") is None
     assert "--network netns" in (hint_for("socket.gaierror: [Errno -2] Name or service not known") or "")

@@ -34,8 +34,29 @@ print("sum", int(total), socket.gethostname() == hosts[rank], flush=True)
 """
 SAYS = """
 import os, socket, time
-own = socket.gethostname()
-print(own, socket.gethostbyname(own), os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("LOCAL_RANK")), flush=True)
+own, local = socket.gethostname(), os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("LOCAL_RANK"))
+print(own, socket.gethostbyname(own), local, flush=True)
+"""
+NAMES_THE_FOLDER = """
+import json, os
+from pathlib import Path
+
+host = json.loads(Path("/opt/ml/input/config/resourceconfig.json").read_text())["current_host"]
+Path("/opt/ml/model", f"of-{host}").touch()
+is_its_own = os.path.samefile("/opt/ml/model", os.environ["SM_MODEL_DIR"])
+print(host, is_its_own, os.listdir("/opt/ml/input/data/train"), flush=True)
+"""
+MAKES_ROOM = """
+import os, sys
+from lightning_sagemaker.simulator import host_init
+
+parent, folder = sys.argv[1:]
+before = sorted(os.listdir(parent))
+host_init._CONTAINERS = f"{parent}/room"
+host_init.take_name("algo-1", folder)
+assert sorted(os.listdir(parent)) == sorted([*before, "room"]), os.listdir(parent)
+assert os.path.samefile(f"{parent}/room", folder)
+print(*(open(f"{parent}/{name}").read() for name in ("file", "link", "sub/file")))
 """
 STOCK = """
 import torch
@@ -89,6 +110,35 @@ def test_each_rank_has_the_name_of_its_host(run, distribution, preload):
     _, lines, output = run(SAYS, hosts=2, processes_per_host=2, distribution=distribution, preload=preload)
     expected = [f"algo-{host} 127.0.1.{host} {local}" for host in (1, 2) for local in (0, 1)]
     assert lines[-4:] == expected, output
+
+
+@namespaces
+@pytest.mark.parametrize("distribution", ["none", "smddp"])
+def test_scripts_may_name_the_folder_of_the_containers(run, distribution, tmp_path):
+    """``/opt/ml``, as many scripts do; it is each host's own, and this machine has nothing of it."""
+    before = sorted(Path("/opt").rglob("ml/*"))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").touch()
+    result, lines, output = run(
+        NAMES_THE_FOLDER, hosts=2, distribution=distribution, channels={"train": tmp_path / "data"}
+    )
+    assert lines[-2:] == [f"algo-{host} True ['a.csv']" for host in (1, 2)], output
+    assert [(result.root / f"algo-{host}" / "model" / f"of-algo-{host}").exists() for host in (1, 2)] == [True, True]
+    assert sorted(Path("/opt").rglob("ml/*")) == before
+
+
+@namespaces
+def test_room_for_the_folder_hides_nothing_beside_it(tmp_path):
+    parent, folder = tmp_path / "opt", tmp_path / "host"
+    (parent / "sub").mkdir(parents=True)
+    folder.mkdir()
+    for place in (parent / "file", parent / "sub" / "file"):
+        place.write_text(place.name)
+    (parent / "link").symlink_to("file")
+    command = [sys.executable, "-c", MAKES_ROOM, str(parent), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["file"] * 3, done.stderr
+    assert not (parent / "room").exists()
 
 
 @namespaces

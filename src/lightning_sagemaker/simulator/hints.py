@@ -16,6 +16,7 @@ _NO_GPU = re.compile(
 _NO_ADDRESS = re.compile(
     r"gaierror|client socket has timed out .* \(algo-\d+, |name or service not known", re.IGNORECASE
 )
+_NO_FOLDER = re.compile(r"(No such file or directory|Permission denied): '/opt/ml\b")
 _IN_IMAGES = {"sagemaker_training": "sagemaker-training", "smdebug": "smdebug"}
 """Modules that AWS's images have, and their names on PyPI."""
 
@@ -38,6 +39,11 @@ def hint_for(message: str) -> str | None:
         return (
             "HINT: if it is the name of a simulated host, see the first lines: names need Linux, and root or user"
             " namespaces; --network netns has them too."
+        )
+    if _NO_FOLDER.search(message):
+        return (
+            "HINT: a host's folder is /opt/ml only where names resolve (see the first lines), and has the channels that"
+            " --channel NAME=DIR gives; SM_CHANNEL_NAME, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR say where it is anywhere."
         )
     return None
 

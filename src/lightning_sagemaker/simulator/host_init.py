@@ -31,9 +31,12 @@ PRELOAD = "preload"
 NAMES_FILE = "names"
 """Name of the file in the simulator's folder that hosts have as ``/etc/hosts``; none if they share this machine's name."""
 
+BASE = "SAGEMAKER_BASE_DIR"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _NEW_MOUNTS, _NEW_NAME, _NEW_USER = 0x00020000, 0x04000000, 0x10000000  # linux/sched.h
 _BIND, _RECURSIVE, _PRIVATE = 1 << 12, 1 << 14, 1 << 18  # linux/mount.h
+_CONTAINERS = "/opt/ml"
+"""Folder of a job in the containers, which scripts name."""
 _NAMES = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 FORWARDED = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))  # Windows has the first two
 
@@ -44,33 +47,75 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def take_name(name: str, hosts_file: str | None = None) -> None:
-    """Give this process and its children a host name of their own.
+def take_name(name: str, folder: str | None, hosts_file: str | None = None) -> None:
+    """Give this process and its children a host's name and files, in namespaces of their own.
 
     Args:
         name: Host name.
+        folder: Folder that they have as ``/opt/ml``; None if there is none.
         hosts_file: File that they have as ``/etc/hosts``; None if that stays as it is.
-
-    Raises:
-        OSError: If the kernel does not permit it.
 
     """
     libc = ctypes.CDLL(None, use_errno=True)
-
-    def check(result: int) -> None:
-        if result:
-            raise OSError(ctypes.get_errno(), f"host name {name}: {os.strerror(ctypes.get_errno())}")
-
-    kinds, user, group = _NEW_NAME | (_NEW_MOUNTS if hosts_file else 0), os.getuid(), os.getgid()
+    kinds, user, group = _NEW_NAME | _NEW_MOUNTS, os.getuid(), os.getgid()
     if libc.unshare(kinds):  # a user may do so in a user namespace, with the same user and group
-        check(libc.unshare(kinds | _NEW_USER))
+        if libc.unshare(kinds | _NEW_USER):
+            raise OSError(ctypes.get_errno(), f"host name {name}: {os.strerror(ctypes.get_errno())}")
         for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             with open(f"/proc/self/{file}", "w") as opened:
                 opened.write(text)
+    _mount("none", "/", _RECURSIVE | _PRIVATE)
     if hosts_file:
-        check(libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None))
-        check(libc.mount(hosts_file.encode(), b"/etc/hosts", None, _BIND, None))
+        _mount(hosts_file, "/etc/hosts", _BIND)
     socket.sethostname(name)
+    put_in_place(folder)
+
+
+def put_in_place(folder: str | None) -> None:
+    """Let this process and its children have a host's folder as ``/opt/ml``, or say why not; in their own mounts."""
+    if folder is None:
+        return
+    needed = (folder, os.getcwd(), sys.prefix, __file__)
+    if any(os.path.realpath(path).startswith(f"{_CONTAINERS}/") for path in needed):
+        return
+    try:
+        if not os.path.isdir(_CONTAINERS):
+            _make_room(*os.path.split(_CONTAINERS))
+        _mount(folder, _CONTAINERS, _BIND | _RECURSIVE)
+    except OSError as error:
+        os.write(2, f"lightning-sagemaker: {_CONTAINERS} is not the folder of this host, because {error}\n".encode())
+
+
+def _make_room(parent: str, name: str) -> None:
+    """Add an empty folder to another, which nobody else sees: what that holds is mounted again beside it."""
+    held = os.open(parent, os.O_PATH | os.O_DIRECTORY)
+    entries = os.listdir(parent)
+    _mount("tmpfs", parent, 0, "tmpfs")
+    try:
+        for entry in entries:
+            before, after = f"/proc/self/fd/{held}/{entry}", f"{parent}/{entry}"
+            if os.path.islink(before):
+                os.symlink(os.readlink(before), after)
+                continue
+            if os.path.isdir(before):
+                os.mkdir(after)
+            else:
+                open(after, "w").close()
+            _mount(before, after, _BIND | _RECURSIVE)
+        os.mkdir(f"{parent}/{name}")
+    except OSError:
+        ctypes.CDLL(None).umount2(parent.encode(), 2)  # MNT_DETACH
+        raise
+    finally:
+        os.close(held)
+
+
+def _mount(source: str, target: str, flags: int, kind: str | None = None) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(
+        source.encode(), target.encode(), None if kind is None else kind.encode(), ctypes.c_ulong(flags), None
+    ):
+        raise OSError(ctypes.get_errno(), f"mount {target}: {os.strerror(ctypes.get_errno())}")
 
 
 def children_of(pid: int) -> list[int]:
@@ -223,9 +268,10 @@ def main() -> int:
     if arguments.role == "host":
         hosts_file = os.path.join(arguments.folder, NAMES_FILE)
         if arguments.hostname is not None and os.path.exists(hosts_file):
-            take_name(arguments.hostname, hosts_file)
+            take_name(arguments.hostname, os.environ.get(BASE), hosts_file)
         elif arguments.hostname is not None:
             socket.sethostname(arguments.hostname)  # in the namespaces of its network
+            put_in_place(os.environ.get(BASE))
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         status = run_program(command, dict(os.environ), arguments.folder, arguments.grace)
         kill_descendants()
@@ -259,7 +305,7 @@ def _restore_host(
     with open(os.path.join(folder, f"host-{node_rank}.json")) as file:
         of_host = json.load(file)
     if os.path.exists(os.path.join(folder, NAMES_FILE)):  # mpirun has started it on the first host
-        take_name(of_host["PMIX_HOSTNAME"])
+        take_name(of_host["PMIX_HOSTNAME"], of_host[BASE])
     if "OMPI_VERSION" in environment:  # Open MPI 5 finds a rank's neighbours by its own name of their machine
         of_host.pop("PMIX_HOSTNAME", None)
     environment |= of_host
