@@ -160,7 +160,7 @@ def test_a_rank_that_fails_ends_those_that_wait_for_it_in_mpi(run, preload):
 def test_where_the_kernel_does_not_permit_it_one_line_says_so(run, monkeypatch, tmp_path):
     monkeypatch.setattr(names, "_SYSTEM", tmp_path / "nothing")
     result, _, output = run(SAYS, hosts=2, distribution="none")
-    assert "the hosts have this machine's name, and theirs do not resolve, because" in output
+    assert "the hosts have this machine's name, and algo-1 does not resolve: " in output
     assert "nothing" in output
     assert result.returncode == 0 or "gaierror" in output
 

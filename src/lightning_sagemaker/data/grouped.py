@@ -30,6 +30,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 from lightning_sagemaker._compat.guard import require
 from lightning_sagemaker.data.handover import MOST, size_of
 from lightning_sagemaker.data.loader import BegunLate
+from lightning_sagemaker.data.workers import leave_alone_what_is_inherited
 
 require(_MultiProcessingDataLoaderIter, "_next_data", "_next_index", "_reset")
 
@@ -55,6 +56,7 @@ class GroupedLoader(BegunLate):
         if not self.num_workers or not is_grouped(self):
             return super()._get_iterator()
         self.check_worker_number_rationality()
+        leave_alone_what_is_inherited()
         return InGroups(self)
 
 

@@ -12,13 +12,15 @@ network does not notice. Its data is no longer needed, so it is killed.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
+import os
 import signal
 import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -52,6 +54,17 @@ def ignore_stop_signals(signals: Sequence[signal.Signals] = STOP_SIGNALS) -> Non
     end_with_parent()
 
 
+@cache
+def leave_alone_what_is_inherited() -> None:
+    """From now on a forked process does not collect what existed before the fork.
+
+    An iterator that the training process had dropped, and not collected yet, would in a worker shut down its own workers,
+    and close files that the worker reads its indices from.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=gc.freeze)
+
+
 @contextmanager
 def signals_held(context: Any = None, signals: Sequence[signal.Signals] = STOP_SIGNALS) -> Iterator[None]:
     """Processes started within it have ``signals`` blocked; the starting thread receives them later.
@@ -66,6 +79,7 @@ def signals_held(context: Any = None, signals: Sequence[signal.Signals] = STOP_S
         signals: Signals to hold.
 
     """
+    leave_alone_what_is_inherited()
     if not _CAN_BLOCK:  # nor can a signal be sent to a group of processes there
         yield
         return

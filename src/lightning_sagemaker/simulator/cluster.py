@@ -179,7 +179,7 @@ def run_local_cluster(
         if reason is None:
             cluster = replace(cluster, main_address=cluster.hosts[0])
         else:
-            _say(output, f"the hosts have this machine's name, and theirs do not resolve, because {reason}")
+            _say(output, f"the hosts have this machine's name, and algo-1 does not resolve: {reason}")
         run = _Run(cluster, program, module, place, folder, output, own, code, sources, visible, joined, preload, debug)
         return run.execute(timeout, (fewest, changes) if is_elastic else None)
 

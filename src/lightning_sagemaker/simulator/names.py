@@ -47,4 +47,5 @@ def make_names(hosts: Sequence[str], folder: Path) -> str | None:
     if not tried.returncode:
         return None
     file.unlink()
-    return tried.stderr.strip().rpartition("\n")[2] or f"exit code {tried.returncode}"
+    why = tried.stderr.strip().rpartition("\n")[2] or f"exit code {tried.returncode}"
+    return f"the kernel permits no namespaces ({why.rpartition(': ')[2]})"

@@ -75,7 +75,7 @@ def run_request(
         lines = Lines(sys.stdout if output is None else output)
         job = Job(Path(scratch), lines)
         if (reason := make_names(hosts, job.folder)) is not None:
-            lines.say(f"the hosts have this machine's name, and theirs do not resolve, because {reason}")
+            lines.say(f"the hosts have this machine's name, and algo-1 does not resolve: {reason}")
         try:
             for index, host in enumerate(hosts):
                 job.start(
