@@ -95,7 +95,12 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "launch/planning/test_alternatives": ("test_other_failures_.*", "test_a_new_instance_type_.*"),
     "launch/spec/test_groups": (r".*\[stand-in\]",),
     "simulator/test_preload": ("test_each_ranks_view", "test_imports_read_.*", "test_variables_that_are_set_before_.*"),
-    "simulator/test_names": (r".*host\[(torch_distributed-True|smddp-False)\]", r".*mpi\[False\]"),
+    "simulator/test_names": (
+        r".*host\[(torch_distributed-True|smddp-False)\]",
+        r".*mpi\[False\]",
+        "test_lightnings_own_environment_.*",
+    ),
+    "data/test_grouped": (r"test_a_loader_goes_on_.*\[workers(1|3)-8\]",),
     "simulator/test_open_mpi": (r".*\[5-.*",),
     "simulator/test_cluster": (
         "test_a_folder_for_temporary_files_.*",
