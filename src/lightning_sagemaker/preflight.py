@@ -95,7 +95,7 @@ def _shared_memory(job: SageMakerJob, place: Path) -> Iterator[str]:
 
 
 def _rendezvous(job: SageMakerJob) -> Iterator[str]:
-    names = () if job.simulated else job.hosts  # simulated hosts have names of their own only in networks of their own
+    names = () if job.simulated else job.hosts  # those of simulated hosts resolve where the kernel permits it
     for host in filter(None, (*names, job.main_address)):
         try:
             socket.getaddrinfo(host, None)

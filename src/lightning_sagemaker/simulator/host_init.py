@@ -76,9 +76,9 @@ def put_in_place(folder: str | None) -> None:
     if folder is None:
         return
     needed = (folder, os.getcwd(), sys.prefix, __file__)
-    if any(os.path.realpath(path).startswith(f"{_CONTAINERS}/") for path in needed):
-        return
     try:
+        if inside := [path for path in needed if os.path.realpath(path).startswith(f"{_CONTAINERS}/")]:
+            raise OSError(f"this machine's holds {inside[0]}")
         if not os.path.isdir(_CONTAINERS):
             _make_room(*os.path.split(_CONTAINERS))
         _mount(folder, _CONTAINERS, _BIND | _RECURSIVE)
