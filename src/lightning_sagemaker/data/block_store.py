@@ -87,6 +87,7 @@ class BlockStore:
         """All of them: later the disk may be full."""
         locks = self._folder / "locks"
         locks.mkdir(parents=True, exist_ok=True)
+        self._locks = str(locks)
         with self._locked("table"):
             for name in {str(block) for block in range(min(blocks, _STRIPES))} - set(os.listdir(locks)):
                 (locks / name).touch()
@@ -130,10 +131,10 @@ class BlockStore:
                 if (slots < 0).any():
                     break
             before = self._table.generation[slots]
-            if not np.array_equal(self._table.slot_of[blocks], slots):
+            if not (self._table.slot_of[blocks] == slots).all():
                 continue
             found = copy(self._arena, slots)
-            if np.array_equal(self._table.generation[slots], before):
+            if (self._table.generation[slots] == before).all():
                 self._table.used[slots] = 1
                 return found
         # The disk is full, or so small that others take the slots away before they can be read.
@@ -167,20 +168,22 @@ class BlockStore:
                 locks.enter_context(self._locked(str(stripe)))
             for part in runs_of(block for block in run if not self.is_present(block)):
                 with self._buffer() as buffer:
-                    for block, content in zip(
-                        part, self._fetch(part.start, len(part), buffer[: len(part) * self._bytes]), strict=True
-                    ):
-                        self._put(block, content)
+                    self._put(part, self._fetch(part.start, len(part), buffer[: len(part) * self._bytes]))
 
-    def _put(self, block: int, content: Content) -> None:
+    def _put(self, blocks: range, contents: list[Content]) -> None:
         with self._locked("table"):
-            slot = self._table.claim(block, self._is_abandoned)
-            self._table.count(content.size, content.requests)
-        if slot is None or not self._write(slot, content):
-            self._keep(block, content)
-            return
+            slots = [self._table.claim(block, self._is_abandoned) for block in blocks]
+            for content in contents:
+                self._table.count(content.size, content.requests)
+        written: list[tuple[int, int]] = []
+        for block, slot, content in zip(blocks, slots, contents, strict=True):
+            if slot is not None and self._write(slot, content):
+                written.append((block, slot))
+            else:
+                self._keep(block, content)
         with self._locked("table"):
-            self._table.publish(block, slot)
+            for block, slot in written:
+                self._table.publish(block, slot)
 
     def _write(self, slot: int, content: Content) -> bool:
         """Whether there was space on the disk."""
@@ -233,7 +236,7 @@ class BlockStore:
 
     def _is_abandoned(self, block: int) -> bool:
         """Whether nobody is fetching a block that has a slot but is not in it: its process was killed."""
-        file = os.open(self._folder / "locks" / str(block % _STRIPES), os.O_RDWR | os.O_CREAT, 0o600)
+        file = os.open(f"{self._locks}/{block % _STRIPES}", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.flock(file, fcntl.LOCK_UN)
@@ -246,7 +249,7 @@ class BlockStore:
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
         """Exclusive among all threads and processes of the host: a lock belongs to one open file description."""
-        file = os.open(self._folder / "locks" / name, os.O_RDWR | os.O_CREAT, 0o600)
+        file = os.open(f"{self._locks}/{name}", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

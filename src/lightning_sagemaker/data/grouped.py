@@ -30,6 +30,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 from lightning_sagemaker._compat.guard import require
 from lightning_sagemaker.data.handover import MOST, size_of
 from lightning_sagemaker.data.loader import BegunLate
+from lightning_sagemaker.data.slots import Slots
 from lightning_sagemaker.data.workers import leave_alone_what_is_inherited
 
 require(_MultiProcessingDataLoaderIter, "_next_data", "_next_index", "_reset")
@@ -91,15 +92,19 @@ class Parcel:
 class _Making(Dataset[Parcel]):
     """Stands in for a worker's dataset and its ``collate_fn``: makes several batches, each as it is made alone."""
 
-    def __init__(self, dataset: Dataset[object], collate: Callable[..., object]) -> None:
-        self._dataset, self._collate = dataset, collate
+    def __init__(self, dataset: Dataset[object], collate: Callable[..., object], slots: Slots | None) -> None:
+        self._dataset, self._collate, self._slots = dataset, collate, slots
 
     def __getitem__(self, group: Sequence[object]) -> Parcel:
         begin = time.perf_counter()
         batches = [self._made(indices) for indices in group]
         sizes = [size for size in map(size_of, batches) if size is not None]
         largest = max(sizes) if len(sizes) == len(batches) else None
-        return Parcel(batches, largest, time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        info = get_worker_info()
+        if self._slots is None or info is None or largest is None:
+            return Parcel(batches, largest, seconds)
+        return Parcel(self._slots.put(batches, info.id), largest, seconds)
 
     def _made(self, indices: object) -> object:
         try:
@@ -119,7 +124,8 @@ class _Beginning(_BaseDataLoaderIter):
     def __init__(self, loader: DataLoader[object]) -> None:
         super().__init__(loader)
         require(self, "_dataset", "_collate_fn", "_sampler_iter")
-        self._dataset, self._collate_fn = _Making(self._dataset, self._collate_fn), _as_it_is
+        self._slots = Slots(loader.num_workers, loader.prefetch_factor or 1, MOST)
+        self._dataset, self._collate_fn = _Making(self._dataset, self._collate_fn, self._slots), _as_it_is
 
 
 class InGroups(_MultiProcessingDataLoaderIter, _Beginning):

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.utils.data import default_convert, get_worker_info
 
 MOST = 1 << 19
-"""Bytes of a message; a pipe copies them some 64 KB at a time, so above that shared memory is faster."""
-_SHORT = (np.int8, np.int16, np.int32)
+"""Bytes of a message: a pipe copies them some 64 KB at a time, and above that torch's shared memory is faster than a pipe."""
+_SHORT = [(kind, np.iinfo(kind).min, np.iinfo(kind).max) for kind in (np.int8, np.int16, np.int32)]
 
 Array = npt.NDArray[Any]
 
@@ -31,7 +31,8 @@ def hand_over(batch: object) -> object:
         batch: Dictionaries of tensors are sent in one message; anything else goes as torch sends it.
 
     """
-    batch = default_convert(batch)  # type: ignore[no-untyped-call]
+    if type(batch) is not dict or not all(type(value) is Tensor for value in batch.values()):
+        batch = default_convert(batch)  # type: ignore[no-untyped-call]
     if get_worker_info() is None or type(batch) is not dict:
         return batch
     types = {name: value.dtype for name, value in batch.items() if _is_plain(value)}
@@ -58,7 +59,10 @@ class _Message:
 
 
 def _arrived(values: dict[str, Any], types: dict[str, torch.dtype]) -> dict[str, Any]:
-    return {name: torch.from_numpy(value).to(types[name]) if name in types else value for name, value in values.items()}
+    return {
+        name: torch.from_numpy(value).to(types[name], copy=True) if name in types else value
+        for name, value in values.items()
+    }
 
 
 def _is_plain(value: object) -> bool:
@@ -78,9 +82,8 @@ def _shortened(tensor: Tensor) -> Array:
     array: Array = tensor.numpy()
     if array.dtype != np.int64 or not array.size:
         return array
-    low, high = array.min(), array.max()
-    for kind in _SHORT:
-        bounds = np.iinfo(kind)
-        if bounds.min <= low and high <= bounds.max:
+    low, high = (int(bound) for bound in tensor.aminmax())  # in one pass
+    for kind, least, most in _SHORT:
+        if least <= low and high <= most:
             return array.astype(kind)
     return array
