@@ -38,9 +38,9 @@ def preflight(job: SageMakerJob, shared_memory: Path = _SHARED_MEMORY) -> list[s
 
 
 def _writable(folder: Path) -> Iterator[str]:
-    probe = folder / f".preflight-{os.getpid()}"
+    existing = next(place for place in (folder, *folder.parents) if place.exists())  # a check leaves nothing behind
+    probe = existing / f".preflight-{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"x")
     except OSError as error:
         yield f"{folder} cannot be written to ({error.strerror}). HINT: check the volume's size and the image's user."
